@@ -1,0 +1,43 @@
+# Every target creates the environment it needs; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+OUT    ?= out
+
+.PHONY: help env demo test lint bench docs profiles clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+env: $(STAMP)  ## create .venv with everything needed to run, test and document
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "asfl needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "creating the environment in $(VENV) (a few minutes, once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## the main job on the embedded default scenario
+	@$(BIN)/asfl scenario demo --plot $(OUT)/demo-world.png
+
+test: $(STAMP)  ## the fast tests (what CI runs)
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)  ## ruff and mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: $(STAMP)  ## timings, as ratios within one run
+	@$(BIN)/python -m benchmarks
+
+docs: $(STAMP)  ## build the documentation into site/
+	@$(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+
+profiles: $(STAMP)  ## measure the layer profiles that ship with the package again
+	@$(BIN)/python tools/write_profiles.py
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) site $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

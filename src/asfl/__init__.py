@@ -1,0 +1,75 @@
+"""ASFL: adaptive split federated learning over wireless networks.
+
+Names are imported when they are first used, so that `import asfl` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from asfl._version import __version__
+
+if TYPE_CHECKING:
+    from asfl.budgets import Budgets, resolve_budgets
+    from asfl.channel import Channel, ChannelState, make_channel
+    from asfl.config import Compute, Config, Radio, load_config
+    from asfl.costs import Charging, RoundCost, cost_of_all_cuts, round_cost
+    from asfl.decision import Decision
+    from asfl.errors import AsflError
+    from asfl.profile import ModelProfile, ModelSpec, load_profile
+    from asfl.round import CostEquations, Round
+    from asfl.world import World
+
+_HOME = {
+    "AsflError": "errors",
+    "Budgets": "budgets",
+    "Channel": "channel",
+    "ChannelState": "channel",
+    "Charging": "costs",
+    "Compute": "config",
+    "Config": "config",
+    "CostEquations": "round",
+    "Decision": "decision",
+    "ModelProfile": "profile",
+    "ModelSpec": "profile",
+    "Radio": "config",
+    "Round": "round",
+    "RoundCost": "costs",
+    "World": "world",
+    "cost_of_all_cuts": "costs",
+    "load_config": "config",
+    "load_profile": "profile",
+    "make_channel": "channel",
+    "resolve_budgets": "budgets",
+    "round_cost": "costs",
+}
+
+__all__ = [
+    "AsflError",
+    "Budgets",
+    "Channel",
+    "ChannelState",
+    "Charging",
+    "Compute",
+    "Config",
+    "CostEquations",
+    "Decision",
+    "ModelProfile",
+    "ModelSpec",
+    "Radio",
+    "Round",
+    "RoundCost",
+    "World",
+    "__version__",
+    "cost_of_all_cuts",
+    "load_config",
+    "load_profile",
+    "make_channel",
+    "resolve_budgets",
+    "round_cost",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"asfl.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'asfl' has no attribute '{name}'")

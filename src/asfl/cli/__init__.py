@@ -1,0 +1,49 @@
+"""The command line. Each command reads its input, calls one library function and shows the result."""
+
+import sys
+
+import typer
+
+from asfl._version import __version__
+from asfl.cli import config, cost, profile, scenario
+from asfl.errors import AsflError
+
+app = typer.Typer(
+    name="asfl",
+    help="Adaptive split federated learning over wireless networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(config.app, name="config")
+app.command("scenario")(scenario.scenario)
+app.command("profile")(profile.profile)
+app.command("cost")(cost.cost)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"asfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends with one message and exit code 2."""
+    try:
+        app()
+    except AsflError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,31 @@
+"""The whole experiment as one frozen, validated tree, read from TOML; presets by name."""
+
+from asfl.config.load import Resolved, load_config, preset_names
+from asfl.config.tree import (
+    Channel,
+    Compute,
+    Config,
+    Data,
+    DecisionRules,
+    Model,
+    Output,
+    Radio,
+    Scenario,
+    Training,
+)
+
+__all__ = [
+    "Channel",
+    "Compute",
+    "Config",
+    "Data",
+    "DecisionRules",
+    "Model",
+    "Output",
+    "Radio",
+    "Resolved",
+    "Scenario",
+    "Training",
+    "load_config",
+    "preset_names",
+]

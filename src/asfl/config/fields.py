@@ -1,0 +1,98 @@
+"""The kinds of numbers a configuration field can hold: each knows its unit and its valid range."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from asfl.errors import AsflError
+from asfl.units import parse_quantity
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit a field is stored in; text such as "1 MHz" is converted to it."""
+
+    symbol: str
+
+
+def _number_in(unit: str) -> BeforeValidator:
+    def convert(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticCustomError("number", "must be a number, not true or false")
+        if isinstance(value, str) and value != "auto":
+            try:
+                return parse_quantity(value, unit)
+            except AsflError as error:
+                raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
+        return value
+
+    return BeforeValidator(convert)
+
+
+Hertz = Annotated[float, Unit("Hz"), Gt(0), _number_in("Hz")]
+Watt = Annotated[float, Unit("W"), Gt(0), _number_in("W")]
+WattPerHertz = Annotated[float, Unit("W/Hz"), Gt(0), _number_in("W/Hz")]
+Meter = Annotated[float, Unit("m"), Gt(0), _number_in("m")]
+Decibel = Annotated[float, Unit("dB"), _number_in("dB")]
+CyclesPerFlop = Annotated[float, Unit("cycles/FLOP"), Gt(0), _number_in("cycles/FLOP")]
+JoulePerCycleHertz2 = Annotated[float, Unit("J/(cycle·Hz²)"), Gt(0), _number_in("J/(cycle·Hz²)")]
+Positive = Annotated[float, Gt(0), _number_in("plain units")]
+NonNegative = Annotated[float, Ge(0), _number_in("plain units")]
+Share = Annotated[float, Ge(0), Le(1), _number_in("plain units")]
+PositiveShare = Annotated[float, Gt(0), Le(1), _number_in("plain units")]
+Count = Annotated[int, Field(strict=True), Ge(1)]
+Index = Annotated[int, Field(strict=True), Ge(0)]
+
+AutoSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto"], Unit("s"), _number_in("s")]
+AutoJoule = Annotated[Annotated[float, Gt(0)] | Literal["auto"], Unit("J"), _number_in("J")]
+AutoDecibel = Annotated[float | Literal["auto"], Unit("dB"), _number_in("dB")]
+AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
+AutoIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["auto"]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, unknown keys refused, every field documented where it is declared."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+
+def unit_of(field: FieldInfo) -> str:
+    """The unit symbol of a field, "" if it has none."""
+    return next((item.symbol for item in field.metadata if isinstance(item, Unit)), "")
+
+
+def valid_range(field: FieldInfo) -> str:
+    """What a field accepts, in words: "> 0", "0 … 1", "one of: a, b"."""
+    return " or ".join(dict.fromkeys(_ranges(field.annotation, list(field.metadata))))
+
+
+def _ranges(annotation: Any, metadata: list[Any]) -> list[str]:
+    if hasattr(annotation, "__metadata__"):
+        return _ranges(annotation.__origin__, [*metadata, *annotation.__metadata__])
+    choices: tuple[Any, ...] = get_args(annotation)
+    if getattr(annotation, "__origin__", None) is Literal:
+        return [("one of " if len(choices) > 1 else "") + ", ".join(f'"{choice}"' for choice in choices)]
+    if getattr(annotation, "__origin__", None) is list:
+        return ["a list, each entry " + " or ".join(_ranges(choices[0], []))]
+    if annotation is type(None):
+        return []
+    if choices:  # a union such as float | "auto"
+        return [text for choice in choices for text in _ranges(choice, metadata)]
+    if annotation in (bool, str):
+        return ["true or false" if annotation is bool else "text"]
+    low = next((f"> {m.gt:g}" for m in metadata if isinstance(m, Gt)), None)
+    low = low or next((f"≥ {m.ge:g}" for m in metadata if isinstance(m, Ge)), None)
+    high = next((f"≤ {m.le:g}" for m in metadata if isinstance(m, Le)), None)
+    high = high or next((f"< {m.lt:g}" for m in metadata if isinstance(m, Lt)), None)
+    kind = "a whole number" if annotation is int else "a number"
+    return [" ".join([kind, " and ".join(bound for bound in (low, high) if bound)]).strip()]

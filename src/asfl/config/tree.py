@@ -1,0 +1,246 @@
+"""The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from asfl.config.fields import (
+    AutoDecibel,
+    AutoIndex,
+    AutoJoule,
+    AutoSecond,
+    AutoShare,
+    Count,
+    CyclesPerFlop,
+    Decibel,
+    Hertz,
+    Index,
+    JoulePerCycleHertz2,
+    Meter,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Section,
+    Share,
+    Watt,
+    WattPerHertz,
+)
+from asfl.profile import Architecture, Dataset, ModelSpec, Norm
+from asfl.units import dbm_to_w
+
+
+class Channel(Section):
+    """How strong each client's link is, round by round."""
+
+    kind: Literal["rayleigh", "trace"] = "rayleigh"
+    """Rayleigh fading over path loss, or a measured trace."""
+    path_gain_at_1m_db: Decibel = -30.0
+    """Path gain at a distance of 1 m (§VI-A: θ = −30 − 40 log₁₀ d)."""
+    path_loss_exponent: Positive = 4.0
+    """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
+    trace_file: str = ""
+    """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
+    trace_quantity: Literal["auto", "snr_db", "rsrp_dbm"] = "auto"
+    """Which measurement of a CSV or NPZ file to use; "auto" takes SNR if the file has it."""
+    trace_antenna: Index = 0
+    """Which base-station antenna of an HDF5 file stands for the server."""
+    trace_samples_per_round: Count = 1
+    """How many samples of the trace pass from one round to the next."""
+    trace_rsrp_tx_power_w: Watt = dbm_to_w(15.0)
+    """Power per resource element behind a measured RSRP: gain = RSRP / this. 15 dBm is 46 dBm over 1,200 elements."""
+    trace_median_gain_db: AutoDecibel = "auto"
+    """Shift all gains so that their median is this. "auto": only HDF5 files, whose gains have no absolute scale, are
+    shifted, to the path gain at the disc's median distance."""
+
+
+class Scenario(Section):
+    """Who is where, with what processor."""
+
+    clients: Count = 10
+    """Number of clients, N."""
+    seed: Index = 1
+    """Every random stream is keyed by this seed, its purpose and the round."""
+    radius_m: Meter = 500.0
+    """Radius of the disc in which the clients are placed uniformly; the server is at its centre."""
+    min_distance_m: Meter = 1.0
+    """No client is nearer to the server than this."""
+    placement: Literal["static", "every_round"] = "static"
+    """Whether clients stay where they are or are placed anew each round."""
+    min_cpu_hz: Hertz = 1.0e9
+    """Slowest client processor; speeds are uniform between the slowest and the fastest."""
+    max_cpu_hz: Hertz = 1.6e9
+    """Fastest client processor."""
+    channel: Channel = Channel()
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_distance_m >= self.radius_m:
+            raise ValueError(f"min_distance_m = {self.min_distance_m:g} must be below radius_m = {self.radius_m:g}")
+        if self.min_cpu_hz > self.max_cpu_hz:
+            raise ValueError(f"min_cpu_hz = {self.min_cpu_hz:g} must not be above max_cpu_hz = {self.max_cpu_hz:g}")
+        if self.channel.kind == "trace" and not self.channel.trace_file:
+            raise ValueError('channel.kind = "trace" needs channel.trace_file, the path of a measured trace')
+        return self
+
+
+class Radio(Section):
+    """The link between clients and server."""
+
+    num_rbs: Count = 8
+    """Number of uplink resource blocks, K."""
+    rb_bandwidth_hz: Hertz = 1.0e6
+    """Bandwidth of one resource block, B."""
+    downlink_bandwidth_hz: Hertz = 8.0e6
+    """Bandwidth of the downlink, B^DN."""
+    noise_psd_w_per_hz: WattPerHertz = dbm_to_w(-173.0)
+    """Noise power spectral density, N₀ (−173 dBm/Hz)."""
+    waterfall_threshold: Positive = 1.0
+    """α in the packet error rate."""
+    max_tx_power_w: Watt = 1.5
+    """The most a client may transmit with, P^max."""
+    server_tx_power_w: Watt = 5.0
+    """Transmit power of the server, p^s."""
+
+
+class Compute(Section):
+    """Processors and what they consume."""
+
+    server_hz: Hertz = 1.0e10
+    """Processor speed of the server, f^s."""
+    server_cycles_per_flop: CyclesPerFlop = 1 / 32
+    """Server cycles for one FLOP, κ^s."""
+    client_cycles_per_flop: CyclesPerFlop = 1 / 16
+    """Client cycles for one FLOP, κ^c."""
+    energy_coefficient: JoulePerCycleHertz2 = 1.0e-28
+    """φ: one client cycle at f Hz consumes φ f² joule."""
+
+
+class Model(Section):
+    """The network that is trained."""
+
+    architecture: Architecture = "vgg19"
+    """Which network."""
+    width: Positive = 1.0
+    """Multiplies the number of channels of every layer."""
+    norm: Norm = "batch"
+    """Normalisation behind each convolution."""
+
+
+class Data(Section):
+    """What is learnt, and how it is spread over the clients."""
+
+    name: Dataset = "cifar100"
+    """Data set."""
+    folder: str = ""
+    """Where the data set lies; empty: the environment variable ASFL_DATA_DIR."""
+    dirichlet_alpha: Positive = 10.0
+    """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
+    augment: bool = True
+    """Random crops and flips of the training images (never of digits)."""
+
+
+class Training(Section):
+    """How the model is trained."""
+
+    rounds: Count = 200
+    """Number of rounds, R."""
+    batch_size: Count = 64
+    """Samples of one mini-batch."""
+    local_steps: Count = 1
+    """Mini-batches each client exchanges in one round."""
+    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
+    """Optimiser of client and server side; the paper doesn't name one."""
+    learning_rate: Positive = 1.0e-4
+    """η."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where PyTorch computes; "auto" takes a GPU if there is one."""
+
+
+class DecisionRules(Section):
+    """How cut, resource blocks and power are chosen, and what a round is charged."""
+
+    equations: Literal["corrected", "printed"] = "corrected"
+    """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
+    uplink_power: Literal["auto", "shared", "each_rb"] = "auto"
+    """Whether the power is shared by a client's resource blocks or spent on each; "auto" follows `equations`."""
+    gradient_bits: Literal["auto", "activations", "next_layer"] = "auto"
+    """What returns on the downlink: the gradient of the activations, or as many bits as the next layer has
+    parameters, per sample; "auto" follows `equations`."""
+    charge: Literal["realised", "expected"] = "realised"
+    """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
+    error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
+    """What multiplies the server-side norm in the printed objective; unused in the corrected one."""
+    form: Literal["drift", "per_round_budgets"] = "drift"
+    """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
+    solver: Literal["bcd", "joint"] = "bcd"
+    """Block coordinate descent (Algorithm 2), or the joint solver."""
+    tolerance: Positive = 0.01
+    """ε_o: the descent ends when the objective moves less than this."""
+    max_iterations: Count = 20
+    """The descent ends after this many passes at the latest."""
+    rb_sharing: Literal["whole", "time"] = "whole"
+    """Whole resource blocks, or blocks shared in time so that counts become real numbers."""
+    delay_budget_s: AutoSecond = "auto"
+    """γ, per round; "auto": what a plain fair policy achieves (docs/configuration.md)."""
+    energy_budget_j: AutoJoule = "auto"
+    """δ, per round and client; "auto" as above."""
+    auto_budget_quantile: Share = 0.5
+    """Which quantile over sampled channels an "auto" budget takes; smaller is tighter."""
+    queue_rule: Literal["printed", "standard"] = "printed"
+    """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
+    queue_memory: Share = 0.5
+    """μ of the printed queue rule."""
+    penalty_weight: NonNegative = 10.0
+    """V: how much discrepancy weighs against the queues."""
+    discrepancy_sample_ratio: PositiveShare = 0.05
+    """ι: share of its parameters each client reports for the discrepancy."""
+    min_participants: AutoIndex = "auto"
+    """At least this many clients get a resource block each round; "auto" is min(N, K)."""
+    participation_floor: AutoShare = "auto"
+    """Long-run share of rounds each client must get; 0 is off, "auto" is half of min(1, K/N)."""
+
+
+class Output(Section):
+    """What a run leaves behind."""
+
+    folder: str = "runs"
+    """Where run folders are created."""
+    evaluate_every: Count = 1
+    """Rounds between two evaluations on the test set."""
+    checkpoint_every: Count = 10
+    """Rounds between two checkpoints."""
+
+
+class Config(Section):
+    """One experiment."""
+
+    scenario: Scenario = Field(default_factory=Scenario)
+    radio: Radio = Field(default_factory=Radio)
+    compute: Compute = Field(default_factory=Compute)
+    model: Model = Field(default_factory=Model)
+    data: Data = Field(default_factory=Data)
+    training: Training = Field(default_factory=Training)
+    decision: DecisionRules = Field(default_factory=DecisionRules)
+    output: Output = Field(default_factory=Output)
+
+    @property
+    def charged_samples(self) -> int:
+        """D_n in the costs: the samples a client exchanges in one round."""
+        return self.training.batch_size * self.training.local_steps
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        return ModelSpec(self.model.architecture, self.data.name, self.model.width, self.model.norm)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if isinstance(self.decision.min_participants, int):
+            limit = self.scenario.clients
+            if self.decision.rb_sharing == "whole":
+                limit = min(limit, self.radio.num_rbs)
+            if self.decision.min_participants > limit:
+                raise ValueError(
+                    f"decision.min_participants = {self.decision.min_participants} is more than can be served: "
+                    f"{self.scenario.clients} clients, {self.radio.num_rbs} resource blocks"
+                )
+        return self

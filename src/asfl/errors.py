@@ -1,0 +1,22 @@
+"""Errors that are meant for people: one sentence that names the field, the value and what would be valid."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AsflError(Exception):
+    """Something the user can mend. The command line prints it without a traceback and exits with 2."""
+
+
+class MissingExtraError(AsflError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, purpose: str, extra: str) -> None:
+        super().__init__(f"{purpose} needs an optional dependency: pip install 'asfl[{extra}]'")
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """A hint that names the valid word closest to `word`, or lists the valid ones if none is close."""
+    options = sorted(valid)
+    close = get_close_matches(word, options, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(options)}"

@@ -1,0 +1,88 @@
+"""One client's link: rates and packet error rates (paper §II-A and §II-B, equations of c^UP, c^DN and s).
+
+Arrays broadcast against each other; the last axis is the client. A client without a resource block has rate 0 and
+packet error rate 1.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+if TYPE_CHECKING:
+    from asfl.config import Radio
+
+Floats = NDArray[np.float64]
+UplinkPower = Literal["shared", "each_rb"]
+
+
+def downlink_rate_bps(channel_gain: ArrayLike, radio: "Radio") -> Floats:
+    """c^DN = B^DN · log₂(1 + p^s g / (B^DN N₀))."""
+    bandwidth = radio.downlink_bandwidth_hz
+    snr = radio.server_tx_power_w * np.asarray(channel_gain, float) / (bandwidth * radio.noise_psd_w_per_hz)
+    return np.asarray(bandwidth * np.log1p(snr) / np.log(2))
+
+
+def uplink_rate_bps(
+    rb_count: ArrayLike,
+    tx_power_w: ArrayLike,
+    channel_gain: ArrayLike,
+    radio: "Radio",
+    uplink_power: UplinkPower = "shared",
+) -> Floats:
+    """c^UP = k · B · log₂(1 + SNR).
+
+    `shared`: SNR = p g / (k B N₀), the client's one power is spread over its k blocks, as the packet error rate and
+    the energy already assume. `each_rb`: SNR = p g / (B N₀), as printed, which spends p on every block and pays once.
+    """
+    count = np.asarray(rb_count, float)
+    received_w = np.asarray(tx_power_w, float) * np.asarray(channel_gain, float)
+    sharing_rbs = np.where(count > 0, count, 1.0) if uplink_power == "shared" else 1.0
+    snr = received_w / (sharing_rbs * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz)
+    return np.asarray(count * radio.rb_bandwidth_hz * np.log1p(snr) / np.log(2))
+
+
+def packet_error_rate_rayleigh(
+    rb_count: ArrayLike, tx_power_w: ArrayLike, path_gain: ArrayLike, radio: "Radio"
+) -> Floats:
+    """s averaged over Rayleigh fading, E[1 − exp(−x/χ)] with χ ~ Exp(1), in closed form: 1 − 2√x K₁(2√x).
+
+    x = α k B N₀ / (p θ) and K₁ is the modified Bessel function of the second kind.
+    """
+    return _one_minus_z_k1(2 * np.sqrt(_error_exponent(rb_count, tx_power_w, path_gain, radio)))
+
+
+def packet_error_rate_known(
+    rb_count: ArrayLike, tx_power_w: ArrayLike, channel_gain: ArrayLike, radio: "Radio"
+) -> Floats:
+    """s for a gain that is known, as in a measured trace: 1 − exp(−α k B N₀ / (p g))."""
+    return -np.expm1(-_error_exponent(rb_count, tx_power_w, channel_gain, radio))
+
+
+def _error_exponent(rb_count: ArrayLike, tx_power_w: ArrayLike, gain: ArrayLike, radio: "Radio") -> Floats:
+    """α k B N₀ / (p g); infinite for a client that has no block, no power or no gain."""
+    count = np.asarray(rb_count, float)
+    noise = radio.waterfall_threshold * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz
+    received_w = np.asarray(tx_power_w, float) * np.asarray(gain, float)
+    heard = (count > 0) & (received_w > 0)
+    with np.errstate(over="ignore"):  # a received power of 1e-320 W is silence
+        return np.where(heard, noise * count / np.where(heard, received_w, 1.0), np.inf)
+
+
+def _one_minus_z_k1(z: Floats) -> Floats:
+    """1 − z K₁(z) without cancellation at small z, where strong links live.
+
+    From the series of K₁ (Abramowitz & Stegun 9.6.11) with x = z²/4:
+    1 − z K₁(z) = −z ln(z/2) I₁(z) + x Σ_j [ψ(j+1) + ψ(j+2)] x^j / (j! (j+1)!).
+    """
+    small = np.minimum(z, 0.5)
+    x = small**2 / 4
+    series = sum(
+        (special.digamma(j + 1) + special.digamma(j + 2)) * x**j / (special.factorial(j) * special.factorial(j + 1))
+        for j in range(6)
+    )
+    near_zero = x * series - special.xlogy(small * special.i1(small), small / 2)
+    finite = np.where(np.isinf(z), 1.0, z)
+    elsewhere = np.where(np.isinf(z), 1.0, 1 - finite * special.k1(np.maximum(finite, 0.5)))
+    return np.where(z < 0.5, near_zero, elsewhere)

@@ -1,0 +1,72 @@
+"""A model as an ordered chain of units, and the two sides of a cut as views of it.
+
+Section II of the paper splits a model of M layers behind layer `cut`: the client holds the first `cut` of them, the
+server the rest, and both hold at least one. Here the "layers" are units: whatever lies between two allowed cuts.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor, nn
+
+from asfl.errors import AsflError
+
+Carry = tuple[Tensor, ...]
+"""What crosses a cut: one tensor, or (main, skip) inside a residual block."""
+
+
+class CuttableModel(nn.Module):
+    """M named units, each mapping Carry -> Carry. The first gets (images,), the last gives (logits,)."""
+
+    def __init__(self, units: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.unit_names = tuple(units)
+        self.units = nn.ModuleList(units.values())
+
+    def forward(self, x: Tensor) -> Tensor:
+        (logits,) = _run(self.units, (x,))
+        return logits
+
+    def client_part(self, cut: int) -> "ClientPart":
+        """Units 1 … cut."""
+        return ClientPart(self._slice(cut, 0, cut))
+
+    def server_part(self, cut: int) -> "ServerPart":
+        """Units cut+1 … M."""
+        return ServerPart(self._slice(cut, cut, len(self.units)))
+
+    def _slice(self, cut: int, start: int, stop: int) -> nn.ModuleDict:
+        if not 1 <= cut < len(self.units):
+            raise AsflError(
+                f"cut = {cut}: a model of {len(self.units)} units can be cut at 1 … {len(self.units) - 1}"
+            )
+        # Keyed by the position in the whole model, so a part's state_dict uses the whole model's names.
+        return nn.ModuleDict({str(index): self.units[index] for index in range(start, stop)})
+
+
+class ClientPart(nn.Module):
+    """The client's side of a cut: images -> carry. Shares its units with the model, copies nothing."""
+
+    def __init__(self, units: nn.ModuleDict) -> None:
+        super().__init__()
+        self.units = units
+
+    def forward(self, x: Tensor) -> Carry:
+        return _run(self.units.values(), (x,))
+
+
+class ServerPart(nn.Module):
+    """The server's side of a cut: carry -> logits. Shares its units with the model, copies nothing."""
+
+    def __init__(self, units: nn.ModuleDict) -> None:
+        super().__init__()
+        self.units = units
+
+    def forward(self, carry: Carry) -> Tensor:
+        (logits,) = _run(self.units.values(), carry)
+        return logits
+
+
+def _run(units: Iterable[nn.Module], carry: Carry) -> Carry:
+    for unit in units:
+        carry = unit(carry)
+    return carry

@@ -1,0 +1,52 @@
+"""The pieces all networks share.
+
+Nothing here works in place: a tensor of the carry may still be needed, unchanged, as a skip or by the other side.
+"""
+
+import math
+
+from torch import Tensor, nn
+
+from asfl.models.cuttable import Carry
+from asfl.profile import Norm
+
+
+def scaled(channels: int, width: float) -> int:
+    """`channels` times the width multiplier, rounded (half up), at least 1."""
+    return max(1, math.floor(channels * width + 0.5))
+
+
+def conv_norm(
+    in_channels: int, out_channels: int, norm: Norm, *, kernel: int = 3, stride: int = 1
+) -> list[nn.Module]:
+    """A convolution that keeps the size (apart from its stride), and its norm layer if there is one.
+
+    The norm subtracts a mean, which would undo a bias; so only a convolution without a norm has one.
+    """
+    conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=norm == "none")
+    # Keeps the size of the gradients through any number of ReLUs: without it deep nets without a norm don't start.
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    if conv.bias is not None:
+        nn.init.zeros_(conv.bias)
+    match norm:
+        case "batch":
+            return [conv, nn.BatchNorm2d(out_channels)]
+        case "group":
+            return [conv, nn.GroupNorm(math.gcd(32, out_channels), out_channels)]
+        case "none":
+            return [conv]
+
+
+class Plain(nn.Sequential):
+    """A unit with nothing beside it: one tensor in, one tensor out."""
+
+    def forward(self, carry: Carry) -> Carry:
+        (x,) = carry
+        return (super().forward(x),)
+
+
+class GlobalAveragePool(nn.Module):
+    """[batch, channels, height, width] -> [batch, channels]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3))

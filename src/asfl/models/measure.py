@@ -1,0 +1,60 @@
+"""Where a profile's numbers come from: every unit run once, forward and backward, on tensors without memory."""
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from asfl.models import build_model
+from asfl.models.cuttable import Carry
+from asfl.profile import INPUT_SHAPE, ModelProfile, ModelSpec
+from asfl.units import BITS_PER_VALUE
+
+_BATCH = 2
+"""Batch norm can't train on a single value per channel; every count is proportional to the batch."""
+
+
+def measure_profile(spec: ModelSpec) -> ModelProfile:
+    """ψ, q, v^FP and v^BP of every unit (section II of the paper), for one sample; all are whole numbers.
+
+    - `param_bits`: the unit's parameters. Running statistics of batch norm are no parameters and not counted.
+    - `activation_bits`: the whole carry behind the unit, a skip tensor included.
+    - `forward_flops`: 2·MAC of its convolutions and matrix products, all that PyTorch's counter counts; norm,
+      activation, pooling, bias and the addition of the skip are left out.
+    - `backward_flops`: the same for the gradients of the parameters and of the unit's input. The first unit's input
+      is the image, which needs no gradient; so its backward pass costs 1×, all others 2× the forward pass.
+    """
+    with torch.device("meta"):
+        model = build_model(spec)
+        carry: Carry = (torch.empty(_BATCH, *INPUT_SHAPE[spec.dataset]),)
+
+    rows: list[tuple[int, int, int, int]] = []
+    for index, unit in enumerate(model.units):
+        # Cut off from the unit before it: the gradient flows into this unit's input, and no further.
+        carry = tuple(tensor.detach().requires_grad_(index > 0) for tensor in carry)
+        with FlopCounterMode(display=False) as forward:
+            carry = unit(carry)
+        with FlopCounterMode(display=False) as backward:
+            torch.autograd.backward(carry, [torch.ones_like(tensor) for tensor in carry])
+        rows.append(
+            (
+                BITS_PER_VALUE * sum(parameter.numel() for parameter in unit.parameters()),
+                BITS_PER_VALUE * sum(tensor[0].numel() for tensor in carry),
+                _per_sample(forward),
+                _per_sample(backward),
+            )
+        )
+    param_bits, activation_bits, forward_flops, backward_flops = np.array(rows, dtype=float).T
+    return ModelProfile(
+        param_bits,
+        activation_bits,
+        forward_flops,
+        backward_flops,
+        name=spec.name,
+        unit_names=model.unit_names,
+    )
+
+
+def _per_sample(counter: FlopCounterMode) -> int:
+    total = int(counter.get_total_flops())
+    assert total % _BATCH == 0, "FLOPs must be proportional to the batch"
+    return total // _BATCH

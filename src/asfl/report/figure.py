@@ -1,0 +1,74 @@
+"""How every figure looks, and how it reaches the disk: whole or not at all."""
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asfl.errors import AsflError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+
+GOOD, MEDIAN, BAD, BUDGET = "#1b7f5c", "#3565a8", "#c2452d", "#333333"
+"""Colours of a good, a median and a bad client, and of budgets; told apart also by colour-blind readers."""
+
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "svg.hashsalt": "asfl",  # the same figure gives the same file
+}
+
+
+@contextmanager
+def drawing(width_in: float, height_in: float) -> Iterator["Figure"]:
+    """A figure in our style that needs no screen and leaves pyplot's global state alone."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        yield Figure(figsize=(width_in, height_in))
+
+
+def check_figure_path(path: Path) -> None:
+    """Refuse a file name that can't become a figure before any work is done."""
+    if path.suffix.lower().removeprefix(".") not in FORMATS:
+        raise AsflError(f"--plot {path}: the name must end in {', '.join('.' + name for name in FORMATS)}")
+    if path.is_dir():
+        raise AsflError(f"--plot {path} is a folder; give a file name")
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write the figure in one step, so that nobody ever sees half a file."""
+    import matplotlib as mpl
+
+    check_figure_path(path)
+    kind = path.suffix.lower().removeprefix(".")
+    buffer = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    with mpl.rc_context(_STYLE):
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(buffer.getvalue())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise AsflError(f"can't write {path}: {error.strerror or error}") from None
