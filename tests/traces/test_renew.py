@@ -70,6 +70,7 @@ def expected_gain(response: Complex, pilot_dc_first: Complex) -> NDArray[np.floa
 
 def assert_gain(actual: tuple[NDArray[np.float64], ...], expected: NDArray[np.float64]) -> None:
     """Compare within what rounding to 2^-15 does: its power per bin is FFT_SIZE × 2 × step² / 12."""
+    assert len(actual) == expected.shape[1]
     noise_power = FFT_SIZE * 2 * 2.0**-30 / 12
     for client, values in enumerate(actual):
         tolerance = 6 * np.sqrt(expected[:, client] * noise_power) + 6 * noise_power

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from asfl.errors import AsflError
-from asfl.traces import RequestedQuantity, fill_gaps, read_trace
+from asfl.traces import RequestedQuantity, UserSeries, read_trace, resample
 
 LONG = """trace,t,RSRP,SNR,mode
 7,0,-90,1.5,LTE
 7,1,-91,2.5,5G
 3,0,-80,,LTE
-3,2,-82,12,LTE
-3,4,-84,14,LTE
+3,1,-82,12,LTE
+3,2,-84,14,LTE
 7,2,-92,3.5,5G
+7,3,-93,4.5,5G
 """
 
 
@@ -38,8 +39,8 @@ def test_long_csv_takes_snr_and_keeps_the_order_of_appearance(tmp_path: Path) ->
     assert trace.quantity == "snr_db"
     assert trace.user_names == ("7", "3")
     assert trace.source == "drive.csv"
-    assert trace.sample_period_s == 1.5  # steps 1, 1 and 2, 2
-    np.testing.assert_array_equal(trace.values[0], [1.5, 2.5, 3.5])
+    assert trace.sample_period_s == 1
+    np.testing.assert_array_equal(trace.values[0], [1.5, 2.5, 3.5, 4.5])
     np.testing.assert_array_equal(trace.values[1], [12, 12, 14])  # the edge is held
 
 
@@ -81,14 +82,24 @@ def test_wide_csv_has_one_column_per_user(tmp_path: Path, quantity: RequestedQua
     np.testing.assert_array_equal(trace.values, [[1, 2, 4], [20, 20, 30]])
 
 
-def test_gaps_are_interpolated_in_time_not_in_rows(tmp_path: Path) -> None:
-    trace = read_trace(write(tmp_path, "ue,t,snr\na,0,-\na,1,10\na,2,nan\na,5,30\na,6,NaN\na,7,40\na,8,41\n"))
-    np.testing.assert_allclose(trace.values[0], [10, 10, 10 + 20 * (2 - 1) / (5 - 1), 30, 35, 40, 41])
+def test_missing_values_and_missing_rows_are_interpolated_in_time(tmp_path: Path) -> None:
+    rows = ["a,0,-", "a,1,10", "a,2,nan", "a,5,30", "a,6,NaN", "a,7,40", "a,8,41", "a,9,42", "a,10,43", "a,11,"]
+    trace = read_trace(write(tmp_path, "\n".join(["ue,t,snr", *rows])))
+    assert trace.sample_period_s == 1
+    np.testing.assert_allclose(trace.values[0], [10, 10, 15, 20, 25, 30, 35, 40, 41, 42, 43, 43])
 
 
-def test_fill_gaps_leaves_measured_values_alone() -> None:
-    values = np.random.default_rng(1).normal(size=50)
-    np.testing.assert_array_equal(fill_gaps(np.arange(50.0), values), values)
+def test_even_samples_stay_as_measured() -> None:
+    measured = np.random.default_rng(1).normal(size=1000)
+    time_s = 17.3 + np.arange(1000) * np.float64(0.1)
+    values = resample(UserSeries("a", time_s, measured), 0.1)
+    assert values is not None
+    np.testing.assert_allclose(values, measured, rtol=0, atol=1e-9)
+
+
+def test_user_with_a_long_pause_is_left_out_rather_than_made_up(tmp_path: Path) -> None:
+    text = "user,t,snr\na,0,1\na,1,2\na,1e12,3\nb,0,5\nb,1,6\n"
+    assert read_trace(write(tmp_path, text)).user_names == ("b",)
 
 
 def test_user_with_more_than_half_missing_is_left_out(tmp_path: Path) -> None:

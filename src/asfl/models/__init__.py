@@ -1,7 +1,7 @@
 """The networks that are trained, each one a chain of units that may be cut between any two.
 
-A new model is one file here that builds a `CuttableModel`, its name in `asfl.profile.Architecture`, and one line
-in the registry below.
+A new model is one file here that builds a `CuttableModel`, one line in the registry below, and its name in
+`asfl.profile.Architecture`.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from asfl.errors import MissingExtraError
 from asfl.profile import Architecture, ModelSpec
 
-# Every module of this package is imported through here, so this is the one place that notices a missing PyTorch.
+# Python runs this file before any other of the package, so this is the one place that notices a missing PyTorch.
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:

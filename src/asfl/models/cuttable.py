@@ -1,7 +1,8 @@
 """A model as an ordered chain of units, and the two sides of a cut as views of it.
 
-Section II of the paper splits a model of M layers behind layer `cut`: the client holds the first `cut` of them, the
-server the rest, and both hold at least one. Here the "layers" are units: whatever lies between two allowed cuts.
+Section II of the paper splits a model of M layers behind layer `cut`: the client holds the first `cut` of
+them, the server the rest, and both hold at least one. Here the "layers" are units: whatever lies between two
+allowed cuts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,9 +37,7 @@ class CuttableModel(nn.Module):
 
     def _slice(self, cut: int, start: int, stop: int) -> nn.ModuleDict:
         if not 1 <= cut < len(self.units):
-            raise AsflError(
-                f"cut = {cut}: a model of {len(self.units)} units can be cut at 1 … {len(self.units) - 1}"
-            )
+            raise AsflError(f"cut = {cut}: a model of {len(self.units)} units can be cut at 1 … {len(self.units) - 1}")
         # Keyed by the position in the whole model, so a part's state_dict uses the whole model's names.
         return nn.ModuleDict({str(index): self.units[index] for index in range(start, stop)})
 

@@ -1,6 +1,6 @@
 """The pieces all networks share.
 
-Nothing here works in place: a tensor of the carry may still be needed, unchanged, as a skip or by the other side.
+Nothing here works in place: a tensor of the carry may still be needed unchanged, as a skip or by the other side.
 """
 
 import math
@@ -16,15 +16,13 @@ def scaled(channels: int, width: float) -> int:
     return max(1, math.floor(channels * width + 0.5))
 
 
-def conv_norm(
-    in_channels: int, out_channels: int, norm: Norm, *, kernel: int = 3, stride: int = 1
-) -> list[nn.Module]:
+def conv_norm(in_channels: int, out_channels: int, norm: Norm, *, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
     """A convolution that keeps the size (apart from its stride), and its norm layer if there is one.
 
     The norm subtracts a mean, which would undo a bias; so only a convolution without a norm has one.
     """
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=norm == "none")
-    # Keeps the size of the gradients through any number of ReLUs: without it deep nets without a norm don't start.
+    # Keeps the scale of the gradients through any number of ReLUs; a deep net without a norm needs that to start.
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)
@@ -37,12 +35,20 @@ def conv_norm(
             return [conv]
 
 
-class Plain(nn.Sequential):
-    """A unit with nothing beside it: one tensor in, one tensor out."""
+class Unit(nn.Module):
+    """Layers that run in order on the main tensor; each subclass says what happens to the carry around them."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.main = nn.Sequential(*layers)
+
+
+class Plain(Unit):
+    """One tensor in, one tensor out."""
 
     def forward(self, carry: Carry) -> Carry:
         (x,) = carry
-        return (super().forward(x),)
+        return (self.main(x),)
 
 
 class GlobalAveragePool(nn.Module):

@@ -1,4 +1,4 @@
-"""Where a profile's numbers come from: every unit run once, forward and backward, on tensors without memory."""
+"""Where a profile's numbers come from: every unit run once, forward and backward, without any data."""
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ def measure_profile(spec: ModelSpec) -> ModelProfile:
     - `activation_bits`: the whole carry behind the unit, a skip tensor included.
     - `forward_flops`: 2·MAC of its convolutions and matrix products, all that PyTorch's counter counts; norm,
       activation, pooling, bias and the addition of the skip are left out.
-    - `backward_flops`: the same for the gradients of the parameters and of the unit's input. The first unit's input
-      is the image, which needs no gradient; so its backward pass costs 1×, all others 2× the forward pass.
+    - `backward_flops`: the same for the gradients of the parameters and of the unit's input. The first unit's
+      input is the image, which needs no gradient: its backward pass costs 1×, all others 2× the forward pass.
     """
     with torch.device("meta"):
         model = build_model(spec)

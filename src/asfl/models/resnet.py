@@ -1,16 +1,16 @@
-"""ResNet for small images (He et al.): a stem, one unit per convolution of the blocks, one fully connected unit.
+"""ResNet for small images (He et al.): a stem, one unit per convolution of its blocks, a fully connected unit.
 
-The stem is a 3×3 convolution of stride 1 without max pool, as usual for CIFAR; a bottleneck strides in its 3×3
-convolution. Inside a block the carry is (main, skip), because the server can't finish the block without the block's
-input; so a cut there sends both (section II of the paper speaks of a plain chain and leaves this open). The
+The stem is a 3×3 convolution of stride 1 without max pool, as usual for CIFAR; a bottleneck strides in its
+3×3 convolution. Inside a block the carry is (main, skip), because the server can't finish the block without the
+block's input; so a cut there sends both (section II of the paper speaks of a plain chain and leaves this open). The
 down-sampling convolution of the skip goes with the block's last unit, where its result is needed.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from asfl.models.cuttable import Carry, CuttableModel
-from asfl.models.layers import GlobalAveragePool, Plain, conv_norm, scaled
+from asfl.models.layers import GlobalAveragePool, Plain, Unit, conv_norm, scaled
 from asfl.profile import INPUT_SHAPE, NUM_CLASSES, Architecture, ModelSpec, Norm
 
 _STAGE_CHANNELS = (64, 128, 256, 512)
@@ -38,8 +38,8 @@ def build_resnet(spec: ModelSpec) -> CuttableModel:
             channels = inner * expansion
 
     if spec.norm == "none":
-        # Every block adds its branch to the sum. A norm would shrink the branches; here their first scale has to,
-        # or the sum doubles its variance block by block and ResNet-50 diverges at once.
+        # Every block adds its branch to the sum, and nothing but the branches' initial scale keeps the sum small:
+        # left alone its variance doubles block by block, and ResNet-50 diverges at once.
         with torch.no_grad():
             for unit in units.values():
                 if isinstance(unit, BlockLast):
@@ -50,10 +50,8 @@ def build_resnet(spec: ModelSpec) -> CuttableModel:
     return CuttableModel(units)
 
 
-def _block(
-    channels: int, inner: int, expansion: int, stride: int, norm: Norm, tail: nn.Module
-) -> list[nn.Module]:
-    """The units of one residual block, `channels` wide where it begins and inner · expansion where it ends."""
+def _block(channels: int, inner: int, expansion: int, stride: int, norm: Norm, tail: nn.Module) -> list[nn.Module]:
+    """The units of one residual block: `channels` come in, inner · expansion go out."""
     outer = inner * expansion
     if expansion == 1:
         convs = [conv_norm(channels, inner, norm, stride=stride), conv_norm(inner, outer, norm)]
@@ -65,37 +63,36 @@ def _block(
         ]
     shortcut: nn.Module = nn.Identity()
     if stride != 1 or channels != outer:
-        shortcut = nn.Sequential(*conv_norm(channels, outer, norm, kernel=1, stride=stride))
+        shortcut = nn.Sequential(Subsample(stride), *conv_norm(channels, outer, norm, kernel=1))
     first, *middle, last = convs
     return [
         BlockFirst(*first, nn.ReLU()),
         *(BlockMiddle(*layers, nn.ReLU()) for layers in middle),
-        BlockLast(nn.Sequential(*last), shortcut, tail),
+        BlockLast(*last, shortcut=shortcut, tail=tail),
     ]
 
 
-class BlockFirst(nn.Sequential):
+class BlockFirst(Unit):
     """Opens a block: (x,) -> (main, x)."""
 
     def forward(self, carry: Carry) -> Carry:
         (x,) = carry
-        return super().forward(x), x
+        return self.main(x), x
 
 
-class BlockMiddle(nn.Sequential):
+class BlockMiddle(Unit):
     """Inside a block: (main, skip) -> (main, skip)."""
 
     def forward(self, carry: Carry) -> Carry:
         main, skip = carry
-        return super().forward(main), skip
+        return self.main(main), skip
 
 
-class BlockLast(nn.Module):
+class BlockLast(Unit):
     """Closes a block: (main, skip) -> (x,), where x = tail(ReLU(main + shortcut of skip))."""
 
-    def __init__(self, main: nn.Module, shortcut: nn.Module, tail: nn.Module) -> None:
-        super().__init__()
-        self.main = main
+    def __init__(self, *layers: nn.Module, shortcut: nn.Module, tail: nn.Module) -> None:
+        super().__init__(*layers)
         self.shortcut = shortcut
         self.relu = nn.ReLU()
         self.tail = tail
@@ -103,3 +100,18 @@ class BlockLast(nn.Module):
     def forward(self, carry: Carry) -> Carry:
         main, skip = carry
         return (self.tail(self.relu(self.main(main) + self.shortcut(skip))),)
+
+
+class Subsample(nn.Module):
+    """Every `stride`-th pixel: before a 1×1 convolution the same as a stride in it, in value and in FLOPs.
+
+    Kept apart because oneDNN's strided 1×1 convolution writes out of bounds in the backward pass when the input is
+    channels-last and has few channels (uxlfoundation/oneDNN#6035): a crash, or wrong gradients.
+    """
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, :: self.stride, :: self.stride]

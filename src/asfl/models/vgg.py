@@ -1,8 +1,8 @@
 """VGG for 32×32 images (Simonyan & Zisserman): one unit per convolution, then three fully connected units.
 
-ReLU, pooling and norm go with the convolution before them, since the paper cuts only before a convolution or a fully
-connected layer (section VI). The original's 4096-wide head for 224×224 images becomes 512 wide, and there is no
-dropout: it would make a split step depend on who draws the random numbers.
+ReLU, pooling and norm go with the convolution before them, since the paper cuts only before a convolution or a
+fully connected layer (section VI). The original's head for 224×224 images, 4096 wide, becomes 512 wide, and there
+is no dropout: it would make a split step depend on who draws the random numbers.
 """
 
 from torch import nn
@@ -28,8 +28,8 @@ def build_vgg(spec: ModelSpec) -> CuttableModel:
     shrink = 2 ** len(_STAGE_CHANNELS)
     if min(height, width) < shrink:
         raise AsflError(
-            f"{spec.architecture} halves the image {len(_STAGE_CHANNELS)} times and needs at least {shrink}×{shrink} "
-            f"pixels, but '{spec.dataset}' has {height}×{width}; use cnn or a resnet"
+            f"{spec.architecture} halves the image {len(_STAGE_CHANNELS)} times and needs at least "
+            f"{shrink}×{shrink} pixels, but '{spec.dataset}' has {height}×{width}; use cnn or a resnet"
         )
 
     units: dict[str, nn.Module] = {}
@@ -55,8 +55,8 @@ def build_vgg(spec: ModelSpec) -> CuttableModel:
 def _hidden_layer(inputs: int, outputs: int, norm: Norm) -> nn.Linear:
     linear = nn.Linear(inputs, outputs)
     if norm == "none":
-        # PyTorch's default shrinks its input's variance about sixfold. Behind a norm that does no harm; without one,
-        # and after 16 convolutions, the logits hardly depend on the image and SGD stays where it began.
+        # PyTorch's default shrinks the variance about sixfold per layer. Behind a norm that does no harm; without
+        # one, and after 16 convolutions, the logits hardly depend on the image and SGD stays where it began.
         nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
         nn.init.zeros_(linear.bias)
     return linear

@@ -4,7 +4,7 @@ A trace keeps the unit it was measured in; what an SNR, an RSRP or a relative ga
 link is decided in `asfl.channel`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -27,7 +27,7 @@ class Trace:
 
     quantity: Quantity
     values: tuple[NDArray[np.float64], ...]
-    """One array per user, each of its own length, finite: dB, dBm, or linear for `relative_gain`."""
+    """One array per user, each of its own length, finite and even in time: dB, dBm, or linear for `relative_gain`."""
     sample_period_s: float
     user_names: tuple[str, ...]
     source: str
@@ -68,33 +68,43 @@ def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: int = 
 
 
 def build_trace(
-    path: Path, quantity: Quantity, users: Iterable[UserSeries], sample_period_s: float | None = None
+    path: Path, quantity: Quantity, users: Sequence[UserSeries], sample_period_s: float | None = None
 ) -> Trace:
-    """Close the gaps of every user and leave out those that are mostly gaps.
+    """Put every user on an even grid of time and leave out those that are mostly gaps.
 
-    Without a `sample_period_s`, it is the median time step over all users kept.
+    Without a `sample_period_s`, it is the median time step over all users.
     """
-    kept = [user for user in users if np.isnan(user.values).mean() <= MAX_MISSING_SHARE]
-    if not kept:
-        raise AsflError(f"{path}: every user misses over half of its {quantity} values; take another file or quantity")
     if sample_period_s is None:
-        steps_s = np.concatenate([np.diff(user.time_s) for user in kept])
+        steps_s = np.concatenate([np.diff(user.time_s) for user in users])
         sample_period_s = float(np.median(steps_s)) if steps_s.size else 0.0
         if sample_period_s <= 0:
             raise AsflError(
                 f"{path}: the median time step is {sample_period_s:g} s; "
                 "give two or more rows per user, at increasing times"
             )
+    resampled = [(user.name, resample(user, sample_period_s)) for user in users]
+    kept = [(name, values) for name, values in resampled if values is not None]
+    if not kept:
+        raise AsflError(f"{path}: every user misses over half of its {quantity} values; take another file or quantity")
     return Trace(
         quantity=quantity,
-        values=tuple(fill_gaps(user.time_s, user.values) for user in kept),
+        values=tuple(values for _, values in kept),
         sample_period_s=sample_period_s,
-        user_names=tuple(user.name for user in kept),
+        user_names=tuple(name for name, _ in kept),
         source=path.name,
     )
 
 
-def fill_gaps(time_s: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace NaN by linear interpolation in time; at the edges, the nearest value is held."""
-    known = ~np.isnan(values)
-    return np.interp(time_s, time_s[known], values[known])
+def resample(user: UserSeries, sample_period_s: float) -> NDArray[np.float64] | None:
+    """Values at the first time of the user and every `sample_period_s` from there, or None if most are missing.
+
+    Linear interpolation in time between the values that are there; at the edges, the nearest one is held. A value
+    is missing if it is NaN, and also if its row is: logs skip seconds, and a trace without them would run fast.
+    """
+    known = ~np.isnan(user.values)
+    # The small number keeps the last sample if rounding put it just before its place.
+    count = np.floor(float(user.time_s[-1] - user.time_s[0]) / sample_period_s + 1e-6) + 1
+    if known.sum() < (1 - MAX_MISSING_SHARE) * count:
+        return None
+    grid_s: NDArray[np.float64] = user.time_s[0] + np.arange(int(count)) * sample_period_s
+    return np.interp(grid_s, user.time_s[known], user.values[known])

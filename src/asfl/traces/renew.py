@@ -23,6 +23,9 @@ ARGOS_RATE_HZ = 20e6
 ARGOS_SYMBOL_STARTS = (47, 111)
 """First samples of the two LTS bodies in a slot."""
 
+_DAMAGED = (OSError, KeyError, RuntimeError, TypeError, ValueError)
+"""What h5py raises on a damaged file, depending on where the damage is."""
+
 
 def read_hdf5(path: Path, antenna: int) -> Trace:
     """Relative gain per client and frame at one base-station antenna, from either layout.
@@ -45,19 +48,13 @@ def read_hdf5(path: Path, antenna: int) -> Trace:
                     f"{path}: no dataset /Data/Pilot_Samples (Sounder) or /Pilot_Samples (Argos) in it; "
                     f"the file holds: {', '.join(file) or 'nothing'}"
                 )
-    except (
-        OSError,
-        KeyError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:  # what h5py raises on damaged files
+    except _DAMAGED as error:
         raise AsflError(f"{path}: not an HDF5 file, or a damaged or incomplete one: {error}") from error
     gains = gains[~np.isnan(gains).all(axis=1)]
     if len(gains) == 0:
         raise AsflError(f"{path}: Pilot_Samples of antenna {antenna} are all zero; no frame was recorded")
     time_s = np.arange(len(gains), dtype=np.float64) * np.float64(frame_period_s)
-    users = (UserSeries(f"client {client}", time_s, column) for client, column in enumerate(gains.T))
+    users = [UserSeries(f"client {client}", time_s, column) for client, column in enumerate(gains.T)]
     return build_trace(path, "relative_gain", users, frame_period_s)
 
 

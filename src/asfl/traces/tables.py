@@ -4,7 +4,7 @@ Long CSV, one row per user and time step, as the UCC 5G data set (Raca et al., M
 
     trace,t,RSRP,SNR        user column: trace, user, client, ue or id; without one, there is one user
     0,0.0,-92.5,2.0         time column in seconds: t, time, time_s or seconds
-    0,1.0,-93.0,            missing values: empty, "-" or nan
+    0,1.0,-93.0,            missing values: empty, "-", nan, or no row at all
 
 Wide CSV, one column per user, all of one quantity that the caller has to name::
 
@@ -176,7 +176,7 @@ def read_npz(path: Path, quantity: TableQuantity | Literal["auto"]) -> Trace:
     if names.shape != (len(values),):
         raise AsflError(f"{path}: {label} is {list(names.shape)}; give one name for each of the {len(values)} users")
     time_s = np.arange(values.shape[1], dtype=np.float64) * np.float64(period.item())
-    users = (UserSeries(str(name), time_s, row) for name, row in zip(names, values, strict=True))
+    users = [UserSeries(str(name), time_s, row) for name, row in zip(names, values, strict=True)]
     return build_trace(path, wanted, users, float(period.item()))
 
 

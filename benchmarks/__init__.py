@@ -1,0 +1,1 @@
+"""Timings, as medians and ratios within one run; `python -m benchmarks` runs them all."""
