@@ -144,14 +144,19 @@ def test_sfl_and_acc_sfl_exchange_the_client_model(case: tuple[Round, Decision])
     oracle = _oracle(with_previous_cut(round_, None), per_client, 1 - cost.packet_error_rate)
     active = oracle.scheduled
 
+    def model_down_s(n: int) -> float:
+        return oracle.client_bits(n) / oracle.down(n)
+
     def model_up_s(n: int) -> float:
         return oracle.arrival[n] * oracle.client_bits(n) / oracle.up(n)
 
     _close(cost.resplit_delay_s, 0)
     _close(
         cost.delay_s,
-        max((oracle.client_bits(n) / oracle.down(n) for n in active), default=0)
-        + max((oracle.forward_s(n) + oracle.activation_bits(n) / oracle.up(n) for n in active), default=0)
+        max(
+            (model_down_s(n) + oracle.forward_s(n) + oracle.activation_bits(n) / oracle.up(n) for n in active),
+            default=0,
+        )
         + oracle.server_s()
         + max((oracle.after_server_s(n) + model_up_s(n) for n in active), default=0),
     )
@@ -188,8 +193,10 @@ def test_fedavg_trains_the_whole_model_on_the_client(case: tuple[Round, Decision
     active = oracle.scheduled
     _close(
         cost.delay_s,
-        max((bits / oracle.down(n) for n in active), default=0)
-        + max((oracle.forward_s(n) + oracle.backward_s(n) + bits / oracle.up(n) for n in active), default=0),
+        max(
+            (bits / oracle.down(n) + oracle.forward_s(n) + oracle.backward_s(n) + bits / oracle.up(n) for n in active),
+            default=0,
+        ),
     )
     for n in active:
         compute = oracle.compute_j(oracle.forward_s(n) + oracle.backward_s(n), n)

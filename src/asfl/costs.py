@@ -23,7 +23,8 @@ class Charging:
 
     exchanges_client_model: bool = False
     """The client model comes down before and goes up after every round (SFL, ACC-SFL, SL) instead of moving only the
-    layers between two cuts. Whoever lost its packet has nothing new to send up."""
+    layers between two cuts. A client starts as soon as it has its model, and sends it up when its backward pass is
+    done; whoever lost its packet has nothing new to send up."""
     in_sequence: bool = False
     """Clients take turns, so their delays add up (SL)."""
     full_local_model: bool = False
@@ -83,9 +84,8 @@ class RoundCost:
     # Stages and totals.
     resplit_delay_s: Floats
     """T^S1: (7)."""
-    model_down_stage_delay_s: Floats
     uplink_stage_delay_s: Floats
-    """T^S2: (10)."""
+    """T^S2: (10), after the client model came down in schemes that exchange it."""
     server_stage_delay_s: Floats
     """T^S3: (15)."""
 
@@ -195,7 +195,7 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
     arrival = prices.arrival
     reduce: Callable[..., Floats] = np.sum if charging.in_sequence else np.max
 
-    # Stage 1: layers between the cuts move, or the client model comes down.
+    # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage.
     model_bits = profile.client_param_bits[cut]
     grown_bits = shrunk_bits = exchanged_bits = np.zeros_like(model_bits)
     if charging.exchanges_client_model:
@@ -204,9 +204,9 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
         moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
         grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
     resplit = _times(grown_bits, prices.downlink_s_per_bit) + _times(shrunk_bits, prices.uplink_s_per_bit)
-    model_down = _times(exchanged_bits, prices.downlink_s_per_bit)
 
-    # Stage 2: client forward, activations up.
+    # Stage 2: perhaps the client model down, client forward, activations up.
+    model_down = _times(exchanged_bits, prices.downlink_s_per_bit)
     forward_flops = samples * profile.client_forward_flops[cut]
     activation_bits = samples * profile.activation_bits[cut - 1]
     client_forward = forward_flops * prices.compute_s_per_flop
@@ -248,8 +248,7 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
         client_backward_energy_j=backward_flops * prices.compute_j_per_flop * arrival,
         model_up_energy_j=_times(exchanged_bits, _times(arrival, prices.uplink_j_per_bit)),
         resplit_delay_s=reduce(resplit, axis=-1),
-        model_down_stage_delay_s=reduce(model_down, axis=-1),
-        uplink_stage_delay_s=reduce(client_forward + uplink, axis=-1),
+        uplink_stage_delay_s=reduce(model_down + client_forward + uplink, axis=-1),
         server_stage_delay_s=np.sum(server, axis=-1) + reduce(downlink + client_backward + model_up, axis=-1),
         packet_error_rate=prices.packet_error_rate,
         uplink_rate_bps=prices.uplink_rate_bps,
@@ -285,8 +284,7 @@ def _local_training_cost(round_: Round, prices: _Prices) -> RoundCost:
         client_backward_energy_j=backward_flops * prices.compute_j_per_flop,
         model_up_energy_j=nothing,
         resplit_delay_s=np.zeros(()),
-        model_down_stage_delay_s=np.max(model_down),
-        uplink_stage_delay_s=np.max(forward + backward + uplink),
+        uplink_stage_delay_s=np.max(model_down + forward + backward + uplink),
         server_stage_delay_s=np.zeros(()),
         packet_error_rate=prices.packet_error_rate,
         uplink_rate_bps=prices.uplink_rate_bps,

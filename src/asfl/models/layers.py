@@ -19,7 +19,7 @@ def scaled(channels: int, width: float) -> int:
 def conv_norm(in_channels: int, out_channels: int, norm: Norm, *, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
     """A convolution that keeps the size (apart from its stride), and its norm layer if there is one.
 
-    The norm subtracts a mean, which would undo a bias; so only a convolution without a norm has one.
+    A norm layer brings its own shift per channel, so only a convolution without a norm has a bias.
     """
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=norm == "none")
     # Keeps the scale of the gradients through any number of ReLUs; a deep net without a norm needs that to start.
