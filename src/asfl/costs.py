@@ -102,9 +102,7 @@ class RoundCost:
     """(21), [..., N]."""
 
     def __post_init__(self) -> None:
-        delay = (
-            self.resplit_delay_s + self.model_down_stage_delay_s + self.uplink_stage_delay_s + self.server_stage_delay_s
-        )
+        delay = self.resplit_delay_s + self.uplink_stage_delay_s + self.server_stage_delay_s
         energy = (
             self.resplit_energy_j
             + self.client_forward_energy_j
