@@ -181,7 +181,7 @@ class _Prices:
             uplink_rate_bps=up,
             downlink_rate_bps=down,
             uplink_s_per_bit=up_s_per_bit,
-            uplink_j_per_bit=_times(power, up_s_per_bit),
+            uplink_j_per_bit=times(power, up_s_per_bit),
             downlink_s_per_bit=_inverse_where(scheduled, down),
             compute_s_per_flop=cycles_per_flop / round_.cpu_hz,
             compute_j_per_flop=cycles_per_flop * round_.compute.energy_coefficient * round_.cpu_hz**2,
@@ -201,18 +201,18 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
     elif round_.previous_cut is not None:
         moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
         grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
-    resplit = _times(grown_bits, prices.downlink_s_per_bit) + _times(shrunk_bits, prices.uplink_s_per_bit)
+    resplit = times(grown_bits, prices.downlink_s_per_bit) + times(shrunk_bits, prices.uplink_s_per_bit)
 
     # Stage 2: perhaps the client model down, client forward, activations up.
-    model_down = _times(exchanged_bits, prices.downlink_s_per_bit)
+    model_down = times(exchanged_bits, prices.downlink_s_per_bit)
     forward_flops = samples * profile.client_forward_flops[cut]
     activation_bits = samples * profile.activation_bits[cut - 1]
     client_forward = forward_flops * prices.compute_s_per_flop
-    uplink = _times(activation_bits, prices.uplink_s_per_bit)
+    uplink = times(activation_bits, prices.uplink_s_per_bit)
 
     # Stage 3: server forward and backward, gradients down, client backward, perhaps the client model up.
-    down_s_if_arrived = _times(arrival, prices.downlink_s_per_bit)
-    up_s_if_arrived = _times(arrival, prices.uplink_s_per_bit)
+    down_s_if_arrived = times(arrival, prices.downlink_s_per_bit)
+    up_s_if_arrived = times(arrival, prices.uplink_s_per_bit)
     share = charging.aggregated_share
     server_forward_flops = samples * (profile.client_forward_flops[-1] - profile.client_forward_flops[cut])
     server_backward_flops = samples * (profile.client_backward_flops[-1] - profile.client_backward_flops[cut])
@@ -223,13 +223,13 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
 
     by_activations = round_.equations.gradient_bits == "activations"
     gradient_bits = activation_bits if by_activations else samples * profile.param_bits[cut]
-    downlink = _times((1 - share) * gradient_bits, down_s_if_arrived)
+    downlink = times((1 - share) * gradient_bits, down_s_if_arrived)
     if share > 0:  # the broadcast must reach the weakest receiver, and everybody waits for it
-        slowest = np.max(_times(share * gradient_bits, down_s_if_arrived), axis=-1, keepdims=True)
+        slowest = np.max(times(share * gradient_bits, down_s_if_arrived), axis=-1, keepdims=True)
         downlink = downlink + np.where(arrival > 0, slowest, 0.0)
     backward_flops = samples * profile.client_backward_flops[cut]
     client_backward = backward_flops * prices.compute_s_per_flop * arrival
-    model_up = _times(exchanged_bits, up_s_if_arrived)
+    model_up = times(exchanged_bits, up_s_if_arrived)
 
     return RoundCost(
         resplit_delay_by_client_s=resplit,
@@ -240,11 +240,11 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
         downlink_delay_s=downlink,
         client_backward_delay_s=client_backward,
         model_up_delay_s=model_up,
-        resplit_energy_j=_times(shrunk_bits, prices.uplink_j_per_bit),
+        resplit_energy_j=times(shrunk_bits, prices.uplink_j_per_bit),
         client_forward_energy_j=forward_flops * prices.compute_j_per_flop,
-        uplink_energy_j=_times(activation_bits, prices.uplink_j_per_bit),
+        uplink_energy_j=times(activation_bits, prices.uplink_j_per_bit),
         client_backward_energy_j=backward_flops * prices.compute_j_per_flop * arrival,
-        model_up_energy_j=_times(exchanged_bits, _times(arrival, prices.uplink_j_per_bit)),
+        model_up_energy_j=times(exchanged_bits, times(arrival, prices.uplink_j_per_bit)),
         resplit_delay_s=reduce(resplit, axis=-1),
         uplink_stage_delay_s=reduce(model_down + client_forward + uplink, axis=-1),
         server_stage_delay_s=np.sum(server, axis=-1) + reduce(downlink + client_backward + model_up, axis=-1),
@@ -303,7 +303,7 @@ def _inverse_where(scheduled: NDArray[np.bool_], rate: Floats) -> Floats:
         return np.where(scheduled, 1.0 / np.where(scheduled, rate, 1.0), 0.0)
 
 
-def _times(bits: Floats, per_bit: Floats) -> Floats:
+def times(bits: Floats, per_bit: Floats) -> Floats:
     """bits · per_bit, where no bits cost nothing even on a dead prices."""
     if np.isfinite(per_bit).all():
         return bits * per_bit

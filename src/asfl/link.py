@@ -70,19 +70,24 @@ def _error_exponent(rb_count: ArrayLike, tx_power_w: ArrayLike, gain: ArrayLike,
         return np.where(heard, noise * count / np.where(heard, received_w, 1.0), np.inf)
 
 
+_SERIES = [
+    float((special.digamma(j + 1) + special.digamma(j + 2)) / (special.gamma(j + 1) * special.gamma(j + 2)))
+    for j in range(6)
+]
+
+
 def _one_minus_z_k1(z: Floats) -> Floats:
     """1 − z K₁(z) without cancellation at small z, where strong links live.
 
     From the series of K₁ (Abramowitz & Stegun 9.6.11) with x = z²/4:
     1 − z K₁(z) = −z ln(z/2) I₁(z) + x Σ_j [ψ(j+1) + ψ(j+2)] x^j / (j! (j+1)!).
     """
-    small = np.minimum(z, 0.5)
-    x = small**2 / 4
-    series = sum(
-        (special.digamma(j + 1) + special.digamma(j + 2)) * x**j / (special.factorial(j) * special.factorial(j + 1))
-        for j in range(6)
-    )
+    is_small = z < 0.5
+    small = np.where(is_small, z, 0.0)
+    x = small * small / 4
+    series = np.polynomial.polynomial.polyval(x, _SERIES)
     near_zero = x * series - special.xlogy(small * special.i1(small), small / 2)
-    finite = np.where(np.isinf(z), 1.0, z)
-    elsewhere = np.where(np.isinf(z), 1.0, 1 - finite * special.k1(np.maximum(finite, 0.5)))
-    return np.where(z < 0.5, near_zero, elsewhere)
+    large = np.where(is_small, 1.0, z)
+    silent = np.isinf(large)
+    elsewhere = np.where(silent, 1.0, 1.0 - np.where(silent, 1.0, large) * special.k1(large))
+    return np.where(is_small, near_zero, elsewhere)

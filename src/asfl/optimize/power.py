@@ -1,0 +1,127 @@
+"""Power block: the best powers for a given cut and given counts (paper's problems (50) and (58), Theorem 4).
+
+More power means fewer errors, a faster uplink and more energy, so within hard budgets the best power is the largest
+one that the energy budget allows: a root of E_n(p) = δ (`power_for_energy`), unless the server's growing load breaks the
+deadline. In the drift form the trade-off is a one-dimensional function per client, coupled by the stage deadlines.
+Both are solved by the deadline search over a grid of powers that contains those roots, and then refined.
+
+What was wrong in print: (55) and (56) replace the logarithm by two Taylor terms, which caps the SNR at 2; (53) and (57)
+and the "critical point" of Theorem 4 treat exp(−a/p) as exp(−a)·exp(1/p); (52) has a stray factor B.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from asfl.optimize.deadlines import StageProblem, search_deadlines
+from asfl.optimize.problem import Problem
+from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
+
+Floats = NDArray[np.float64]
+
+LOWEST_SHARE = 1e-4
+"""Powers down to this share of P^max are tried; below it a packet has no chance."""
+GRID = 22
+ZOOM_POINTS = 7
+TOLERANCE = 1e-6
+
+
+def best_powers(
+    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, current: Floats, *, zooms: int
+) -> Floats:
+    """Powers [N] that minimise the block objective; never worse than `current`. Idle clients keep theirs."""
+    served = np.flatnonzero(rb_count > 0)
+    if served.size == 0:
+        return current
+    top = problem.round.radio.max_tx_power_w
+    ladder = top * LOWEST_SHARE ** np.linspace(0, 1, GRID)  # from P^max downwards
+    root = energy_roots(problem, terms, cut_index, rb_count)
+    grid = np.concatenate([current[None], root[None], np.broadcast_to(ladder[:, None], (GRID, len(current)))])
+    best = _best_on_grid(problem, terms, cut_index, rb_count, grid, served)
+    ratio = LOWEST_SHARE ** (-1 / (GRID - 1))
+    for _ in range(zooms):
+        steps = ratio ** np.linspace(-1, 1, ZOOM_POINTS)
+        grid = np.concatenate([best[None], np.minimum(best * steps[:, None], top)])
+        best = _best_on_grid(problem, terms, cut_index, rb_count, grid, served)
+        ratio = ratio ** (2 / (ZOOM_POINTS - 1))
+    return best
+
+
+def _best_on_grid(
+    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, grid: Floats, served: NDArray[np.int64]
+) -> Floats:
+    """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
+    # Idle clients take part in the arithmetic with one block, and are left out of the choice.
+    links = Links.of(problem.round, one_if_idle(rb_count), grid)
+    candidates = Candidates.of(problem, terms, cut_index, links)
+    stage_s = candidates.stage_s[:, :, served]
+    clients = np.arange(len(served))
+
+    def choose(priced: Floats) -> tuple[NDArray[np.int64], float] | None:
+        pick = np.argmin(priced, axis=0)
+        total = float(priced[pick, clients].sum())
+        return (pick, total) if np.isfinite(total) else None
+
+    stages = StageProblem(
+        stage_s,
+        candidates.arrival[:, served],
+        candidates.cost[:, served],
+        float(terms.server_s[cut_index]),
+        stage_s.min(axis=1).max(axis=1),
+        choose,
+    )
+    found = search_deadlines(
+        [stages], problem.delay_penalty, (0, np.zeros(len(served), dtype=np.int64)), TOLERANCE
+    )
+    best = grid[0].copy()
+    if found is not None:
+        best[served] = grid[found.pick, served]
+    return best
+
+
+def energy_roots(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats) -> Floats:
+    """[N] the power at which each client's energy penalty begins to rise, within 0 … P^max."""
+    return power_for_energy(problem, terms, cut_index, rb_count, problem.energy_penalty.kink())
+
+
+def power_for_energy(
+    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, energy_j: Floats
+) -> Floats:
+    """[N] the largest power with E_n(p) ≤ energy_j: transmission in closed form, the backward pass by bisection.
+
+    Transmission alone: p · bits / (k B' log₂(1 + p g')) = e has the root p g' = −y W₋₁(−e^{−1/y} / y) − 1 with
+    y = e k B' g' / (bits ln 2), Lambert's W on its lower branch; y ≤ 1 has none. Energy grows with p, in transmission
+    as in (1 − s(p)) · backward, so the root with the whole backward pass and the root without it bracket the answer.
+    """
+    round_, top = problem.round, problem.round.radio.max_tx_power_w
+    bits = float(terms.resplit_up_bits[cut_index] + terms.upload_bits[cut_index])
+    forward, backward = terms.forward_j[cut_index], terms.backward_j[cut_index]
+    energy_j = np.broadcast_to(energy_j, forward.shape)
+    count = one_if_idle(rb_count)
+    low = _transmission_root(problem, count, bits, energy_j - forward - backward)
+    high = _transmission_root(problem, count, bits, energy_j - forward)
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        links = Links.of(round_, count, middle)
+        spent = forward + backward * (1 - links.packet_error_rate)
+        if bits > 0:
+            spent = spent + bits * middle * np.where(middle > 0, links.uplink_s_per_bit, 0.0)
+        affordable = spent <= energy_j
+        low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
+    return np.clip(low, 0.0, top)
+
+
+def _transmission_root(problem: Problem, count: Floats, bits: float, energy_j: Floats) -> Floats:
+    """[N] the power at which sending `bits` takes `energy_j`, 0 … P^max; P^max if it never takes that much."""
+    round_, radio = problem.round, problem.round.radio
+    sharing = count if round_.equations.uplink_power == "shared" else np.ones_like(count)
+    snr_per_watt = round_.channel_gain / (sharing * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz)
+    if bits == 0:
+        return np.where(energy_j >= 0, radio.max_tx_power_w, 0.0)
+    ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))
+    solvable = ratio > 1
+    y = np.where(solvable, np.minimum(ratio, 600.0), 2.0)  # beyond 600 the root is far above any power
+    root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.where(solvable, root / snr_per_watt, 0.0)
+    return np.clip(np.nan_to_num(power, nan=0.0, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w)

@@ -1,0 +1,64 @@
+"""What a solver returns: the decision, what it is worth, and whether it keeps the budgets."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.costs import RoundCost, round_cost
+from asfl.decision import Decision
+from asfl.optimize.problem import Problem
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A solver's answer to one problem."""
+
+    problem: Problem
+    decision: Decision
+    objective: float
+    """Drift + V · objective (+ the participation queue's share)."""
+    iterations: int
+    trace: tuple[tuple[str, float], ...]
+    """(block, objective after it), in order."""
+    seconds: float
+    lower_bound: float = -np.inf
+    """No decision on the solver's grid is better than this (joint solver only)."""
+
+    @cached_property
+    def expected(self) -> RoundCost:
+        return round_cost(self.problem.round, self.decision)
+
+    @property
+    def delay_excess_s(self) -> float:
+        """How far the expected delay misses this round's budget; 0 if it is kept."""
+        return max(float(self.expected.delay_s) - self.problem.rules.delay_budget_s, 0.0)
+
+    @property
+    def energy_excess_j(self) -> Floats:
+        """[N] the same for each client's energy."""
+        return np.maximum(self.expected.energy_j - self.problem.rules.energy_budget_j, 0.0)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether this round, in expectation, keeps all budgets."""
+        rules = self.problem.rules
+        slack = 1e-9
+        return bool(
+            self.delay_excess_s <= slack * rules.delay_budget_s
+            and (self.energy_excess_j <= slack * rules.energy_budget_j).all()
+        )
+
+    def missed_budgets(self) -> dict[str, Any]:
+        """Which budgets are missed by how much."""
+        missed: dict[str, Any] = {}
+        if self.delay_excess_s > 1e-9 * self.problem.rules.delay_budget_s:
+            missed["delay_s"] = self.delay_excess_s
+        over = self.energy_excess_j > 1e-9 * self.problem.rules.energy_budget_j
+        if over.any():
+            missed["energy_j"] = {int(n): float(self.energy_excess_j[n]) for n in np.flatnonzero(over)}
+        return missed
