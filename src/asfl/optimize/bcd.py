@@ -1,19 +1,22 @@
 """OOE-BCD (paper's Algorithm 2): cut, resource blocks and power in turn until the objective stands still.
 
 Every block keeps where it is as one of its candidates, so in the drift form, where all three minimise the same
-objective, the objective never rises. The paper starts from random blocks and powers; here the start is the same for
-the same round.
+objective, the objective never rises. The paper starts from random blocks and powers and lands in whatever local optimum
+is near; here the descent starts from the best decision on a very coarse grid of powers, always the same for the same
+round, and begins with the power block.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.decision import Decision
 from asfl.optimize.cut import objective_of_cuts
-from asfl.optimize.power import best_powers
+from asfl.optimize.deadlines import search_deadlines
+from asfl.optimize.grid import Grid
+from asfl.optimize.power import best_powers, refine_powers
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
 from asfl.optimize.sharing import best_shares
@@ -22,8 +25,13 @@ from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
 
-FINAL_ZOOMS = 3
+SEARCH_SHARE = 0.1
+"""The power block is solved to this share of the descent's own tolerance."""
+FINAL_ZOOMS = 2
 """Refinements of the power grid once the descent has settled."""
+START_POWERS = (1.0, 0.2, 0.04)
+"""Shares of P^max tried in the start."""
+START_TOLERANCE = 0.02
 
 
 def ooe_bcd(
@@ -39,20 +47,17 @@ def ooe_bcd(
     terms = CutTerms.of(problem.round, allowed)
     descent = _Descent(problem, terms, rb_count, tx_power_w)
     rules = problem.rules
-    before = np.inf
-    iterations, zooms = 0, 0
+    iterations = 0
     while iterations < rules.max_iterations:
         iterations += 1
-        descent.update_cut()
-        descent.update_rbs()
-        descent.update_power(zooms)
-        settled = abs(before - descent.objective) <= rules.tolerance * max(1.0, abs(descent.objective))
-        if settled and zooms:
-            break
-        if settled or iterations == rules.max_iterations - 1:
-            zooms = FINAL_ZOOMS
         before = descent.objective
-    descent.update_cut()
+        descent.update_power()
+        moved_cut = descent.update_cut()
+        moved_rbs = descent.update_rbs()
+        standing_still = before - descent.objective <= rules.tolerance * max(1.0, abs(descent.objective))
+        if standing_still or not (moved_cut or moved_rbs):
+            break
+    descent.refine_power()
     return Solution(
         problem=problem,
         decision=descent.decision(),
@@ -63,66 +68,86 @@ def ooe_bcd(
     )
 
 
+def best_on_grid(
+    problem: Problem, terms: CutTerms, powers: Floats, tolerance: float
+) -> tuple[int, Floats, Floats, float] | None:
+    """Cut index, counts, powers and lower bound of the best decision with powers from a grid [P, N]."""
+    grid = Grid(problem, terms, powers)
+    spread = problem.rules.penalty_weight * problem.spread_of_cut[terms.cuts]
+    found = search_deadlines(grid.stages(spread), problem.delay_penalty, None, tolerance)
+    if found is None:
+        return None
+    return found.cut_index, *grid.counts_and_powers(found.pick), found.lower_bound
+
+
 class _Descent:
-    """Where the descent stands, and its three steps."""
+    """Where the descent stands, and its steps."""
 
     def __init__(
         self, problem: Problem, terms: CutTerms, rb_count: Floats | None, tx_power_w: Floats | None
     ) -> None:
         self.problem, self.terms = problem, terms
         self.fixed_rbs, self.fixed_power = rb_count is not None, tx_power_w is not None
-        self.power = first_powers(problem) if tx_power_w is None else np.asarray(tx_power_w, float)
-        self.rb_count = first_counts(problem) if rb_count is None else np.asarray(rb_count, float)
         self.cut_index = 0
-        self.objective = np.inf
+        full_power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
+        self.power = full_power if tx_power_w is None else np.asarray(tx_power_w, float)
+        self.rb_count = _fair_counts(problem) if rb_count is None else np.asarray(rb_count, float)
+        if not self.fixed_rbs and problem.rules.rb_sharing == "whole":
+            powers = self.power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
+            found = best_on_grid(problem, terms, powers, START_TOLERANCE)
+            if found is not None:
+                self.cut_index, self.rb_count, self.power, _ = found
         self.trace: list[tuple[str, float]] = []
+        self.objective = np.inf
+        self._note("start")
 
-    def update_cut(self) -> None:
+    def update_cut(self) -> bool:
+        """Best cut; whether it moved."""
         of_cuts = objective_of_cuts(self.problem, self.terms, self.rb_count, self.power)
-        self.cut_index = int(np.argmin(of_cuts))
-        self._note("cut", float(of_cuts[self.cut_index]))
+        best = int(np.argmin(of_cuts))
+        moved = best != self.cut_index
+        self.cut_index = best
+        self._note("cut", float(of_cuts[best]))
+        return moved
 
-    def update_rbs(self) -> None:
+    def update_rbs(self) -> bool:
+        """Best counts; whether they moved."""
         if self.fixed_rbs:
-            return
+            return False
         improve = best_rb_counts if self.problem.rules.rb_sharing == "whole" else best_shares
-        self.rb_count = improve(self.problem, self.terms, self.cut_index, self.power, self.rb_count)
-        self._note("rbs", self._value())
+        counts = improve(self.problem, self.terms, self.cut_index, self.power, self.rb_count)
+        moved = bool((counts != self.rb_count).any())
+        if moved:
+            self.rb_count = counts
+        self._note("rbs", None if moved else self.objective)
+        return moved
 
-    def update_power(self, zooms: int) -> None:
+    def update_power(self) -> None:
+        self._set_power(best_powers, zooms=0)
+
+    def refine_power(self) -> None:
+        self._set_power(refine_powers, zooms=FINAL_ZOOMS)
+
+    def _set_power(self, improve: Callable[..., Floats], zooms: int) -> None:
         if self.fixed_power:
             return
-        self.power = best_powers(self.problem, self.terms, self.cut_index, self.rb_count, self.power, zooms=zooms)
-        self._note("power", self._value())
+        where = (self.problem, self.terms, self.cut_index, self.rb_count, self.power)
+        self.power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
+        self._note("power")
 
     def decision(self) -> Decision:
         return Decision(int(self.terms.cuts[self.cut_index]), self.rb_count, self.power)
 
-    def _value(self) -> float:
-        return float(objective_of_cuts(self.problem, self.terms, self.rb_count, self.power)[self.cut_index])
-
-    def _note(self, block: str, objective: float) -> None:
+    def _note(self, block: str, objective: float | None = None) -> None:
+        if objective is None:
+            here = self.terms.only(self.cut_index)
+            objective = float(objective_of_cuts(self.problem, here, self.rb_count, self.power)[0])
         self.objective = objective
         self.trace.append((block, objective))
 
 
-def first_powers(problem: Problem) -> Floats:
-    return np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
-
-
-def first_counts(problem: Problem) -> Floats:
-    """Serve as many as possible: those owed most first, then those with the best channel; spare blocks to the weakest."""
-    round_ = problem.round
-    num_clients, num_rbs = round_.num_clients, round_.radio.num_rbs
-    if problem.rules.rb_sharing == "time":
-        return np.where(problem.reachable, num_rbs / max(int(problem.reachable.sum()), 1), 0.0)
-    order = np.lexsort((-round_.channel_gain, -problem.queues.participation))
-    order = order[problem.reachable[order]]
-    counts = np.zeros(num_clients)
-    counts[order[:num_rbs]] = 1.0
-    spare = num_rbs - int(counts.sum())
-    if order.size and spare > 0:
-        weakest_first = order[np.argsort(round_.channel_gain[order], kind="stable")]
-        for step in range(spare):
-            counts[weakest_first[step % len(weakest_first)]] += 1
-    return counts
+def _fair_counts(problem: Problem) -> Floats:
+    """A start for time sharing, and where nothing better is found: the same for everybody who can be reached."""
+    num_rbs, reachable = problem.round.radio.num_rbs, problem.reachable
+    share = num_rbs / max(int(reachable.sum()), 1)
+    return np.where(reachable, share if problem.rules.rb_sharing == "time" else np.floor(share), 0.0)

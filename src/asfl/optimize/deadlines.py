@@ -12,154 +12,183 @@ bound is within the tolerance: the result is optimal up to `tolerance`, and `low
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.penalties import Penalty
+from asfl.optimize.penalties import DelayPenalty
 
 Floats = NDArray[np.float64]
 Pick = NDArray[np.int64]
 
-Choose = Callable[[Floats], tuple[Pick, float] | None]
-"""Cost of every candidate [O, N] (infinite: not allowed) -> candidate of each client [N] and a lower bound of the
-cost of any choice (its own cost, if the choice is exact); None if there is no allowed choice."""
+Deadlines = tuple[float, float, float]
 
+Choose = Callable[[Floats], tuple[Pick, Floats]]
+"""Costs of every candidate [G, O, N] in G cases (infinite: not allowed) -> candidate of each client [G, N], and a lower
+bound [G] of the cost of any choice: its own cost if the choice is exact, infinite if there is none."""
+
+BATCH_ELEMENTS = 60_000
+"""Boxes are evaluated together up to about this many table entries: NumPy's overhead is shared, memory stays small."""
 PRICE_STEPS = 12
 """How often the price of server load is adapted once the deadlines of a box are known."""
 
 
 @dataclass(frozen=True, eq=False)
-class StageProblem:
-    """One cut's candidates; a candidate may stand for "sits out": no time, no arrival."""
+class StageTables:
+    """The candidates of C cuts; a candidate may stand for "sits out": no time, no arrival."""
 
-    stage_s: Floats
-    """[3, O, N]"""
-    arrival: Floats
-    """[O, N]"""
-    cost: Floats
-    """[O, N]"""
-    server_s: float
-    """S: the server's time for one client that arrived."""
+    tables: Floats
+    """[C, 5, O, N]: the client's time in the three stages, its arrival and its cost, for every candidate."""
+    server_s: Floats
+    """[C] S: the server's time for one client that arrived."""
     least_waits: Floats
-    """[3] deadlines that no choice can beat."""
+    """[C, 3] deadlines that no choice can beat."""
     choose: Choose
 
-    def totals(self, pick: Pick) -> tuple[Floats, float, float]:
-        """Deadlines [3], server load in seconds and cost of a choice."""
-        clients = np.arange(len(pick))
-        load_s = self.server_s * float(self.arrival[pick, clients].sum())
-        return self.stage_s[:, pick, clients].max(axis=1, initial=0.0), load_s, float(self.cost[pick, clients].sum())
+    def totals(self, cuts: Pick, picks: Pick) -> tuple[list[list[float]], list[float], list[float]]:
+        """Deadlines [G, 3], server load in seconds [G] and cost [G] of choices [G, N] at cuts [G]."""
+        chosen = self.tables[cuts[:, None], :, picks, np.arange(picks.shape[1])]  # [G, N, 5]
+        waits, sums = chosen[:, :, :3].max(axis=1), chosen[:, :, 3:].sum(axis=1)
+        return waits.tolist(), (self.server_s[cuts] * sums[:, 0]).tolist(), sums[:, 1].tolist()
 
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    problem_index: int
-    """Which of the stage problems (cuts) holds the best choice."""
+    cut_index: int
     pick: Pick
+    """[N] candidate of each client."""
     value: float
     lower_bound: float
     boxes: int
     """How many boxes were evaluated."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Box:
-    problem_index: int
-    low: Floats
-    high: Floats
-    """[3]"""
-    waits: Floats
-    """[3] deadlines of the separable solution under `high`."""
-    separable: float
-    """Lower bound of its cost with the load priced at `price`."""
+class _Case(NamedTuple):
+    """A box to be evaluated."""
+
+    cut_index: int
+    low: Deadlines
+    high: Deadlines
     price: float
-    load_s: float
     price_steps: int = 0
 
 
+class _Box(NamedTuple):
+    """An evaluated box that may hold something better."""
+
+    case: _Case
+    waits: list[float]
+    """[3] deadlines of the separable solution under `high`."""
+    separable: float
+    """Lower bound of its cost with the load priced at the case's price."""
+    load_s: float
+
+
 class _Search:
-    def __init__(self, problems: list[StageProblem], delay: Penalty, tolerance: float) -> None:
-        self.problems, self.delay, self.tolerance = problems, delay, tolerance
-        self.best_index, self.best_pick, self.best_value = -1, np.zeros(0, dtype=np.int64), np.inf
+    def __init__(self, stages: StageTables, delay: DelayPenalty, tolerance: float) -> None:
+        self.stages, self.delay, self.tolerance = stages, delay, tolerance
+        self.best_cut, self.best_pick, self.best_value = -1, np.zeros(0, dtype=np.int64), np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.order = count()
         self.boxes = 0
         self.closed_bound = np.inf  # the least bound of a box that was given up with a loose tangent
+        self.batch = min(16, max(1, BATCH_ELEMENTS // stages.tables[0].size))
 
-    def improve(self, index: int, pick: Pick) -> tuple[Floats, float]:
-        """Remember a choice if it is the best so far; its deadlines and load."""
-        waits, load_s, cost = self.problems[index].totals(pick)
-        value = float(self.delay.value(float(waits.sum()) + load_s)) + cost
+    def remember(self, cut_index: int, pick: Pick, waits: list[float], load_s: float, cost: float) -> None:
+        value = self.delay.at(sum(waits) + load_s) + cost
         if value < self.best_value:
-            self.best_index, self.best_pick, self.best_value = index, pick, value
-        return waits, load_s
+            self.best_cut, self.best_pick, self.best_value = cut_index, pick, value
 
-    def evaluate(self, index: int, low: Floats, high: Floats, price: float, price_steps: int = 0) -> None:
-        problem = self.problems[index]
-        priced = problem.cost + (price * problem.server_s) * problem.arrival
-        if np.isfinite(high).any():
-            priced = np.where((problem.stage_s <= high[:, None, None]).all(axis=0), priced, np.inf)
-        self.boxes += 1
-        chosen = problem.choose(priced)
-        if chosen is not None:
-            pick, separable = chosen
-            waits, load_s = self.improve(index, pick)
-            self.push(_Box(index, low, high, waits, separable, price, load_s, price_steps))
+    def evaluate(self, cases: list[_Case]) -> None:
+        """Solve the separable problems of these boxes, and keep the boxes that may hold something better."""
+        stages = self.stages
+        cuts = np.array([case.cut_index for case in cases])
+        prices = np.array([case.price for case in cases]) * stages.server_s[cuts]
+        priced = stages.tables[cuts, 4] + prices[:, None, None] * stages.tables[cuts, 3]
+        for stage in range(3):
+            high = np.array([case.high[stage] for case in cases])
+            if high.min() < np.inf:
+                priced[stages.tables[cuts, stage] > high[:, None, None]] = np.inf
+        picks, bounds = stages.choose(priced)
+        self.boxes += len(cases)
+        for case, pick, bound, waits, load_s, cost in zip(
+            cases, picks, bounds.tolist(), *stages.totals(cuts, picks), strict=True
+        ):
+            if bound < np.inf:
+                self.remember(case.cut_index, pick, waits, load_s, cost)
+                self.push(_Box(case, waits, bound, load_s))
 
     def push(self, box: _Box) -> None:
-        bound = self.delay.support(float(box.low.sum()), box.price) + box.separable
+        bound = self.delay.support(sum(box.case.low), box.case.price) + box.separable
         if not self.is_done(bound):
             heapq.heappush(self.heap, (bound, next(self.order), box))
 
     def is_done(self, bound: float) -> bool:
         return bound >= self.best_value - self.tolerance * max(1.0, abs(self.best_value))
 
-    def split(self, bound: float, box: _Box) -> None:
-        gap = box.waits - box.low
-        stage = int(np.argmax(gap))
-        if gap[stage] > 1e-9 * box.waits[stage]:
-            middle, below = box.low.copy(), box.high.copy()
-            middle[stage] = below[stage] = 0.5 * (box.low[stage] + box.waits[stage])
-            price = self.delay.slope(float(box.low.sum()) + box.load_s)
-            self.evaluate(box.problem_index, box.low, below, price)
+    def next_cases(self) -> list[_Case]:
+        """Split the most promising boxes; empty when nothing can be better."""
+        cases: list[_Case] = []
+        while self.heap and len(cases) < self.batch:
+            bound, order, box = heapq.heappop(self.heap)
+            if self.is_done(bound):
+                self.heap.append((bound, order, box))  # it still counts for the lower bound
+                break
+            if (case := self.split(bound, box)) is not None:
+                cases.append(case)
+        return cases
+
+    def split(self, bound: float, box: _Box) -> _Case | None:
+        """Halve the box where its deadline is least known; the lower half has to be solved, the upper is pushed back."""
+        case = box.case
+        gaps = [wait - low for wait, low in zip(box.waits, case.low, strict=True)]
+        stage = gaps.index(max(gaps))
+        wanted = self.delay.slope(sum(case.low) + box.load_s)
+        if gaps[stage] > 1e-9 * box.waits[stage]:
+            middle = case.low[stage] + 0.5 * gaps[stage]
             # Above the middle the same solution stays the separable optimum; only its bound rises.
-            self.push(replace(box, low=middle))
-            return
-        # The deadlines are known and only the tangent is loose: price the load nearer to where the solution is.
-        wanted = self.delay.slope(float(box.low.sum()) + box.load_s)
-        if box.price_steps < PRICE_STEPS and abs(wanted - box.price) > 1e-9 * max(wanted, box.price):
-            steps = box.price_steps + 1
-            price = wanted if steps <= 2 else 0.5 * (wanted + box.price)
-            self.evaluate(box.problem_index, box.low, box.high, price, steps)
-        else:
-            self.closed_bound = min(self.closed_bound, bound)
+            self.push(box._replace(case=case._replace(low=_with(case.low, stage, middle))))
+            return _Case(case.cut_index, case.low, _with(case.high, stage, middle), wanted)
+        if case.price_steps < PRICE_STEPS and abs(wanted - case.price) > 1e-9 * max(wanted, case.price):
+            # The deadlines are known and only the tangent is loose: price the load nearer to the solution.
+            price = wanted if case.price_steps < 2 else 0.5 * (wanted + case.price)
+            return case._replace(price=price, price_steps=case.price_steps + 1)
+        self.closed_bound = min(self.closed_bound, bound)
+        return None
+
+
+def _with(deadlines: Deadlines, stage: int, value: float) -> Deadlines:
+    first, second, third = (value if index == stage else old for index, old in enumerate(deadlines))
+    return first, second, third
 
 
 def search_deadlines(
-    problems: list[StageProblem],
-    delay: Penalty,
+    stages: StageTables,
+    delay: DelayPenalty,
     start: tuple[int, Pick] | None,
     tolerance: float,
-    max_boxes: int = 5_000,
+    max_boxes: int = 20_000,
 ) -> SearchResult | None:
-    """Best choice over all stage problems, starting from a known choice if there is one; None if all are impossible."""
-    search = _Search(problems, delay, tolerance)
+    """Best choice over all cuts of the tables, starting from a known choice if there is one; None if impossible."""
+    search = _Search(stages, delay, tolerance)
     load_s = 0.0
     if start is not None:
-        _, load_s = search.improve(*start)
-    for index, problem in enumerate(problems):
-        price = delay.slope(float(problem.least_waits.sum()) + load_s)
-        search.evaluate(index, problem.least_waits, np.full(3, np.inf), price)
-    while search.heap and search.boxes < max_boxes:
-        bound, _, box = heapq.heappop(search.heap)
-        if search.is_done(bound):
-            search.heap.append((bound, 0, box))
-            break
-        search.split(bound, box)
+        cut_index, pick = start
+        ((waits,), (load_s,), (cost,)) = stages.totals(np.array([cut_index]), pick[None])
+        search.remember(cut_index, pick, waits, load_s, cost)
+    everything = (np.inf, np.inf, np.inf)
+    cases = [
+        _Case(index, (first, second, third), everything, delay.slope(first + second + third + load_s))
+        for index, (first, second, third) in enumerate(stages.least_waits.tolist())
+    ]
+    for first_case in range(0, len(cases), search.batch):
+        search.evaluate(cases[first_case : first_case + search.batch])
+    while search.boxes < max_boxes and (cases := search.next_cases()):
+        search.evaluate(cases)
     if not np.isfinite(search.best_value):
         return None
     bounds = [search.best_value, search.closed_bound, *(entry[0] for entry in search.heap)]
-    return SearchResult(search.best_index, search.best_pick, search.best_value, min(bounds), search.boxes)
+    return SearchResult(search.best_cut, search.best_pick, search.best_value, min(bounds), search.boxes)

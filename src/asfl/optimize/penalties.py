@@ -19,51 +19,54 @@ class Penalty(Protocol):
 
     def value(self, amount: ArrayLike) -> Floats: ...
 
-    def slope(self, amount: float) -> float:
-        """Derivative from the right (scalar penalties only)."""
-        ...
-
-    def support(self, low: float, price: float) -> float:
-        """min over x ≥ low of value(x) − price · (x − low): the best linear bound from below (scalar only)."""
-        ...
-
     def kink(self) -> Floats:
         """Below this amount the penalty is flat."""
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class QueueDrift:
-    """½(Q⁺² − Q²) with Q⁺ = max(keep·Q + add·(x − budget)/scale, 0)."""
+class DelayPenalty(Penalty, Protocol):
+    """A penalty of one number. The search calls these thousands of times, so they are plain Python."""
 
-    backlog: Floats
-    keep: float
-    add: float
-    budget: float
-    scale: float
-
-    def value(self, amount: ArrayLike) -> Floats:
-        following = np.maximum(self.keep * self.backlog + self._gain * (np.asarray(amount) - self.budget), 0.0)
-        return np.asarray(0.5 * (following * following - self.backlog * self.backlog))
+    def at(self, amount: float) -> float: ...
 
     def slope(self, amount: float) -> float:
-        return float(max(self.keep * self.backlog + self._gain * (amount - self.budget), 0.0) * self._gain)
+        """Derivative from the right."""
+        ...
 
     def support(self, low: float, price: float) -> float:
-        if self._gain == 0:
-            return float(self.value(low))
-        touching = self.budget + (price / self._gain - float(self.keep * self.backlog)) / self._gain
-        amount = max(low, touching)
-        return float(self.value(amount)) - price * (amount - low)
+        """min over x ≥ low of value(x) − price · (x − low): the best linear bound from below."""
+        ...
+
+
+class QueueDrift:
+    """½(Q⁺² − Q²) with Q⁺ = max(keep·Q + add·(x − budget)/scale, 0); Q may be one number or one per client."""
+
+    def __init__(self, backlog: float | Floats, keep: float, add: float, budget: float, scale: float) -> None:
+        self._gain = add / scale
+        self._offset = keep * backlog - self._gain * budget  # Q⁺ = max(offset + gain · x, 0)
+        self._before = 0.5 * backlog * backlog
+
+    def value(self, amount: ArrayLike) -> Floats:
+        following = np.maximum(self._offset + self._gain * np.asarray(amount), 0.0)
+        return np.asarray(0.5 * following * following - self._before)
 
     def kink(self) -> Floats:
         if self._gain == 0:
-            return np.full(np.shape(self.backlog), np.inf)
-        return np.asarray(self.budget - self.keep * self.backlog / self._gain)
+            return np.full(np.shape(self._offset), np.inf)
+        return np.asarray(-self._offset / self._gain)
 
-    @property
-    def _gain(self) -> float:
-        return self.add / self.scale
+    def at(self, amount: float) -> float:
+        following = max(float(self._offset) + self._gain * amount, 0.0)
+        return 0.5 * following * following - float(self._before)
+
+    def slope(self, amount: float) -> float:
+        return max(float(self._offset) + self._gain * amount, 0.0) * self._gain
+
+    def support(self, low: float, price: float) -> float:
+        if self._gain == 0:
+            return self.at(low)
+        amount = max(low, (price / self._gain - float(self._offset)) / self._gain)
+        return self.at(amount) - price * (amount - low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +80,18 @@ class HardBudget:
     def value(self, amount: ArrayLike) -> Floats:
         return np.asarray(np.maximum(np.asarray(amount) - self.budget, 0.0) * (self.weight / self.scale))
 
+    def kink(self) -> Floats:
+        return np.asarray(self.budget)
+
+    def at(self, amount: float) -> float:
+        return max(amount - self.budget, 0.0) * self.weight / self.scale
+
     def slope(self, amount: float) -> float:
         return self.weight / self.scale if amount >= self.budget else 0.0
 
     def support(self, low: float, price: float) -> float:
         amount = max(low, self.budget)
-        return float(self.value(amount)) - price * (amount - low)
-
-    def kink(self) -> Floats:
-        return np.asarray(self.budget)
+        return self.at(amount) - price * (amount - low)
 
 
 def budget_scale(budget: float, *, normalised: bool) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from asfl.optimize.deadlines import StageProblem, search_deadlines
+from asfl.optimize.deadlines import StageTables, search_deadlines
 from asfl.optimize.problem import Problem
 from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
 
@@ -27,7 +27,14 @@ TOLERANCE = 1e-6
 
 
 def best_powers(
-    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, current: Floats, *, zooms: int
+    problem: Problem,
+    terms: CutTerms,
+    cut_index: int,
+    rb_count: Floats,
+    current: Floats,
+    *,
+    zooms: int = 4,
+    tolerance: float = TOLERANCE,
 ) -> Floats:
     """Powers [N] that minimise the block objective; never worse than `current`. Idle clients keep theirs."""
     served = np.flatnonzero(rb_count > 0)
@@ -35,48 +42,56 @@ def best_powers(
         return current
     top = problem.round.radio.max_tx_power_w
     ladder = top * LOWEST_SHARE ** np.linspace(0, 1, GRID)  # from P^max downwards
-    root = energy_roots(problem, terms, cut_index, rb_count)
-    grid = np.concatenate([current[None], root[None], np.broadcast_to(ladder[:, None], (GRID, len(current)))])
-    best = _best_on_grid(problem, terms, cut_index, rb_count, grid, served)
-    ratio = LOWEST_SHARE ** (-1 / (GRID - 1))
-    for _ in range(zooms):
+    rows = [current[None], np.broadcast_to(ladder[:, None], (GRID, len(current)))]
+    if problem.rules.form == "per_round_budgets":
+        rows.append(energy_roots(problem, terms, cut_index, rb_count)[None])
+    best = _best_on_grid(problem, terms, cut_index, rb_count, np.concatenate(rows), served, tolerance)
+    return refine_powers(problem, terms, cut_index, rb_count, best, zooms=zooms, tolerance=tolerance)
+
+
+def refine_powers(
+    problem: Problem,
+    terms: CutTerms,
+    cut_index: int,
+    rb_count: Floats,
+    current: Floats,
+    *,
+    zooms: int,
+    tolerance: float = TOLERANCE,
+) -> Floats:
+    """Look for better powers between the grid's points around `current`, ever closer; never worse than `current`."""
+    served = np.flatnonzero(rb_count > 0)
+    top = problem.round.radio.max_tx_power_w
+    best, ratio = current, LOWEST_SHARE ** (-1 / (GRID - 1))
+    for _ in range(zooms if served.size else 0):
         steps = ratio ** np.linspace(-1, 1, ZOOM_POINTS)
         grid = np.concatenate([best[None], np.minimum(best * steps[:, None], top)])
-        best = _best_on_grid(problem, terms, cut_index, rb_count, grid, served)
+        best = _best_on_grid(problem, terms, cut_index, rb_count, grid, served, tolerance)
         ratio = ratio ** (2 / (ZOOM_POINTS - 1))
     return best
 
 
 def _best_on_grid(
-    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, grid: Floats, served: NDArray[np.int64]
+    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, grid: Floats, served: NDArray[np.int64], tolerance: float
 ) -> Floats:
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
-    candidates = Candidates.of(problem, terms, cut_index, links)
-    stage_s = candidates.stage_s[:, :, served]
-    clients = np.arange(len(served))
-
-    def choose(priced: Floats) -> tuple[NDArray[np.int64], float] | None:
-        pick = np.argmin(priced, axis=0)
-        total = float(priced[pick, clients].sum())
-        return (pick, total) if np.isfinite(total) else None
-
-    stages = StageProblem(
-        stage_s,
-        candidates.arrival[:, served],
-        candidates.cost[:, served],
-        float(terms.server_s[cut_index]),
-        stage_s.min(axis=1).max(axis=1),
-        choose,
-    )
-    found = search_deadlines(
-        [stages], problem.delay_penalty, (0, np.zeros(len(served), dtype=np.int64)), TOLERANCE
-    )
+    candidates = Candidates.of(problem, terms.only(cut_index), links)
+    table = np.concatenate([candidates.stage_s[:, 0], candidates.arrival[None], candidates.cost])[None, :, :, served]
+    fastest = table[:, :3].min(axis=2).max(axis=2)
+    stages = StageTables(table, terms.server_s[cut_index : cut_index + 1], fastest, _each_its_best)
+    start = (0, np.zeros(len(served), dtype=np.int64))
+    found = search_deadlines(stages, problem.delay_penalty, start, tolerance)
     best = grid[0].copy()
     if found is not None:
         best[served] = grid[found.pick, served]
     return best
+
+
+def _each_its_best(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """With counts given, nothing but the deadlines couples the clients."""
+    return priced.argmin(axis=1), priced.min(axis=1).sum(axis=1)
 
 
 def energy_roots(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats) -> Floats:

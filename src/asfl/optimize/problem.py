@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.penalties import HardBudget, Penalty, QueueDrift, budget_scale
+from asfl.optimize.penalties import DelayPenalty, HardBudget, Penalty, QueueDrift, budget_scale
 from asfl.optimize.queues import QueueRule, Queues, queue_weights
 from asfl.round import Reading, Round
 
@@ -79,17 +79,18 @@ class Problem:
         total = self.learning.layer_norm2.sum()
         return np.asarray(total - np.concatenate([[0.0], np.cumsum(self.learning.layer_norm2)]))
 
-    def error_cost(self, cut: int, packet_error_rate: Floats) -> Floats:
-        """V times what each client's packet errors add to the objective, [..., N].
+    def error_cost(self, cuts: NDArray[np.int64], packet_error_rate: Floats) -> Floats:
+        """V times what each client's packet errors add to the objective: [C, ..., N] for cuts [C] and rates [..., N].
 
         corrected: s_n ‖Δ_n‖² / (N U), the share of updates that is lost. printed: e(s_n) ‖w̄^s‖² / N with e(s) = (1−s)²
         as in (30a), which *rewards* errors; the proof's own term has the mean s.
         """
-        rate, count = packet_error_rate, self.round.num_clients
+        rate = packet_error_rate
         if self.rules.reading == "corrected":
-            return self._loss_weight * rate
+            return np.broadcast_to(self._loss_weight * rate, (len(cuts), *rate.shape))
         weighted = {"(1-s)^2": (1 - rate) * (1 - rate), "s^2": rate * rate, "s": rate}[self.rules.error_weight]
-        return np.asarray(weighted * (self.rules.penalty_weight * self.server_norm2_of_cut[cut] / count))
+        weight = self.rules.penalty_weight / self.round.num_clients * self.server_norm2_of_cut[cuts]
+        return np.multiply.outer(weight, weighted)
 
     @cached_property
     def _loss_weight(self) -> Floats:
@@ -110,15 +111,15 @@ class Problem:
         return (delay_s - rules.delay_budget_s) / delay_scale, (energy_j - rules.energy_budget_j) / energy_scale
 
     @cached_property
-    def delay_drift(self) -> Penalty:
-        return self._drift(np.asarray(self.queues.delay), self.rules.delay_budget_s)
+    def delay_drift(self) -> DelayPenalty:
+        return self._drift(self.queues.delay, self.rules.delay_budget_s)
 
     @cached_property
     def energy_drift(self) -> Penalty:
         return self._drift(self.queues.energy, self.rules.energy_budget_j)
 
     @cached_property
-    def delay_penalty(self) -> Penalty:
+    def delay_penalty(self) -> DelayPenalty:
         """What the RB and power blocks pay for delay, by form."""
         return self.delay_drift if self.rules.form == "drift" else self._hard(self.rules.delay_budget_s)
 
@@ -126,7 +127,7 @@ class Problem:
     def energy_penalty(self) -> Penalty:
         return self.energy_drift if self.rules.form == "drift" else self._hard(self.rules.energy_budget_j)
 
-    def _drift(self, backlog: Floats, budget: float) -> QueueDrift:
+    def _drift(self, backlog: float | Floats, budget: float) -> QueueDrift:
         keep, add = queue_weights(self.rules.queue_rule, self.rules.queue_memory)
         return QueueDrift(backlog, keep, add, budget, budget_scale(budget, normalised=self.normalised))
 
@@ -134,7 +135,7 @@ class Problem:
         worst_error = np.ones(self.round.num_clients)
         if self.rules.reading == "printed" and self.rules.error_weight == "(1-s)^2":
             worst_error = np.zeros(self.round.num_clients)
-        most = self.error_cost(1, worst_error).sum() + self.queues.participation.sum()
+        most = self.error_cost(np.array([1]), worst_error).sum() + self.queues.participation.sum()
         return HardBudget(VIOLATION_FIRST * (1 + float(most)), budget, budget_scale(budget, normalised=True))
 
     # ------------------------------------------------------------------ participation

@@ -33,6 +33,17 @@ class Solution:
     def expected(self) -> RoundCost:
         return round_cost(self.problem.round, self.decision)
 
+    @cached_property
+    def rank(self) -> float:
+        """What the solver's form minimises: the objective, or within hard budgets the violation first."""
+        problem = self.problem
+        if problem.rules.form == "drift":
+            return self.objective
+        cost, cut = self.expected, np.atleast_1d(self.decision.cut)
+        over = problem.delay_penalty.at(float(cost.delay_s)) + problem.energy_penalty.value(cost.energy_j).sum()
+        errors = problem.error_cost(cut, cost.packet_error_rate).sum()
+        return float(over + problem.rules.penalty_weight * problem.spread_of_cut[cut[0]] + errors)
+
     @property
     def delay_excess_s(self) -> float:
         """How far the expected delay misses this round's budget; 0 if it is kept."""

@@ -3,7 +3,7 @@
 `asfl.costs` is the plain version and the oracle: `test_optimize` checks that both give the same numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +66,9 @@ class CutTerms:
             backward_j=backward_flops[:, None] * j_per_flop,
         )
 
-    def index(self, cut: int) -> int:
-        return int(np.searchsorted(self.cuts, cut))
+    def only(self, index: int) -> "CutTerms":
+        """The terms of one of the cuts."""
+        return CutTerms(*(getattr(self, field.name)[index : index + 1] for field in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,34 +90,30 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What each candidate would add to the round at one cut; arrays have the shape of the links, client last."""
+    """What each candidate would add to the round at each cut; the last axis is the client."""
 
     stage_s: Floats
-    """[3, ..., N] the client's time in the three stages; the round waits for the largest in each."""
+    """[3, C, ..., N] the client's time in the three stages; the round waits for the largest in each."""
     arrival: Floats
-    """1 − packet error rate: its share of the server's work."""
+    """[..., N] 1 − packet error rate: its share of the server's work."""
     cost: Floats
-    """Energy penalty + V · error cost + participation."""
+    """[C, ..., N] energy penalty + V · error cost + participation."""
 
     @classmethod
-    def of(cls, problem: Problem, terms: CutTerms, index: int, links: Links) -> "Candidates":
-        """Candidates at cut number `index` of the terms."""
+    def of(cls, problem: Problem, terms: CutTerms, links: Links) -> "Candidates":
         error_rate, s_per_bit = links.packet_error_rate, links.uplink_s_per_bit
         arrival = 1.0 - error_rate
-        resplit_up_bits, upload_bits = terms.resplit_up_bits[index], terms.upload_bits[index]
-        stage_s = np.empty((3, *error_rate.shape))
-        stage_s[0] = terms.resplit_down_s[index]
-        stage_s[1] = terms.forward_s[index]
-        stage_s[2] = times(arrival, terms.after_server_s[index])
-        energy = terms.forward_j[index] + terms.backward_j[index] * arrival
-        if resplit_up_bits > 0:
-            stage_s[0] += resplit_up_bits * s_per_bit
-        if upload_bits > 0:
-            stage_s[1] += upload_bits * s_per_bit
-        if resplit_up_bits + upload_bits > 0:
-            energy = energy + (resplit_up_bits + upload_bits) * times(links.tx_power_w, s_per_bit)
-        cost = problem.energy_penalty.value(energy) + problem.error_cost(int(terms.cuts[index]), error_rate)
-        return cls(stage_s, arrival, cost + problem.serving_cost)
+        by_cut = (slice(None), *(None,) * arrival.ndim)  # [C] -> [C, 1, …]
+        by_client = (slice(None), *(None,) * (arrival.ndim - 1))  # [C, N] -> [C, 1, …, N]
+        resplit_up_bits, upload_bits = terms.resplit_up_bits[by_cut], terms.upload_bits[by_cut]
+        stage_s = np.empty((3, len(terms.cuts), *arrival.shape))
+        stage_s[0] = terms.resplit_down_s[by_client] + times(resplit_up_bits, s_per_bit)
+        stage_s[1] = terms.forward_s[by_client] + times(upload_bits, s_per_bit)
+        stage_s[2] = times(arrival, terms.after_server_s[by_client])
+        energy = times(resplit_up_bits + upload_bits, times(links.tx_power_w, s_per_bit))
+        energy = energy + terms.forward_j[by_client] + terms.backward_j[by_client] * arrival
+        cost = problem.energy_penalty.value(energy) + problem.error_cost(terms.cuts, error_rate) + problem.serving_cost
+        return cls(stage_s, arrival, cost)
 
 
 def one_if_idle(rb_count: Floats) -> Floats:
@@ -124,11 +121,10 @@ def one_if_idle(rb_count: Floats) -> Floats:
     return np.where(rb_count > 0, rb_count, 1.0)
 
 
-def sitting_out_cost(problem: Problem, cut: int) -> Floats:
-    """[N] what a client adds that gets no resource block: no energy, error rate 1."""
-    nothing = np.zeros(problem.round.num_clients)
-    lost = problem.error_cost(cut, np.ones(problem.round.num_clients))
-    return np.asarray(problem.energy_penalty.value(nothing) + lost + problem.sitting_out_cost)
+def sitting_out_cost(problem: Problem, cuts: NDArray[np.int64]) -> Floats:
+    """[C, N] what a client adds that gets no resource block: no energy, error rate 1."""
+    lost = problem.error_cost(cuts, np.ones(problem.round.num_clients))
+    return problem.energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.sitting_out_cost
 
 
 def _outer(bits: Floats, s_per_bit: Floats) -> Floats:

@@ -1,0 +1,91 @@
+"""All candidates of a round: for every cut and client, to sit out or to have k resource blocks at one of some powers."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.optimize.allocate import allocate
+from asfl.optimize.deadlines import Pick, StageTables
+from asfl.optimize.problem import Problem
+from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Candidate 0 sits out; candidate 1 + (k−1)·P + j is k blocks at power j."""
+
+    problem: Problem
+    terms: CutTerms
+    powers: Floats
+    """[P, N] powers to try."""
+
+    @cached_property
+    def most_rbs(self) -> int:
+        """Nobody can get more than what the others who must be served leave."""
+        return max(1, self.problem.round.radio.num_rbs - max(self.problem.min_participants - 1, 0))
+
+    @cached_property
+    def tables(self) -> Floats:
+        """[C, 5, O, N] the three stage times, arrival and cost of every candidate."""
+        counts = np.arange(1, self.most_rbs + 1, dtype=float)
+        links = Links.of(
+            self.problem.round,
+            np.repeat(counts, len(self.powers))[:, None],
+            np.tile(self.powers, (self.most_rbs, 1)),
+        )
+        return tables_with_sitting_out(self.problem, self.terms, links)
+
+    def stages(self, extra_cost: Floats | None = None) -> StageTables:
+        """For the deadline search; `extra_cost` [C] is paid once whatever the choice."""
+        tables = self.tables
+        if extra_cost is not None:
+            tables = tables.copy()
+            tables[:, 4] += (extra_cost / self.problem.round.num_clients)[:, None, None]
+        return StageTables(tables, self.terms.server_s, least_waits(self.problem, tables), self._choose)
+
+    def counts_and_powers(self, pick: Pick) -> tuple[Floats, Floats]:
+        """[N] resource blocks and powers of a choice; whoever sits out is given the highest power tried."""
+        served, per_count = pick > 0, len(self.powers)
+        count = np.where(served, 1.0 + (pick - 1) // per_count, 0.0)
+        power = self.powers[np.where(served, (pick - 1) % per_count, 0), np.arange(len(pick))]
+        return count, power
+
+    def _choose(self, priced: Floats) -> tuple[Pick, Floats]:
+        """The best power for each count, then the counts."""
+        num_rbs, need = self.problem.round.radio.num_rbs, self.problem.min_participants
+        cases, _, clients = priced.shape
+        per_count = len(self.powers)
+        if per_count == 1:
+            return allocate(priced, num_rbs, need)
+        by_count = priced[:, 1:].reshape(cases, self.most_rbs, per_count, clients)
+        counts, totals = allocate(np.concatenate([priced[:, :1], by_count.min(axis=2)], axis=1), num_rbs, need)
+        row = np.maximum(counts - 1, 0)
+        power = by_count[np.arange(cases)[:, None], row, :, np.arange(clients)].argmin(axis=2)
+        return np.where(counts > 0, 1 + row * per_count + power, 0), totals
+
+
+def tables_with_sitting_out(problem: Problem, terms: CutTerms, links: Links) -> Floats:
+    """[C, 5, 1 + O, N] from links [O, N]: stage times, arrival, cost; row 0 sits out, nobody without gain can be served."""
+    served = Candidates.of(problem, terms, links)
+    cuts, options, clients = served.cost.shape
+    tables = np.zeros((cuts, 5, 1 + options, clients))
+    tables[:, :3, 1:] = served.stage_s.swapaxes(0, 1)
+    tables[:, 3, 1:] = served.arrival
+    tables[:, 4, 0] = sitting_out_cost(problem, terms.cuts)
+    tables[:, 4, 1:] = served.cost if problem.reachable.all() else np.where(problem.reachable, served.cost, np.inf)
+    return tables
+
+
+def least_waits(problem: Problem, tables: Floats) -> Floats:
+    """[C, 3] deadlines no allocation can beat: `min_participants` clients are served, so the last of the fastest is."""
+    need = problem.min_participants
+    if need == 0:
+        return np.zeros((len(tables), 3))
+    fastest = tables[:, :3, 1:].min(axis=2)
+    if not problem.reachable.all():
+        fastest = np.where(problem.reachable, fastest, np.inf)
+    return fastest.max(axis=2) if need == fastest.shape[2] else np.partition(fastest, need - 1, axis=2)[:, :, need - 1]
