@@ -59,6 +59,8 @@ class Round:
     previous_cut: int | None = None
     """The cut of the round before; None in the first round, when nothing has to move."""
     equations: CostEquations = field(default_factory=CostEquations)
+    index: int = 0
+    """Which round this is; random decisions are drawn from streams keyed by it."""
 
     def __post_init__(self) -> None:
         for name, low in (("path_gain", "≥ 0"), ("channel_gain", "≥ 0"), ("cpu_hz", "> 0")):

@@ -162,7 +162,7 @@ class LearningConstants:
     noise2: float
     """σ_F²: E‖∇F_n(w; ξ) − ∇F_n(w)‖² is at most this."""
     gradient2: float
-    """ψ_F²: E‖∇F_n(w; ξ)‖² is at most this. Covers heterogeneity: no two clients' gradients differ by more than 2ψ."""
+    """ψ_F²: E‖∇F_n(w; ξ)‖² is at most this, at own and average models. Covers heterogeneity: ‖∇F_n − ∇F_m‖ ≤ 2ψ."""
     initial_gap: float
     """F(w̄¹) − F(w*)."""
     learning_rate: float

@@ -45,4 +45,5 @@ class World:
             gain_is_known=state.gain_is_known,
             previous_cut=previous_cut,
             equations=self.equations,
+            index=round_index,
         )

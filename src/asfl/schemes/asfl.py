@@ -1,0 +1,36 @@
+"""ASFL: cut, resource blocks and power by OOE-BCD (or jointly), and the variants that fix or randomise one of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from asfl.costs import ASFL, Charging
+from asfl.optimize import Problem, ooe_bcd, solve_jointly
+from asfl.schemes.base import Decided, itself, random_counts, random_powers
+
+
+@dataclass(frozen=True)
+class AsflScheme:
+    """ASFL itself, and one replaced part per ablation (paper §V: SFL-λ_m, ASFL-pmax, ASFL-prd, ASFL-RBrd)."""
+
+    name: str = "asfl"
+    solver: Literal["bcd", "joint"] = "bcd"
+    cuts: Sequence[int] | None = None
+    """The only cuts allowed; a fixed cut never moves, so it never pays for a re-split."""
+    power: Literal["optimised", "max", "random"] = "optimised"
+    rbs: Literal["optimised", "random"] = "optimised"
+    charging: Charging = ASFL
+
+    def decide(self, problem: Problem, seed: int) -> Decided:
+        if self.solver == "joint":
+            return itself(solve_jointly(problem).decision)
+        power = None
+        if self.power == "max":
+            power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
+        elif self.power == "random":
+            power = random_powers(problem, seed)
+        counts = random_counts(problem, seed) if self.rbs == "random" else None
+        cuts = None if self.cuts is None else [min(cut, problem.round.profile.num_layers - 1) for cut in self.cuts]
+        return itself(ooe_bcd(problem, cuts=cuts, rb_count=counts, tx_power_w=power).decision)

@@ -1,0 +1,79 @@
+"""What a scheme is: how it decides, and how its rounds are charged."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.costs import Charging
+from asfl.decision import Decision
+from asfl.optimize import Problem
+from asfl.scenario import random_stream
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A scheme's decision, and the ASFL decision behind it.
+
+    Schemes that take resource blocks and power from ASFL (FedAvg, SL, SFL) let ASFL decide the whole round and replace
+    its cut. The queues then follow what ASFL's own decision costs, so that it stays the decision ASFL would make.
+    """
+
+    decision: Decision
+    reference: Decision
+
+
+class Scheme(Protocol):
+    """A scheme has no state: everything it may know is in the problem, everything random is keyed by seed and round."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def charging(self) -> Charging: ...
+
+    def decide(self, problem: Problem, seed: int) -> Decided: ...
+
+
+def itself(decision: Decision) -> Decided:
+    """A scheme that answers for its own decision."""
+    return Decided(decision, decision)
+
+
+def draw(problem: Problem, seed: int, purpose: str) -> np.random.Generator:
+    """Random numbers of a scheme in this round; the same for every scheme that draws for the same purpose."""
+    return random_stream(seed, f"scheme: {purpose}", problem.round.index)
+
+
+def random_cut(problem: Problem, seed: int) -> int:
+    """A cut drawn uniformly from all M−1."""
+    return int(draw(problem, seed, "cut").integers(1, problem.round.profile.num_layers))
+
+
+def random_powers(problem: Problem, seed: int) -> Floats:
+    """Powers drawn uniformly from (0, P^max]."""
+    uniform = 1.0 - draw(problem, seed, "power").random(problem.round.num_clients)
+    return np.asarray(problem.round.radio.max_tx_power_w * uniform)
+
+
+def random_counts(problem: Problem, seed: int) -> Floats:
+    """Blocks dealt out at random: one each to as many clients as possible, the rest to random ones of those."""
+    random = draw(problem, seed, "rbs")
+    clients = np.flatnonzero(problem.reachable)
+    num_rbs = problem.round.radio.num_rbs
+    served = random.permutation(clients)[:num_rbs]
+    counts = np.zeros(problem.round.num_clients)
+    counts[served] = 1.0
+    if served.size:
+        np.add.at(counts, random.choice(served, num_rbs - len(served)), 1.0)
+    return counts
+
+
+def random_clients(problem: Problem, seed: int) -> NDArray[np.int64]:
+    """Who takes part when there are fewer blocks than clients and the scheme has no rule of its own: a fair draw."""
+    clients = np.flatnonzero(problem.reachable)
+    chosen = draw(problem, seed, "participants").permutation(clients)[: problem.round.radio.num_rbs]
+    return np.sort(chosen)

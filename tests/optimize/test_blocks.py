@@ -1,0 +1,198 @@
+"""Every block is optimal for its subproblem: against brute force, a fine grid, and a mixed-integer solver."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import every_count, plain_block_value, plain_objective, random_problem
+
+from asfl.decision import Decision
+from asfl.optimize.allocate import _by_programming, all_allocations, allocate, fit_by_price, number_of_allocations
+from asfl.optimize.cut import objective_of_cuts
+from asfl.optimize.power import best_powers, power_for_energy
+from asfl.optimize.problem import Problem
+from asfl.optimize.rbs import best_rb_counts
+from asfl.optimize.sharing import best_shares
+from asfl.optimize.terms import CutTerms
+
+seeds = st.integers(0, 10**6)
+forms = st.sampled_from(["drift", "per_round_budgets"])
+readings = st.sampled_from(["corrected", "printed"])
+weights = st.sampled_from(["(1-s)^2", "s^2", "s"])
+
+
+def _terms(problem: Problem) -> CutTerms:
+    return CutTerms.of(problem.round, problem.round.profile.cuts)
+
+
+def _some_powers(problem: Problem, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.01, 1.5, problem.round.num_clients)
+
+
+@given(seeds, readings, weights)
+def test_the_fast_objective_is_the_plain_one(seed: int, reading: str, weight: str) -> None:
+    problem = random_problem(seed, reading=reading, error_weight=weight)
+    power = _some_powers(problem, seed)
+    for counts in list(every_count(problem))[:: max(1, seed % 7)][:6]:
+        fast = objective_of_cuts(problem, _terms(problem), counts, power)
+        plain = [plain_objective(problem, Decision(int(cut), counts, power)) for cut in problem.round.profile.cuts]
+        np.testing.assert_allclose(fast, plain, rtol=1e-9, atol=1e-9)
+
+
+@given(seeds, forms, readings, weights, st.booleans())
+def test_rb_block_is_brute_force(seed: int, form: str, reading: str, weight: str, enumerate_small: bool) -> None:
+    """By enumeration and by the deadline search; within hard budgets the least violation comes first."""
+    problem = random_problem(seed, form=form, reading=reading, error_weight=weight)
+    terms, power = _terms(problem), _some_powers(problem, seed)
+    candidates = list(every_count(problem))
+    index = seed % len(terms.cuts)
+    cut = int(terms.cuts[index])
+    found = best_rb_counts(problem, terms, index, power, candidates[0], enumerate_small=enumerate_small)
+    assert any((found == counts).all() for counts in candidates)
+    values = [plain_block_value(problem, Decision(cut, counts, power)) for counts in candidates]
+    least_violation = min(violation for violation, _ in values)
+    best = min(rest for violation, rest in values if violation <= least_violation + 1e-7)
+    violation, rest = plain_block_value(problem, Decision(cut, found, power))
+    assert violation <= least_violation + 1e-5
+    if violation >= least_violation - 1e-9:
+        assert rest <= best + 1e-5 * max(1, abs(best))
+
+
+@given(seeds)
+def test_rb_block_is_the_mixed_integer_optimum(seed: int) -> None:
+    """The paper's way: problem (49) with CVXPY and a mixed-integer solver gives the same optimum."""
+    problem = random_problem(seed, clients=4, num_rbs=5, form="per_round_budgets", min_participants=2)
+    terms, power = _terms(problem), _some_powers(problem, seed)
+    index = seed % len(terms.cuts)
+    cut = int(terms.cuts[index])
+    expected = _rbs_by_cvxpy(problem, cut, power)
+    found = best_rb_counts(problem, terms, index, power, next(every_count(problem)))
+    violation, rest = plain_block_value(problem, Decision(cut, found, power))
+    if expected is None:  # no allocation keeps the budgets: the block still answers, with the least violation
+        assert violation > 0
+    else:
+        assert violation <= 1e-9
+        assert rest == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def _rbs_by_cvxpy(problem: Problem, cut: int, power: np.ndarray) -> float | None:
+    from benchmarks.rbs_by_cvxpy import solve
+
+    return solve(problem, cut, power)
+
+
+@given(seeds, forms, readings)
+@settings(max_examples=25)
+def test_power_block_is_a_fine_grid(seed: int, form: str, reading: str) -> None:
+    problem = random_problem(seed, clients=2, num_rbs=3, form=form, reading=reading, error_weight="s", min_participants=1)
+    terms, counts = _terms(problem), np.array([2.0, 1.0])
+    index = seed % len(terms.cuts)
+    cut = int(terms.cuts[index])
+    found = best_powers(problem, terms, index, counts, np.array([0.3, 0.7]))
+    assert ((found >= 0) & (found <= 1.5)).all()
+    ladder = 1.5 * np.geomspace(1e-4, 1, 60)
+    values = [plain_block_value(problem, Decision(cut, counts, np.array(pair))) for pair in product(ladder, ladder)]
+    least_violation = min(violation for violation, _ in values)
+    violation, rest = plain_block_value(problem, Decision(cut, counts, found))
+    assert violation <= least_violation + 2e-3
+    best = min(rest for over, rest in values if over <= violation + 1e-12) if form != "drift" else min(values)[1]
+    assert rest <= best + 1e-2 * max(1.0, abs(best))
+
+
+@given(seeds, readings)
+def test_the_power_for_an_energy_uses_it_up(seed: int, reading: str) -> None:
+    """E_n(p) at the root is the energy asked for, unless P^max or nothing at all is."""
+    problem = random_problem(seed, reading=reading)
+    terms, counts = _terms(problem), np.array([1.0, 2.0, 1.0])
+    index = seed % len(terms.cuts)
+    cut = int(terms.cuts[index])
+    target = problem.rules.energy_budget_j
+
+    def energy(power: np.ndarray) -> np.ndarray:
+        from asfl.costs import round_cost
+
+        return round_cost(problem.round, Decision(cut, counts, power)).energy_j
+
+    root = power_for_energy(problem, terms, index, counts, np.full(3, target))
+    at_root, at_top = energy(np.maximum(root, 1e-9)), energy(np.full(3, 1.5))
+    for client in range(3):
+        if at_top[client] <= target:
+            assert root[client] == pytest.approx(1.5)
+        elif root[client] > 1e-6:
+            assert at_root[client] == pytest.approx(target, rel=1e-4)
+
+
+@given(seeds, st.integers(1, 4), st.integers(1, 6), st.integers(0, 4), st.integers(1, 5))
+def test_allocations_are_brute_force(seed: int, clients: int, num_rbs: int, need: int, most: int) -> None:
+    need, most = min(need, clients, num_rbs), min(most, num_rbs)
+    cost = np.random.default_rng(seed).normal(size=(2, most + 1, clients))
+    cost[1, 1:, 0] = np.inf if need < clients else cost[1, 1:, 0]  # the first client can't be served in case 1
+    every = all_allocations(clients, num_rbs, need)
+    assert len(every) == number_of_allocations(clients, num_rbs, need)
+    every = every[(every <= most).all(axis=1)]
+    rows = np.arange(clients)
+    for case in range(2):
+        expected = min(cost[case][counts, rows].sum() for counts in every)
+        programmed = _by_programming(cost[case], num_rbs, need)
+        assert cost[case][programmed, rows].sum() == pytest.approx(expected)
+        assert programmed.sum() <= num_rbs
+        assert (programmed > 0).sum() >= need
+        blocks = np.broadcast_to(np.arange(most + 1.0)[:, None], cost[case].shape)
+        _, bound = fit_by_price(cost[case], blocks, float(num_rbs), need)
+        assert bound <= expected + 1e-9 or not np.isfinite(bound)
+    if most == num_rbs or most == 1:
+        if most == 1:
+            expected_all = [min(c[counts, rows].sum() for counts in every) for c in cost]
+        else:
+            expected_all = [min(c[counts, rows].sum() for counts in every) for c in cost]
+        counts, totals = allocate(cost, num_rbs, need)
+        np.testing.assert_allclose(totals, expected_all)
+
+
+@given(seeds)
+@settings(max_examples=15)
+def test_shares_serve_everybody_and_beat_a_fair_split(seed: int) -> None:
+    problem = random_problem(seed, clients=5, num_rbs=3, rb_sharing="time", min_participants=5)
+    terms, power = _terms(problem), _some_powers(problem, seed)
+    fair = np.full(5, 3 / 5)
+    index = seed % len(terms.cuts)
+    cut = int(terms.cuts[index])
+    found = best_shares(problem, terms, index, power, fair)
+    assert found.sum() <= 3 * (1 + 1e-9)
+    assert (found > 0).all()
+    value = plain_objective(problem, Decision(cut, found, power))
+    assert value <= plain_objective(problem, Decision(cut, fair, power)) + 1e-9
+    rng = np.random.default_rng(seed)
+    for _ in range(200):  # no random exchange between two clients is better by more than the tolerance
+        other = found * rng.uniform(0.8, 1.25, 5)
+        other *= min(1.0, 3 / other.sum())
+        assert value <= plain_objective(problem, Decision(cut, other, power)) + 2e-2 * max(1, abs(value))
+
+
+def test_blocks_never_leave_a_better_start() -> None:
+    for seed in range(30):
+        problem = random_problem(seed)
+        terms, power = _terms(problem), _some_powers(problem, seed)
+        for start in list(every_count(problem))[:5]:
+            before = plain_objective(problem, Decision(1, start, power))
+            counts = best_rb_counts(problem, terms, 0, power, start, enumerate_small=False)
+            after = plain_objective(problem, Decision(1, counts, power))
+            powers = best_powers(problem, terms, 0, counts, power, zooms=1)
+            last = plain_objective(problem, Decision(1, counts, powers))
+            slack = 1e-9 * max(1, abs(before))
+            assert after <= before + slack
+            assert last <= after + slack
+
+
+def test_weights_of_the_printed_objective_differ() -> None:
+    """(1 − s)² as printed rewards packet errors: less power looks better."""
+    base = random_problem(3, reading="printed", previous=None) if False else random_problem(3, reading="printed")
+    counts, low, high = np.array([1.0, 1.0, 1.0]), np.full(3, 0.01), np.full(3, 1.5)
+    only_objective = replace(base.rules, queue_rule="printed", queue_memory=1.0)
+    for weight, prefers_errors in (("(1-s)^2", True), ("s^2", False), ("s", False)):
+        problem = replace(base, rules=replace(only_objective, error_weight=weight))
+        silent, loud = (plain_objective(problem, Decision(1, counts, power)) for power in (low, high))
+        assert (silent < loud) is prefers_errors
