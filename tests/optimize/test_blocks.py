@@ -85,7 +85,7 @@ def _rbs_by_cvxpy(problem: Problem, cut: int, power: np.ndarray) -> float | None
 
 
 @given(seeds, forms, readings)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_power_block_is_a_fine_grid(seed: int, form: str, reading: str) -> None:
     problem = random_problem(seed, clients=2, num_rbs=3, form=form, reading=reading, error_weight="s", min_participants=1)
     terms, counts = _terms(problem), np.array([2.0, 1.0])
@@ -93,13 +93,13 @@ def test_power_block_is_a_fine_grid(seed: int, form: str, reading: str) -> None:
     cut = int(terms.cuts[index])
     found = best_powers(problem, terms, index, counts, np.array([0.3, 0.7]))
     assert ((found >= 0) & (found <= 1.5)).all()
-    ladder = 1.5 * np.geomspace(1e-4, 1, 60)
+    ladder = 1.5 * np.geomspace(1e-4, 1, 30)
     values = [plain_block_value(problem, Decision(cut, counts, np.array(pair))) for pair in product(ladder, ladder)]
     least_violation = min(violation for violation, _ in values)
     violation, rest = plain_block_value(problem, Decision(cut, counts, found))
     assert violation <= least_violation + 2e-3
-    best = min(rest for over, rest in values if over <= violation + 1e-12) if form != "drift" else min(values)[1]
-    assert rest <= best + 1e-2 * max(1.0, abs(best))
+    as_good = [rest for over, rest in values if over <= violation + 1e-12]
+    assert all(rest <= best + 1e-2 * max(1.0, abs(best)) for best in as_good)
 
 
 @given(seeds, readings)
@@ -143,13 +143,9 @@ def test_allocations_are_brute_force(seed: int, clients: int, num_rbs: int, need
         blocks = np.broadcast_to(np.arange(most + 1.0)[:, None], cost[case].shape)
         _, bound = fit_by_price(cost[case], blocks, float(num_rbs), need)
         assert bound <= expected + 1e-9 or not np.isfinite(bound)
-    if most == num_rbs or most == 1:
-        if most == 1:
-            expected_all = [min(c[counts, rows].sum() for counts in every) for c in cost]
-        else:
-            expected_all = [min(c[counts, rows].sum() for counts in every) for c in cost]
-        counts, totals = allocate(cost, num_rbs, need)
-        np.testing.assert_allclose(totals, expected_all)
+    if most in (1, num_rbs):
+        _, totals = allocate(cost, num_rbs, need)
+        np.testing.assert_allclose(totals, [min(c[counts, rows].sum() for counts in every) for c in cost])
 
 
 @given(seeds)
@@ -189,7 +185,7 @@ def test_blocks_never_leave_a_better_start() -> None:
 
 def test_weights_of_the_printed_objective_differ() -> None:
     """(1 − s)² as printed rewards packet errors: less power looks better."""
-    base = random_problem(3, reading="printed", previous=None) if False else random_problem(3, reading="printed")
+    base = random_problem(3, reading="printed")
     counts, low, high = np.array([1.0, 1.0, 1.0]), np.full(3, 0.01), np.full(3, 1.5)
     only_objective = replace(base.rules, queue_rule="printed", queue_memory=1.0)
     for weight, prefers_errors in (("(1-s)^2", True), ("s^2", False), ("s", False)):

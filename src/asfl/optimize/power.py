@@ -95,8 +95,9 @@ def _each_its_best(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
 
 
 def energy_roots(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats) -> Floats:
-    """[N] the power at which each client's energy penalty begins to rise, within 0 … P^max."""
-    return power_for_energy(problem, terms, cut_index, rb_count, problem.energy_penalty.kink())
+    """[N] the power at which each client's energy penalty begins to rise, within the powers that are tried."""
+    root = power_for_energy(problem, terms, cut_index, rb_count, problem.energy_penalty.kink())
+    return np.maximum(root, LOWEST_SHARE * problem.round.radio.max_tx_power_w)
 
 
 def power_for_energy(

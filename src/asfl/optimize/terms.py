@@ -113,6 +113,8 @@ class Candidates:
         energy = times(resplit_up_bits + upload_bits, times(links.tx_power_w, s_per_bit))
         energy = energy + terms.forward_j[by_client] + terms.backward_j[by_client] * arrival
         cost = problem.energy_penalty.value(energy) + problem.error_cost(terms.cuts, error_rate) + problem.serving_cost
+        if not np.isfinite(s_per_bit).all():
+            cost = np.where(np.isfinite(stage_s).all(axis=0), cost, np.inf)  # nobody waits for ever
         return cls(stage_s, arrival, cost)
 
 

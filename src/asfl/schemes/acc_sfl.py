@@ -1,19 +1,19 @@
 """ACC-SFL: one cut per client and the blocks that make the round fastest.
 
-Xu, Li, Liu, Ling and Wen, "Accelerating Split Federated Learning over Wireless Communication Networks" (IEEE Trans.
-Wireless Commun., 2024) choose every client's cut and bandwidth so that the round is as short as possible, by solving in
-turn for the bandwidth with given cuts and for the cuts with given bandwidth, each exactly. They assume that
-everything sent arrives. The round, as it is charged here with everybody arriving, takes
+Xu et al., "Accelerating Split Federated Learning over Wireless Communication Networks" (arXiv:2310.15584) choose every
+client's cut and bandwidth so that the round is as short as possible, by solving in turn for the bandwidth with given
+cuts and for the cuts with given bandwidth, each exactly. They assume that everything sent arrives. The round, as it
+is charged here with everybody arriving, takes
 
     max_n [ψ down + forward + activations up]  +  Σ_n server  +  max_n [gradient down + backward + ψ up],
 
 ψ being the client model, which comes down and goes up every round. Below, the first bracket is `upload_s`, the second
 `return_s`; both hold uplink traffic, so both depend on a client's blocks and on its cut.
 
-What its paper leaves open, and what was chosen here: bandwidth comes in whole blocks (also where others share blocks in
-time), the paper's is continuous; there is no limit on the number of clients, here a fair draw decides who takes part if
-there are fewer blocks than clients; power is given, here it is drawn at random; the descent starts from an even split
-of the blocks.
+What differs from its paper, or is open there, and was chosen: bandwidth comes in whole blocks, also where others share
+blocks in time, not in hertz; its clients are never too many, here a fair draw decides who takes part if there are fewer
+blocks than clients; its powers are given, here they are drawn at random; and the descent starts from the best common
+cut under an even split of the blocks.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import ACC_SFL, Charging, RoundCost, cost_of_all_cuts, round_cost
+from asfl.costs import ACC_SFL, Charging, cost_of_all_cuts, round_cost
 from asfl.decision import Decision
 from asfl.optimize import Problem
 from asfl.round import Round
@@ -53,9 +53,10 @@ class AccSflScheme:
 
 def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:
     """Cuts [N] and counts [N] of a round in which every client takes part, by alternating between the two blocks."""
-    rb_count = even_counts(round_)
-    cut = best_cuts(round_, rb_count, tx_power_w)
-    latency_s = _latency_s(round_, cut, rb_count, tx_power_w)
+    rb_count, everybody = even_counts(round_), np.ones(round_.num_clients)
+    delay_of_cut_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, ACC_SFL).delay_s
+    cut = np.full(round_.num_clients, round_.profile.cuts[np.argmin(delay_of_cut_s)])
+    latency_s = float(delay_of_cut_s.min())
     for _ in range(MAX_PASSES):
         # 1. Blocks for these cuts.
         next_count = best_counts(round_, cut, tx_power_w)
@@ -78,8 +79,8 @@ def _latency_s(round_: Round, cut: Ints, rb_count: Floats, tx_power_w: Floats) -
 def best_counts(round_: Round, cut: Ints, tx_power_w: Floats) -> Floats:
     """Counts [N], all ≥ 1, that make the round shortest for these cuts: exact."""
     one_each = np.ones(round_.num_clients)
-    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, ACC_SFL)
     shorter = relative_uplink_s(round_, tx_power_w)
+    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, ACC_SFL)
     upload_s = cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s * shorter
     return_s = cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s * shorter
     return counts_for_two_maxima(upload_s, return_s, round_.radio.num_rbs).astype(float)
@@ -107,8 +108,8 @@ def counts_for_two_maxima(upload_s: Floats, return_s: Floats, num_rbs: int) -> I
         low, high = np.where(kept, low, np.minimum(middle + 1, high)), np.where(kept, middle, high)
     needs = np.maximum(upload_needs[high], return_needs)
     total_s = np.where(needs.sum(axis=1) <= num_rbs, upload_deadlines[high] + return_deadlines, np.inf)
-    # The latest pair of deadlines needs one block each and comes last, so it is taken if nothing is finite.
-    return needs[::-1][int(np.argmin(total_s[::-1]))]
+    # The last row can always be kept, so it is the one to take if nothing is finite.
+    return np.asarray(needs[::-1][int(np.argmin(total_s[::-1]))])
 
 
 def _deadlines_and_needs(table: Floats) -> tuple[Floats, Ints]:
@@ -122,15 +123,9 @@ def best_cuts(round_: Round, rb_count: Floats, tx_power_w: Floats) -> Ints:
     """Cuts [N] that make the round shortest with these blocks: exact."""
     everybody = np.ones(round_.num_clients)
     cost = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, ACC_SFL)
-    return round_.profile.cuts[choices_for_two_maxima(upload_delay_s(cost), return_delay_s(cost), cost.server_delay_s)]
-
-
-def upload_delay_s(cost: RoundCost) -> Floats:
-    return cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s
-
-
-def return_delay_s(cost: RoundCost) -> Floats:
-    return cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s
+    upload_s = cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s
+    return_s = cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s
+    return round_.profile.cuts[choices_for_two_maxima(upload_s, return_s, cost.server_delay_s)]
 
 
 def choices_for_two_maxima(upload_s: Floats, return_s: Floats, server_s: Floats) -> Ints:
@@ -142,8 +137,6 @@ def choices_for_two_maxima(upload_s: Floats, return_s: Floats, server_s: Floats)
     one T all T' are tried at once: a client's server time is a falling staircase over T'.
     """
     upload, back, server = upload_s.T.copy(), return_s.T.copy(), server_s.T.copy()  # [N, C]
-    clients, rows = upload.shape
-
     deadlines = np.sort(upload, axis=None)  # [D], D = N · C
     least_return_s = _least_by_deadline(upload, back).max(axis=1)
     bound_s = deadlines + least_return_s + _least_by_deadline(upload, server).sum(axis=1)
@@ -162,11 +155,11 @@ def choices_for_two_maxima(upload_s: Floats, return_s: Floats, server_s: Floats)
         staircase = np.minimum.accumulate(np.where(upload_by_return <= deadline, server_by_return, most), axis=1)
         drops = -np.diff(staircase, axis=1, prepend=most)
         first = np.searchsorted(return_deadlines, least_return_s[index])  # earlier, somebody has no row
-        total_s = (return_deadlines - np.cumsum(drops.ravel()[steps]))[first:] + (deadline + clients * most)
+        total_s = (return_deadlines - np.cumsum(drops.ravel()[steps]))[first:] + (deadline + len(server) * most)
         where = int(np.argmin(total_s))
         if total_s[where] < best_s:
             best_s, best = total_s[where], (deadline, return_deadlines[first + where])
-    return np.where((upload <= best[0]) & (back <= best[1]), server, np.inf).argmin(axis=1)
+    return np.asarray(np.where((upload <= best[0]) & (back <= best[1]), server, np.inf).argmin(axis=1))
 
 
 def _least_by_deadline(deadline_of: Floats, value: Floats) -> Floats:
@@ -192,11 +185,11 @@ def among(round_: Round, clients: Ints) -> Round:
 def even_counts(round_: Round) -> Floats:
     """Every block handed out, as evenly as whole blocks allow; needs at least one block per client."""
     each, left = divmod(round_.radio.num_rbs, round_.num_clients)
-    return each + (np.arange(round_.num_clients) < left).astype(float)
+    return np.where(np.arange(round_.num_clients) < left, each + 1.0, float(each))
 
 
 def relative_uplink_s(round_: Round, tx_power_w: Floats) -> Floats:
     """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves everybody else one."""
     most = round_.radio.num_rbs - round_.num_clients + 1
     rate = round_.uplink_rate_bps(np.arange(1.0, most + 1)[:, None], tx_power_w)
-    return np.divide(rate[0], rate, out=np.ones_like(rate), where=rate > 0)
+    return np.asarray(np.divide(rate[0], rate, out=np.ones_like(rate), where=rate > 0))

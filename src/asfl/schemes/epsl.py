@@ -1,17 +1,17 @@
 """EPSL: one cut for all, blocks to the straggler, as much power as allowed.
 
-Lin, Zhu, Deng, Chen, Gao, Huang and Fang, "Efficient Parallel Split Learning over Resource-constrained Wireless Edge
-Networks" (IEEE Trans. Mobile Comput., 2024) shorten the round by averaging the last-layer gradients of a share φ of the
-sample positions over the clients, so that the server goes backward on φb + N(1−φ)b samples instead of Nb, and by block
-coordinate descent over sub-channels (greedy), power and the common cut (exhaustive). They assume that everything sent
+Lin et al., "Efficient Parallel Split Learning over Resource-constrained Wireless Edge Networks" (arXiv:2303.15991)
+shorten the round in two ways: they average the last-layer gradients of a share φ of the sample positions over the
+clients, so that the server goes backward on φb + N(1−φ)b samples instead of Nb; and they choose sub-channels
+(greedily), power and the common cut (exhaustively) by block coordinate descent. They assume that everything sent
 arrives. What is minimised here is the delay as it is charged, with everybody arriving,
 
     max_n re-split  +  max_n [forward + activations up]  +  server(φ)  +  max_n [gradients down + backward].
 
-What differs from its paper, or is open there, and was chosen: its cut is chosen once, here every round, and the re-split
-from the cut before is part of the delay because the clock is charged for it; a fair draw decides who takes part if
-there are fewer blocks than clients; blocks are whole, also where others share them in time; the descent starts from
-an even split of blocks.
+What differs from its paper, or is open there, and was chosen: its cut is fixed once, here it is chosen every round, and
+the re-split from the cut before is part of the delay because the clock is charged for it; a fair draw decides who takes
+part if there are fewer blocks than clients; blocks are whole, also where others share them in time; and the descent
+starts from the best cut under an even split of blocks and power.
 """
 
 from dataclasses import dataclass, replace
@@ -142,43 +142,43 @@ def best_powers(round_: Round, cut: int, rb_count: Floats, cap_w: float, chargin
 
         p_n(T) = (2^{rate / (k B)} − 1) · k B N₀ / g        (B N₀ / g if each block has the client's whole power),
 
-    which falls with T: the earliest T with Σ p_n(T) ≤ cap is found by bisection, between the slowest client's time at its
-    largest power and everybody's at equal powers. Power that is left once the slowest client is at P^max goes to all
-    in proportion to their headroom; it saves no time but errors. Exact under the condition of `greedy_counts`.
+    which falls with T: the earliest T with Σ p_n(T) ≤ cap is found by bisection, between when the last is done if each
+    had the largest power and if all had the same. Power that is left once the slowest client is at P^max goes to all in
+    proportion to their headroom: it saves errors, not time. Exact if the cut doesn't shrink, as in `greedy_counts`.
     """
-    radio, clients = round_.radio, round_.num_clients
-    largest_w = min(radio.max_tx_power_w, cap_w)
-    equal = equal_powers(round_, cap_w)
+    largest_w, equal = min(round_.radio.max_tx_power_w, cap_w), equal_powers(round_, cap_w)
     bits = round_.charged_samples * round_.profile.activation_bits[cut - 1] + _layers_sent_bits(round_, cut)
     slowest_rate = round_.uplink_rate_bps(rb_count, equal).min()
-    if clients * radio.max_tx_power_w <= cap_w or bits == 0 or slowest_rate == 0:
+    if equal[0] == largest_w or bits == 0 or slowest_rate == 0:
         return equal
 
-    everybody = np.ones(clients)
+    everybody = np.ones(round_.num_clients)
     forward_s = round_cost(round_, Decision(cut, rb_count, equal), everybody, charging).client_forward_delay_s
     early_s, late_s = (
         float((forward_s + bits / round_.uplink_rate_bps(rb_count, power)).max())
-        for power in (np.full(clients, largest_w), equal)
+        for power in (largest_w * everybody, equal)
     )
+    best = equal
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (early_s + late_s)
-        if power_for_rate(round_, rb_count, bits / (middle_s - forward_s)).sum() <= cap_w:
-            late_s = middle_s
+        power = power_to_send(round_, rb_count, bits, middle_s - forward_s)
+        if power.sum() <= cap_w and power.max() <= largest_w:
+            late_s, best = middle_s, power
         else:
             early_s = middle_s
-    power = power_for_rate(round_, rb_count, bits / (late_s - forward_s))
-    headroom_w = np.maximum(largest_w - power, 0.0)
-    spare_w = max(cap_w - power.sum(), 0.0)
-    power = power + headroom_w * min(1.0, spare_w / max(headroom_w.sum(), np.finfo(float).tiny))
-    return np.minimum(power, largest_w)
+    headroom_w = largest_w - best
+    spare_w = cap_w - best.sum()  # less than all the headroom, or the largest power were the same for all
+    return np.asarray(best + headroom_w * (spare_w / headroom_w.sum()))
 
 
-def power_for_rate(round_: Round, rb_count: Floats, rate_bps: Floats) -> Floats:
-    """Power [N] that gives each client this uplink rate: the inverse of the rate, in closed form."""
+def power_to_send(round_: Round, rb_count: Floats, bits: float, seconds: Floats) -> Floats:
+    """Power [N] with which each client sends these bits in this time: the inverse of the uplink rate."""
     bandwidth = round_.radio.rb_bandwidth_hz
     sharing_rbs = rb_count if round_.equations.uplink_power == "shared" else 1.0
     noise_w = sharing_rbs * bandwidth * round_.radio.noise_psd_w_per_hz
-    return np.asarray(np.expm1(np.log(2) * rate_bps / (rb_count * bandwidth)) * noise_w / round_.channel_gain)
+    with np.errstate(divide="ignore", over="ignore"):  # no time takes infinite power
+        snr = np.expm1(np.log(2) * bits / (seconds * rb_count * bandwidth))
+        return np.asarray(snr * noise_w / round_.channel_gain)
 
 
 def _layers_sent_bits(round_: Round, cut: int) -> float:

@@ -1,0 +1,195 @@
+"""OOE-BCD and the joint solver: descent, feasibility, optimality, and every degenerate round."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import every_count, plain_objective, plain_violation, random_problem
+
+from asfl.decision import Decision, check_decision
+from asfl.optimize import Problem, Queues, Solution, next_queues, ooe_bcd, solve_jointly
+
+seeds = st.integers(0, 10**6)
+forms = st.sampled_from(["drift", "per_round_budgets"])
+readings = st.sampled_from(["corrected", "printed"])
+solvers = pytest.mark.parametrize("solver", [ooe_bcd, solve_jointly])
+
+
+def assert_valid(solution: Solution) -> None:
+    problem, decision = solution.problem, solution.decision
+    check_decision(
+        decision,
+        problem.round.profile.num_layers,
+        problem.round.radio.num_rbs,
+        problem.round.radio.max_tx_power_w,
+        rb_sharing=problem.rules.rb_sharing,
+    )
+    assert decision.scheduled.sum() >= problem.min_participants
+    assert np.isfinite(solution.objective)
+    assert solution.objective == pytest.approx(plain_objective(problem, decision), rel=1e-7, abs=1e-7)
+    assert solution.feasible == (plain_violation(problem, decision) <= 1e-8)
+    assert bool(solution.missed_budgets()) != solution.feasible
+
+
+@given(seeds, forms, readings, st.integers(1, 6), st.integers(1, 6), st.integers(2, 5))
+def test_decisions_are_valid_and_the_descent_never_rises(
+    seed: int, form: str, reading: str, clients: int, num_rbs: int, layers: int
+) -> None:
+    problem = random_problem(seed, clients, num_rbs, layers, form=form, reading=reading)
+    solution = ooe_bcd(problem)
+    assert_valid(solution)
+    if form == "drift":
+        values = [value for _, value in solution.trace]
+        assert all(after <= before + 1e-9 * max(1, abs(before)) for before, after in zip(values, values[1:], strict=False))
+        assert values[-1] == solution.objective
+
+
+@given(seeds, st.sampled_from(["corrected", "printed"]), st.sampled_from(["(1-s)^2", "s"]))
+@settings(max_examples=12)
+def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, reading: str, weight: str) -> None:
+    """Brute force over cuts, counts and a fine grid of powers, two clients."""
+    problem = random_problem(seed, clients=2, num_rbs=2, layers=3, reading=reading, error_weight=weight)
+    ladder = 1.5 * np.geomspace(1e-4, 1, 24)
+    best = np.inf
+    for counts in every_count(problem):
+        pairs = product(*(ladder if count else ladder[-1:] for count in counts))
+        for pair in pairs:
+            for cut in problem.round.profile.cuts.tolist():
+                best = min(best, plain_objective(problem, Decision(cut, counts, np.array(pair))))
+    solution = solve_jointly(problem)
+    assert_valid(solution)
+    assert solution.objective <= best + 0.01 * abs(best)
+    assert solution.objective <= ooe_bcd(problem).objective + 1e-12
+
+
+@given(seeds)
+@settings(max_examples=15)
+def test_the_joint_solver_keeps_budgets_that_can_be_kept(seed: int) -> None:
+    problem = random_problem(seed, clients=2, num_rbs=3, layers=3, form="per_round_budgets", min_participants=2)
+    solution = solve_jointly(problem)
+    assert_valid(solution)
+    ladder = 1.5 * np.geomspace(1e-4, 1, 16)
+    least = min(
+        plain_violation(problem, Decision(cut, counts, np.array(pair)))
+        for counts in every_count(problem)
+        for pair in product(ladder, ladder)
+        for cut in problem.round.profile.cuts.tolist()
+    )
+    assert plain_violation(problem, solution.decision) <= least + 0.01
+
+
+DEGENERATE: dict[str, dict[str, Any]] = {
+    "one client": {"clients": 1},
+    "one block": {"num_rbs": 1, "min_participants": 1},
+    "one of each": {"clients": 1, "num_rbs": 1, "min_participants": 1},
+    "many clients, few blocks": {"clients": 40, "num_rbs": 3, "min_participants": 3},
+    "two layers": {"layers": 2},
+    "no budgets": {"delay_budget_s": 0.0, "energy_budget_j": 0.0},
+    "huge V": {"penalty_weight": 1e12},
+    "no V": {"penalty_weight": 0.0},
+    "no memory": {"queue_rule": "printed", "queue_memory": 0.0},
+    "only memory": {"queue_rule": "printed", "queue_memory": 1.0},
+    "huge budgets": {"delay_budget_s": 1e9, "energy_budget_j": 1e9},
+}
+
+
+@solvers
+@pytest.mark.parametrize("form", ["drift", "per_round_budgets"])
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_degenerate_rounds(solver: Any, form: str, case: str) -> None:
+    for seed in range(3):
+        assert_valid(solver(random_problem(seed, form=form, **DEGENERATE[case])))
+
+
+@solvers
+@pytest.mark.parametrize("form", ["drift", "per_round_budgets"])
+def test_dead_links_are_left_out(solver: Any, form: str) -> None:
+    problem = random_problem(5, clients=4, num_rbs=4, form=form, min_participants=4)
+    gain = problem.round.channel_gain.copy()
+    gain[[0, 2]] = 0.0
+    some = solver(replace(problem, round=replace(problem.round, channel_gain=gain)))
+    assert_valid(some)
+    assert not some.decision.scheduled[[0, 2]].any()
+    assert some.decision.scheduled[[1, 3]].all()
+    nobody = solver(replace(problem, round=replace(problem.round, channel_gain=np.zeros(4))))
+    assert_valid(nobody)
+    assert not nobody.decision.scheduled.any()
+
+
+@solvers
+def test_equal_clients_can_be_told_apart(solver: Any) -> None:
+    problem = random_problem(1, clients=5, num_rbs=3, min_participants=3)
+    same = np.full(5, 1e-13)
+    round_ = replace(problem.round, path_gain=same, channel_gain=same, cpu_hz=np.full(5, 1e9))
+    assert_valid(solver(replace(problem, round=round_, queues=Queues.empty(5))))
+
+
+def test_impossible_budgets_are_named() -> None:
+    problem = random_problem(2, clients=3, num_rbs=3, min_participants=3, delay_budget_s=1e-9, energy_budget_j=1e-9)
+    for form in ("drift", "per_round_budgets"):
+        solution = ooe_bcd(replace(problem, rules=replace(problem.rules, form=form)))  # type: ignore[arg-type]
+        assert not solution.feasible
+        missed = solution.missed_budgets()
+        assert missed["delay_s"] == pytest.approx(float(solution.expected.delay_s) - 1e-9)
+        assert set(missed["energy_j"]) == {0, 1, 2}
+
+
+@given(seeds)
+@settings(max_examples=15)
+def test_time_sharing_serves_more_clients_than_blocks(seed: int) -> None:
+    problem = random_problem(seed, clients=6, num_rbs=2, rb_sharing="time", min_participants=6)
+    solution = ooe_bcd(problem)
+    assert_valid(solution)
+    assert solution.decision.scheduled.all()
+
+
+@given(seeds)
+@settings(max_examples=20)
+def test_restrictions_are_kept(seed: int) -> None:
+    problem = random_problem(seed, min_participants=1)
+    power, counts = np.array([0.1, 0.2, 1.5]), np.array([1.0, 0.0, 2.0])
+    assert ooe_bcd(problem, cuts=[2]).decision.cut == 2
+    assert (ooe_bcd(problem, tx_power_w=power).decision.tx_power_w == power).all()
+    assert (ooe_bcd(problem, rb_count=counts).decision.rb_count == counts).all()
+
+
+def test_same_problem_same_decision() -> None:
+    first, second = (ooe_bcd(random_problem(9, clients=6, num_rbs=4)) for _ in range(2))
+    assert first.objective == second.objective
+    assert (first.decision.tx_power_w == second.decision.tx_power_w).all()
+
+
+@given(st.lists(st.floats(-1, 5), min_size=1, max_size=40), st.floats(0, 1), st.sampled_from(["printed", "standard"]))
+def test_queues_are_their_definition(excess: list[float], memory: float, rule: Any) -> None:
+    queues, plain = Queues.empty(1), 0.0
+    for over in excess:
+        queues = next_queues(
+            queues, over, np.array([over]), np.array([True]), rule=rule, memory=memory, participation_floor=0.4
+        )
+        plain = max(memory * plain + (1 - memory) * over, 0) if rule == "printed" else max(plain + over, 0)
+        assert queues.delay == pytest.approx(plain)
+        assert queues.energy[0] == pytest.approx(plain)
+        assert queues.participation[0] == 0
+        if rule == "printed":  # Lemma 4
+            assert queues.delay <= max(abs(value) for value in excess) + 1e-12
+
+
+def test_nobody_is_starved() -> None:
+    """A client far away gets its long-run share although every round would be cheaper without it."""
+    base = random_problem(4, clients=4, num_rbs=2, min_participants=2, participation_floor=0.25, penalty_weight=1.0)
+    gain = np.array([1e-11, 1e-11, 1e-11, 3e-15])
+    round_ = replace(base.round, path_gain=gain, channel_gain=gain, previous_cut=None)
+    for floor, starved in ((0.25, False), (0.0, True)):
+        queues, served = Queues.empty(4), np.zeros(4)
+        rules = replace(base.rules, participation_floor=floor)
+        for _ in range(80):
+            decision = ooe_bcd(Problem(round_, base.learning, queues, rules)).decision
+            served += decision.scheduled
+            queues = next_queues(
+                queues, 0.0, np.zeros(4), decision.scheduled, rule="printed", memory=0.5, participation_floor=floor
+            )
+        assert (served[3] / 80 < 0.05) if starved else (served[3] / 80 > 0.15)

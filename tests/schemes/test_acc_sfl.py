@@ -1,0 +1,230 @@
+"""ACC-SFL: both blocks against trying everything, the descent against its blocks, and who takes part."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from asfl import costs
+from asfl.config import Config
+from asfl.costs import round_cost
+from asfl.decision import Decision, check_decision
+from asfl.optimize import Learning, Problem, Queues, Rules
+from asfl.round import Round
+from asfl.schemes.acc_sfl import (
+    AccSflScheme,
+    among,
+    best_counts,
+    best_cuts,
+    choices_for_two_maxima,
+    counts_for_two_maxima,
+    even_counts,
+    fastest_round,
+)
+from asfl.schemes.base import random_powers
+from asfl.schemes.epsl import straggler_first
+from asfl.world import World
+from worlds import rounds
+
+Floats = NDArray[np.float64]
+SCHEME = AccSflScheme()
+
+
+def problem_of(round_: Round) -> Problem:
+    layers, clients = round_.profile.num_layers, round_.num_clients
+    learning = Learning(np.ones(layers), np.ones(layers), np.ones(clients), 1.0)
+    return Problem(round_, learning, Queues.empty(clients), Rules(20.0, 0.5, min_participants=1))
+
+
+def with_rbs(round_: Round, num_rbs: int) -> Round:
+    return replace(round_, radio=round_.radio.model_copy(update={"num_rbs": num_rbs}))
+
+
+@st.composite
+def served_rounds(draw: st.DrawFn, max_clients: int = 3) -> Round:
+    """Small rounds with a block for everybody."""
+    round_ = draw(rounds(max_clients))
+    return with_rbs(round_, draw(st.integers(round_.num_clients, 6)))
+
+
+def paper_round(clients: int, num_rbs: int, index: int) -> Round:
+    config = Config.model_validate({"scenario": {"clients": clients}, "radio": {"num_rbs": num_rbs}})
+    return World.of(config).begin_round(index)
+
+
+def powers(round_: Round, seed: int = 1) -> Floats:
+    return random_powers(problem_of(round_), seed)
+
+
+def allocations(clients: int, num_rbs: int) -> Iterator[Floats]:
+    """Every way to hand out at most num_rbs blocks, at least one to each."""
+    for used in range(clients, num_rbs + 1):
+        for bars in combinations(range(1, used), clients - 1):
+            yield np.diff([0, *bars, used]).astype(float)
+
+
+def latency_s(round_: Round, cut: NDArray[np.int64], rb_count: Floats, tx_power_w: Floats) -> float:
+    cost = round_cost(round_, Decision(cut, rb_count, tx_power_w), np.ones(round_.num_clients), costs.ACC_SFL)
+    return float(cost.delay_s)
+
+
+def stage_tables(seed: int, rows: int, clients: int, tables: int, ties: bool) -> list[Floats]:
+    random = np.random.default_rng(seed)
+    draws = random.integers(0, 6, (tables, rows, clients)) if ties else random.exponential(1, (tables, rows, clients))
+    return [table.astype(float) for table in draws]
+
+
+SEEDS = st.integers(0, 2**32)
+
+
+# ---------------------------------------------------------------------- the two blocks, on tables
+@given(SEEDS, st.integers(1, 4), st.integers(0, 4), st.booleans())
+def test_counts_equal_trying_all_allocations(seed: int, clients: int, spare: int, ties: bool) -> None:
+    upload, back = (np.sort(t, axis=0)[::-1] for t in stage_tables(seed, spare + 1, clients, 2, ties))
+
+    def total(count: NDArray[np.int64] | Floats) -> float:
+        row = count.astype(int) - 1
+        return float(upload[row, range(clients)].max() + back[row, range(clients)].max())
+
+    best = min(map(total, allocations(clients, clients + spare)))
+    found = counts_for_two_maxima(upload, back, clients + spare)
+    assert found.min() >= 1
+    assert found.sum() <= clients + spare
+    assert total(found) == pytest.approx(best, rel=1e-12)
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 5), st.booleans())
+def test_choices_equal_trying_all_rows(seed: int, clients: int, rows: int, ties: bool) -> None:
+    upload, back, server = stage_tables(seed, rows, clients, 3, ties)
+
+    def total(choice: tuple[int, ...]) -> float:
+        at = (np.array(choice), np.arange(clients))
+        return float(upload[at].max() + back[at].max() + server[at].sum())
+
+    best = min(map(total, product(range(rows), repeat=clients)))
+    assert total(tuple(choices_for_two_maxima(upload, back, server))) == pytest.approx(best, rel=1e-12)
+
+
+def test_always_to_the_straggler_is_not_enough_with_two_maxima() -> None:
+    """Client 0 is the straggler of stage 2 and gains little; client 1 is that of stage 3 and gains a lot."""
+    upload = np.array([[10.0, 1.0], [9.0, 1.0]])
+    back = np.array([[1.0, 10.0], [1.0, 5.0]])
+    assert straggler_first(upload, 3).tolist() == [2, 1]
+    assert straggler_first(upload + back, 3).tolist() == [2, 1]
+    assert counts_for_two_maxima(upload, back, 3).tolist() == [1, 2]
+
+
+def test_blocks_nobody_waits_for_stay_free() -> None:
+    """Two equal stragglers and one spare block: it would shorten nothing."""
+    table = np.array([[4.0, 4.0], [2.0, 2.0]])
+    assert counts_for_two_maxima(table, table, 3).tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------------- the two blocks, on rounds
+@given(served_rounds(max_clients=4), st.data())
+def test_rb_block_equals_brute_force(round_: Round, data: st.DataObject) -> None:
+    cut = np.array([data.draw(st.sampled_from(round_.profile.cuts.tolist())) for _ in range(round_.num_clients)])
+    power = powers(round_)
+    found = best_counts(round_, cut, power)
+    best = min(latency_s(round_, cut, count, power) for count in allocations(round_.num_clients, round_.radio.num_rbs))
+    assert found.min() >= 1
+    assert found.sum() <= round_.radio.num_rbs
+    assert latency_s(round_, cut, found, power) == pytest.approx(best, rel=1e-9)
+
+
+@given(served_rounds())
+def test_cut_block_equals_brute_force(round_: Round) -> None:
+    power, count = powers(round_), even_counts(round_)
+    found = best_cuts(round_, count, power)
+    every = product(round_.profile.cuts.tolist(), repeat=round_.num_clients)
+    best = min(latency_s(round_, np.array(cut), count, power) for cut in every)
+    assert set(found.tolist()) <= set(round_.profile.cuts.tolist())
+    assert latency_s(round_, found, count, power) == pytest.approx(best, rel=1e-9)
+
+
+# ---------------------------------------------------------------------- the descent
+@given(served_rounds(max_clients=5))
+def test_neither_block_can_shorten_the_result(round_: Round) -> None:
+    power = powers(round_)
+    cut, count = fastest_round(round_, power)
+    result = latency_s(round_, cut, count, power)
+    assert result <= latency_s(round_, best_cuts(round_, count, power), count, power) * (1 + 1e-9)
+    assert result <= latency_s(round_, cut, best_counts(round_, cut, power), power) * (1 + 1e-9)
+    for common in round_.profile.cuts:  # where it starts, and the first block from there
+        start = np.full(round_.num_clients, common)
+        assert result <= latency_s(round_, start, even_counts(round_), power) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_descent_finds_the_joint_optimum_for_vgg19(index: int) -> None:
+    """All allocations, with the exact cuts for each: what the two blocks could reach together."""
+    round_ = paper_round(3, 6, index)
+    power = powers(round_)
+    joint = min(latency_s(round_, best_cuts(round_, count, power), count, power) for count in allocations(3, 6))
+    assert latency_s(round_, *fastest_round(round_, power), power) == pytest.approx(joint, rel=1e-9)
+
+
+# ---------------------------------------------------------------------- the scheme
+@given(rounds(), st.integers(0, 5))
+def test_decision_is_valid_and_repeatable(round_: Round, seed: int) -> None:
+    problem = problem_of(round_)
+    decided = SCHEME.decide(problem, seed)
+    decision, again = decided.decision, SCHEME.decide(problem, seed).decision
+    assert decided.reference is decision
+    check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
+    assert np.shape(decision.cut) == (round_.num_clients,)
+    assert decision.scheduled.sum() == min(round_.num_clients, round_.radio.num_rbs)
+    np.testing.assert_array_equal(decision.cut, again.cut)
+    np.testing.assert_array_equal(decision.rb_count, again.rb_count)
+    np.testing.assert_array_equal(decision.tx_power_w, random_powers(problem, seed))
+
+
+def test_with_fewer_blocks_than_clients_everybody_gets_a_turn() -> None:
+    turns = np.zeros(6)
+    for index in range(30):
+        decision = SCHEME.decide(problem_of(paper_round(6, 4, index)), 1).decision
+        assert sorted(decision.rb_count) == [0, 0, 1, 1, 1, 1]
+        turns += decision.scheduled
+    assert turns.min() > 0
+
+
+def test_one_client_takes_the_blocks_and_one_block_goes_to_one_client() -> None:
+    alone = SCHEME.decide(problem_of(paper_round(1, 5, 0)), 1).decision
+    assert alone.rb_count.tolist() == [5]
+    single = SCHEME.decide(problem_of(paper_round(4, 1, 0)), 1).decision
+    assert sorted(single.rb_count) == [0, 0, 0, 1]
+
+
+@given(served_rounds(), st.data())
+def test_unreachable_clients_sit_out(round_: Round, data: st.DataObject) -> None:
+    reachable = np.array([data.draw(st.booleans()) for _ in range(round_.num_clients)])
+    round_ = replace(round_, channel_gain=np.where(reachable, round_.channel_gain, 0.0))
+    decision = SCHEME.decide(problem_of(round_), 1).decision
+    np.testing.assert_array_equal(decision.scheduled, reachable)
+    check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
+
+
+@pytest.mark.parametrize("gain", [1e-300, 1e-30])
+def test_a_client_that_is_hardly_heard_breaks_nothing(gain: float) -> None:
+    round_ = paper_round(3, 5, 0)
+    round_ = replace(round_, channel_gain=np.array([gain, *round_.channel_gain[1:]]))
+    decision = SCHEME.decide(problem_of(round_), 1).decision
+    check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
+    assert decision.scheduled.all()
+
+
+@given(rounds())
+def test_the_round_among_some_clients_costs_the_same(round_: Round) -> None:
+    """Clients that sit out are free, so the blocks may look at the others only."""
+    assume(round_.num_clients > 1)
+    some = np.arange(1, round_.num_clients)
+    count, power = np.ones(round_.num_clients), powers(round_)
+    count[0] = 0
+    cut = np.full(round_.num_clients, round_.profile.num_layers - 1)
+    whole = latency_s(round_, cut, count, power)
+    assert latency_s(among(round_, some), cut[some], count[some], power[some]) == pytest.approx(whole, rel=1e-12)
