@@ -1,7 +1,7 @@
 """The RB block as the paper solves it: problem (49) with CVXPY and the mixed-integer solver HiGHS.
 
-x[n, k] = 1 if client n gets k blocks. For fixed cut and power, every delay and energy of (49) is a number per (n, k), and
-the three maxima are epigraph variables, so it is a mixed-integer linear program.
+x[n, k] = 1 if client n gets k blocks. For fixed cut and power, every delay and energy of (49) is a number per (n, k),
+and the three maxima are epigraph variables, so it is a mixed-integer linear program.
 """
 
 import cvxpy as cp

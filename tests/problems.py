@@ -89,7 +89,9 @@ def plain_objective(problem: Problem, decision: Decision) -> float:
 def plain_violation(problem: Problem, decision: Decision) -> float:
     """Sum of normalised excesses over this round's budgets."""
     cost, rules = round_cost(problem.round, decision), problem.rules
-    delay_scale, energy_scale = (budget if budget > 0 else 1.0 for budget in (rules.delay_budget_s, rules.energy_budget_j))
+    delay_scale, energy_scale = (
+        budget if budget > 0 else 1.0 for budget in (rules.delay_budget_s, rules.energy_budget_j)
+    )
     over = max(float(cost.delay_s) - rules.delay_budget_s, 0.0) / delay_scale
     return over + float(np.maximum(cost.energy_j - rules.energy_budget_j, 0.0).sum()) / energy_scale
 

@@ -1,4 +1,4 @@
-"""Costs against a plain-Python oracle written from SYSTEM's section on link and costs, one client at a time."""
+"""Costs against a plain-Python oracle written from the definitions, one client at a time."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from worlds import rounds, rounds_with_decisions, with_previous_cut
 
 @dataclass
 class Oracle:
-    """SYSTEM section 3 in loops. `arrival[n]` is arrived (realised) or 1 − error rate (expected)."""
+    """The cost model in loops. `arrival[n]` is arrived (realised) or 1 − error rate (expected)."""
 
     round_: Round
     cuts: list[int]

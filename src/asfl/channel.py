@@ -41,7 +41,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True)
 class RayleighChannel:
-    """§VI-A: gain = path gain · Exp(1), drawn anew each round. Clients stay, or are placed anew each round."""
+    """§V-A: gain = path gain · Exp(1), drawn anew each round. Clients stay, or are placed anew each round."""
 
     scenario: "config.Scenario"
 

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Charging:
-    """How a scheme's round differs in cost from ASFL's (SYSTEM: per-round extra cost of each scheme)."""
+    """How a scheme's round differs in cost from ASFL's."""
 
     exchanges_client_model: bool = False
     """The client model comes down before and goes up after every round (SFL, ACC-SFL, SL) instead of moving only the
@@ -304,7 +304,7 @@ def _inverse_where(scheduled: NDArray[np.bool_], rate: Floats) -> Floats:
 
 
 def times(bits: Floats, per_bit: Floats) -> Floats:
-    """bits · per_bit, where no bits cost nothing even on a dead prices."""
+    """bits · per_bit, where no bits cost nothing even on a dead link."""
     if np.isfinite(per_bit).all():
         return bits * per_bit
     with np.errstate(invalid="ignore"):

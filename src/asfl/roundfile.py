@@ -1,6 +1,6 @@
 """The round file: one round's state and decision as JSON, so that other programs can ask what it costs.
 
-docs/round-file.md describes it; `json_schema()` is its schema.
+docs/round-file.md describes it; `json_schema()` is its schema. The same file asks for a decision.
 """
 
 import json
@@ -9,14 +9,16 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
+from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from asfl.config.explain import explain
 from asfl.config.fields import Section
-from asfl.config.tree import Compute, Radio
+from asfl.config.tree import Compute, DecisionRules, Radio
 from asfl.costs import RoundCost
 from asfl.decision import Decision, check_decision
 from asfl.errors import AsflError
+from asfl.optimize import Learning, Problem, Queues, Rules, Solution
 from asfl.profile import ModelProfile, load_profile
 from asfl.round import CostEquations, Round
 
@@ -67,6 +69,39 @@ class RoundDecision(Section):
     """Transmit power per client, in W."""
 
 
+class RoundBudgets(Section):
+    """What a round may cost on average."""
+
+    delay_s: Annotated[Number, Ge(0)] = 20
+    """γ, in s."""
+    energy_j: Annotated[Number, Ge(0)] = 0.5
+    """δ of each client, in J."""
+
+
+class RoundQueues(Section):
+    """Backlogs of the virtual queues; left out: empty."""
+
+    delay: Annotated[Number, Ge(0)] = 0
+    """Of the round's delay."""
+    energy: list[Annotated[Number, Ge(0)]] | None = None
+    """Of each client's energy."""
+    participation: list[Annotated[Number, Ge(0)]] | None = None
+    """Of each client's share of rounds."""
+
+
+class RoundLearning(Section):
+    """What the server knows of the models; left out: no spread, every update as large as the mean."""
+
+    layer_spread: list[Annotated[Number, Ge(0)]] | None = None
+    """(1/N) Σ_n ‖w̄_m − w_{n,m}‖² of each layer (M)."""
+    layer_norm2: list[Annotated[Number, Ge(0)]] | None = None
+    """‖w̄_m‖² of each layer (M); used by the printed objective only."""
+    update_norm2: list[Annotated[Number, Ge(0)]] | None = None
+    """Squared norm of each client's latest update (N)."""
+    update_scale: Annotated[Number, Gt(0)] = 1
+    """Running mean of the squared norms."""
+
+
 class RoundFile(Section):
     """One round: what is given, what was decided and, if known, whose packets arrived."""
 
@@ -90,8 +125,25 @@ class RoundFile(Section):
     """Overrides one switch of the reading."""
     rb_sharing: Literal["whole", "time"] = "whole"
     """Whether rb_count holds whole blocks or shares in time."""
+    budgets: RoundBudgets = Field(default_factory=RoundBudgets)
+    queues: RoundQueues = Field(default_factory=RoundQueues)
+    learning: RoundLearning = Field(default_factory=RoundLearning)
+    queue_rule: Literal["printed", "standard"] = DecisionRules.model_fields["queue_rule"].default
+    """Q ← max(μQ + (1−μ)g, 0), or Q ← max(Q + g, 0)."""
+    queue_memory: Annotated[Number, Ge(0), Le(1)] = 0.5
+    """μ of the printed queue rule."""
+    penalty_weight: Annotated[Number, Ge(0)] = 10
+    """V."""
+    min_participants: Annotated[int, Field(strict=True), Ge(0)] | None = None
+    """At least this many clients get a resource block; left out: min(N, K), or N with time sharing."""
+    participation_floor: Annotated[Number, Ge(0), Le(1)] | None = None
+    """Long-run share of rounds for each client, 0: off; left out: half of min(1, K/N)."""
+    form: Literal["drift", "per_round_budgets"] = DecisionRules.model_fields["form"].default
+    """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets."""
+    error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
+    """What multiplies the server-side norm in the printed objective."""
     decision: RoundDecision | None = None
-    """Needed by `asfl cost`."""
+    """Needed by `asfl cost`, ignored by `asfl decide`."""
     arrived: list[Annotated[int, Ge(0), Le(1)]] | None = None
     """Whose packet arrived, 1 or 0 per client. Given: realised cost; left out: expected cost."""
 
@@ -102,6 +154,9 @@ class RoundFile(Section):
             "clients.path_gain": list(self.clients.path_gain),
             "clients.channel_gain": list(self.clients.channel_gain),
             "arrived": self.arrived,
+            "queues.energy": self.queues.energy,
+            "queues.participation": self.queues.participation,
+            "learning.update_norm2": self.learning.update_norm2,
         }
         if self.decision is not None:
             lists |= {
@@ -145,6 +200,50 @@ class RoundFile(Section):
             rb_sharing=self.rb_sharing,
         )
         return decision
+
+    def to_problem(self) -> Problem:
+        """The decision problem of this round."""
+        round_ = self.to_round()
+        clients, layers, num_rbs = round_.num_clients, round_.profile.num_layers, self.radio.num_rbs
+        learning = self.learning
+        for name in ("layer_spread", "layer_norm2"):
+            values = getattr(learning, name)
+            if values is not None and len(values) != layers:
+                raise AsflError(f"learning.{name} has {len(values)} entries, but the model has {layers} layers")
+        can_be_served = clients if self.rb_sharing == "time" else min(clients, num_rbs)
+        least = can_be_served if self.min_participants is None else self.min_participants
+        if least > can_be_served:
+            raise AsflError(
+                f"min_participants = {least} is more than can be served: {clients} clients, {num_rbs} resource blocks"
+            )
+        floor = 0.5 * min(1.0, num_rbs / clients) if self.participation_floor is None else self.participation_floor
+        return Problem(
+            round=round_,
+            learning=Learning(
+                layer_spread=_filled(learning.layer_spread, layers, 0.0),
+                layer_norm2=_filled(learning.layer_norm2, layers, 0.0),
+                update_norm2=_filled(learning.update_norm2, clients, float(learning.update_scale)),
+                update_scale=float(learning.update_scale),
+            ),
+            queues=Queues(
+                delay=float(self.queues.delay),
+                energy=_filled(self.queues.energy, clients, 0.0),
+                participation=_filled(self.queues.participation, clients, 0.0),
+            ),
+            rules=Rules(
+                delay_budget_s=float(self.budgets.delay_s),
+                energy_budget_j=float(self.budgets.energy_j),
+                min_participants=least,
+                participation_floor=floor,
+                reading=self.equations,
+                error_weight=self.error_weight,
+                form=self.form,
+                queue_rule=self.queue_rule,
+                queue_memory=float(self.queue_memory),
+                penalty_weight=float(self.penalty_weight),
+                rb_sharing=self.rb_sharing,
+            ),
+        )
 
     def _profile(self) -> ModelProfile:
         if isinstance(self.profile, str):
@@ -196,6 +295,30 @@ def cost_as_json(cost: RoundCost, realised: bool) -> dict[str, Any]:
         **{name: _plain(getattr(cost, name)) for name in (*totals, *links)},
         "parts": {name: _plain(values) for name, values in parts.items()},
     }
+
+
+def solution_as_json(solution: Solution) -> dict[str, Any]:
+    """A solver's answer with plain numbers."""
+    decision = solution.decision
+    counts = decision.rb_count.tolist()
+    bound = solution.lower_bound
+    return {
+        "cut": int(decision.cut),
+        "rb_count": [int(count) if count == int(count) else count for count in counts],
+        "tx_power_w": decision.tx_power_w.tolist(),
+        "objective": solution.objective,
+        "feasible": solution.feasible,
+        "missed_budgets": solution.missed_budgets(),
+        "expected": cost_as_json(solution.expected, realised=False),
+        "iterations": solution.iterations,
+        "trace": [{"block": block, "objective": value} for block, value in solution.trace],
+        "lower_bound_on_grid": bound if np.isfinite(bound) else None,
+        "seconds": solution.seconds,
+    }
+
+
+def _filled(values: list[float] | None, length: int, default: float) -> NDArray[np.float64]:
+    return np.full(length, default) if values is None else np.array(values, float)
 
 
 def _plain(values: Any) -> Any:

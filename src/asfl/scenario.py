@@ -35,7 +35,7 @@ class Clients:
 
 
 def place_clients(scenario: "config.Scenario", round_index: int = 0) -> Clients:
-    """Draw positions (uniform in the disc, §VI-A) and processor speeds (uniform).
+    """Draw positions (uniform in the disc, §V-A) and processor speeds (uniform).
 
     With static placement every round sees the positions of round 0. A larger `clients` keeps the first ones where
     they are.
@@ -55,5 +55,5 @@ def place_clients(scenario: "config.Scenario", round_index: int = 0) -> Clients:
 
 
 def path_gain(distance_m: NDArray[np.float64], channel: "config.Channel") -> NDArray[np.float64]:
-    """θ of §VI-A as a linear gain: 10^((−30 − 40 log₁₀ d)/10) with the default intercept and exponent."""
+    """θ of §V-A as a linear gain: 10^((−30 − 40 log₁₀ d)/10) with the default intercept and exponent."""
     return from_db(channel.path_gain_at_1m_db) * distance_m**-channel.path_loss_exponent

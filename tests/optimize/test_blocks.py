@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import every_count, plain_block_value, plain_objective, random_problem
 
 from asfl.decision import Decision
 from asfl.optimize.allocate import _by_programming, all_allocations, allocate, fit_by_price, number_of_allocations
@@ -17,6 +16,7 @@ from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
 from asfl.optimize.sharing import best_shares
 from asfl.optimize.terms import CutTerms
+from problems import every_count, plain_block_value, plain_objective, random_problem
 
 seeds = st.integers(0, 10**6)
 forms = st.sampled_from(["drift", "per_round_budgets"])
@@ -87,7 +87,9 @@ def _rbs_by_cvxpy(problem: Problem, cut: int, power: np.ndarray) -> float | None
 @given(seeds, forms, readings)
 @settings(max_examples=12)
 def test_power_block_is_a_fine_grid(seed: int, form: str, reading: str) -> None:
-    problem = random_problem(seed, clients=2, num_rbs=3, form=form, reading=reading, error_weight="s", min_participants=1)
+    problem = random_problem(
+        seed, clients=2, num_rbs=3, form=form, reading=reading, error_weight="s", min_participants=1
+    )
     terms, counts = _terms(problem), np.array([2.0, 1.0])
     index = seed % len(terms.cuts)
     cut = int(terms.cuts[index])
@@ -189,6 +191,6 @@ def test_weights_of_the_printed_objective_differ() -> None:
     counts, low, high = np.array([1.0, 1.0, 1.0]), np.full(3, 0.01), np.full(3, 1.5)
     only_objective = replace(base.rules, queue_rule="printed", queue_memory=1.0)
     for weight, prefers_errors in (("(1-s)^2", True), ("s^2", False), ("s", False)):
-        problem = replace(base, rules=replace(only_objective, error_weight=weight))
+        problem = replace(base, rules=replace(only_objective, error_weight=weight))  # type: ignore[arg-type]
         silent, loud = (plain_objective(problem, Decision(1, counts, power)) for power in (low, high))
         assert (silent < loud) is prefers_errors

@@ -18,16 +18,15 @@ from asfl.optimize import Learning, Problem, Queues, Rules
 from asfl.round import Round
 from asfl.schemes.acc_sfl import (
     AccSflScheme,
-    among,
     best_counts,
     best_cuts,
     choices_for_two_maxima,
     counts_for_two_maxima,
-    even_counts,
     fastest_round,
 )
 from asfl.schemes.base import random_powers
 from asfl.schemes.epsl import straggler_first
+from asfl.schemes.latency import among, even_counts
 from asfl.world import World
 from worlds import rounds
 

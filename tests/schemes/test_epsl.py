@@ -17,7 +17,6 @@ from asfl.decision import Decision, check_decision
 from asfl.errors import AsflError
 from asfl.optimize import Learning, Problem, Queues, Rules
 from asfl.round import Round
-from asfl.schemes.acc_sfl import even_counts
 from asfl.schemes.epsl import (
     EpslScheme,
     best_cut,
@@ -27,6 +26,7 @@ from asfl.schemes.epsl import (
     greedy_counts,
     power_to_send,
 )
+from asfl.schemes.latency import even_counts
 from asfl.world import World
 from worlds import rounds
 
@@ -107,12 +107,12 @@ def test_capped_powers_equal_scipy(index: int, cap_share: float) -> None:
     in_time = optimize.NonlinearConstraint(lambda x: x[3] - finished_s(x[:3] * top_w) / scale, 0, np.inf)
     within_cap = optimize.LinearConstraint(np.array([[1.0, 1.0, 1.0, 0.0]]), -np.inf, cap_w / top_w)
     solved = optimize.minimize(
-        lambda x: float(x[3]),
-        np.array([*(equal / top_w), 1.0]),
+        lambda x, *_, **__: float(x[3]),  # the last variable is T
+        [*(equal / top_w).tolist(), 1.0],
         bounds=[(1e-6, 1.0)] * 3 + [(0.0, 2.0)],
         constraints=(in_time, within_cap),
         method="SLSQP",
-        options={"ftol": 1e-12, "maxiter": 500},
+        tol=1e-12,
     )
     assert solved.success, solved.message
     assert finished_s(found).max() / scale == pytest.approx(solved.x[3], rel=1e-6)

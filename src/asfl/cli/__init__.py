@@ -5,7 +5,7 @@ import sys
 import typer
 
 from asfl._version import __version__
-from asfl.cli import config, cost, profile, scenario
+from asfl.cli import config, cost, decide, profile, scenario
 from asfl.errors import AsflError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.add_typer(config.app, name="config")
 app.command("scenario")(scenario.scenario)
 app.command("profile")(profile.profile)
 app.command("cost")(cost.cost)
+app.command("decide")(decide.decide)
 
 
 def _print_version(wanted: bool) -> None:

@@ -28,7 +28,8 @@ def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping
     kind, message, value = details["type"], details["msg"], short(details.get("input"))
     if kind == "value_error":  # our own validators name the fields themselves
         return (f"{path}." if path else "") + message.removeprefix("Value error, ")
-    source = next((source for key, source in sources.items() if key == path or key.startswith(f"{path}.")), None)
+    exact = sources.get(path)
+    source = exact or next((source for key, source in sources.items() if key.startswith(f"{path}.")), None)
     where = f" (set in {source})" if source else ""
     if kind == "extra_forbidden":
         return f"unknown key '{path}': {_nearest_key(path, section, model)}{where}"

@@ -35,7 +35,7 @@ class Channel(Section):
     kind: Literal["rayleigh", "trace"] = "rayleigh"
     """Rayleigh fading over path loss, or a measured trace."""
     path_gain_at_1m_db: Decibel = -30.0
-    """Path gain at a distance of 1 m (§VI-A: θ = −30 − 40 log₁₀ d)."""
+    """Path gain at a distance of 1 m (§V-A: θ = −30 − 40 log₁₀ d)."""
     path_loss_exponent: Positive = 4.0
     """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
     trace_file: str = ""

@@ -1,6 +1,6 @@
 """The decision of a round: channel state in; cut, resource blocks and power out.
 
-    problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick) -> Solution
+problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick) -> Solution
 """
 
 from asfl.optimize.bcd import ooe_bcd

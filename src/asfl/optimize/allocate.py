@@ -118,9 +118,7 @@ def all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Counts:
     return table
 
 
-def fit_by_price(
-    priced: Floats, shares: Floats, num_rbs: float, need: int
-) -> tuple[Counts, float]:
+def fit_by_price(priced: Floats, shares: Floats, num_rbs: float, need: int) -> tuple[Counts, float]:
     """Candidates whose shares fit into `num_rbs`, by bisection on the price of a block; and the best dual bound."""
     clients = np.arange(priced.shape[1])
     must_serve = need >= priced.shape[1] or bool((~np.isfinite(priced[0])).all())

@@ -83,9 +83,7 @@ def best_on_grid(
 class _Descent:
     """Where the descent stands, and its steps."""
 
-    def __init__(
-        self, problem: Problem, terms: CutTerms, rb_count: Floats | None, tx_power_w: Floats | None
-    ) -> None:
+    def __init__(self, problem: Problem, terms: CutTerms, rb_count: Floats | None, tx_power_w: Floats | None) -> None:
         self.problem, self.terms = problem, terms
         self.fixed_rbs, self.fixed_power = rb_count is not None, tx_power_w is not None
         self.cut_index = 0
@@ -136,7 +134,8 @@ class _Descent:
         self._note("power")
 
     def decision(self) -> Decision:
-        return Decision(int(self.terms.cuts[self.cut_index]), self.rb_count, self.power)
+        heard = np.where(self.rb_count > 0, self.power, 0.0)  # whoever sits out is silent
+        return Decision(int(self.terms.cuts[self.cut_index]), self.rb_count, heard)
 
     def _note(self, block: str, objective: float | None = None) -> None:
         if objective is None:

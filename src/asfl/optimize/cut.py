@@ -28,9 +28,7 @@ def objective_of_cuts(problem: Problem, terms: CutTerms, rb_count: Floats, tx_po
         + terms.server_s * arrival.sum()
         + times(arrival, terms.after_server_s).max(axis=1)
     )
-    energy = (
-        terms.forward_j * served + terms.backward_j * arrival + times(up + upload, times(tx_power_w, s_per_bit))
-    )
+    energy = terms.forward_j * served + terms.backward_j * arrival + times(up + upload, times(tx_power_w, s_per_bit))
     participation = np.where(served, problem.serving_cost, problem.sitting_out_cost).sum()
     return np.asarray(
         problem.delay_drift.value(delay)

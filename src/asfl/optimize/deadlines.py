@@ -142,7 +142,7 @@ class _Search:
         return cases
 
     def split(self, bound: float, box: _Box) -> _Case | None:
-        """Halve the box where its deadline is least known; the lower half has to be solved, the upper is pushed back."""
+        """Halve a box where its deadline is least known; the lower half has to be solved, the upper is pushed back."""
         case = box.case
         gaps = [wait - low for wait, low in zip(box.waits, case.low, strict=True)]
         stage = gaps.index(max(gaps))

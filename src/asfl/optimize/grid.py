@@ -1,4 +1,4 @@
-"""All candidates of a round: for every cut and client, to sit out or to have k resource blocks at one of some powers."""
+"""All candidates of a round: for every cut and client, to sit out, or k resource blocks at one of some powers."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,7 +69,7 @@ class Grid:
 
 
 def tables_with_sitting_out(problem: Problem, terms: CutTerms, links: Links) -> Floats:
-    """[C, 5, 1 + O, N] from links [O, N]: stage times, arrival, cost; row 0 sits out, nobody without gain can be served."""
+    """[C, 5, 1 + O, N] from links [O, N]: stage times, arrival, cost; row 0 sits out, no gain is out."""
     served = Candidates.of(problem, terms, links)
     cuts, options, clients = served.cost.shape
     tables = np.zeros((cuts, 5, 1 + options, clients))

@@ -41,7 +41,8 @@ def solve_jointly(problem: Problem) -> Solution:
         index, count, power, lower_bound = found
         power = refine_powers(problem, terms, index, count, power, zooms=ZOOMS)
         objective = float(objective_of_cuts(problem, terms, count, power)[index])
-        refined = Solution(problem, Decision(int(terms.cuts[index]), count, power), objective, 1, (), 0.0)
+        heard = np.where(count > 0, power, 0.0)
+        refined = Solution(problem, Decision(int(terms.cuts[index]), count, heard), objective, 1, (), 0.0)
         trace.append(("joint", objective))
         best = min(best, refined, key=lambda solution: solution.rank)
     return Solution(

@@ -1,8 +1,8 @@
 """Power block: the best powers for a given cut and given counts (paper's problems (50) and (58), Theorem 4).
 
 More power means fewer errors, a faster uplink and more energy, so within hard budgets the best power is the largest
-one that the energy budget allows: a root of E_n(p) = δ (`power_for_energy`), unless the server's growing load breaks the
-deadline. In the drift form the trade-off is a one-dimensional function per client, coupled by the stage deadlines.
+one that the energy budget allows: a root of E_n(p) = δ (`power_for_energy`), unless the server's growing load breaks
+the deadline. In the drift form the trade-off is a one-dimensional function per client, coupled by the stage deadlines.
 Both are solved by the deadline search over a grid of powers that contains those roots, and then refined.
 
 What was wrong in print: (55) and (56) replace the logarithm by two Taylor terms, which caps the SNR at 2; (53) and (57)
@@ -72,7 +72,13 @@ def refine_powers(
 
 
 def _best_on_grid(
-    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, grid: Floats, served: NDArray[np.int64], tolerance: float
+    problem: Problem,
+    terms: CutTerms,
+    cut_index: int,
+    rb_count: Floats,
+    grid: Floats,
+    served: NDArray[np.int64],
+    tolerance: float,
 ) -> Floats:
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
@@ -97,12 +103,10 @@ def _each_its_best(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
 def energy_roots(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats) -> Floats:
     """[N] the power at which each client's energy penalty begins to rise, within the powers that are tried."""
     root = power_for_energy(problem, terms, cut_index, rb_count, problem.energy_penalty.kink())
-    return np.maximum(root, LOWEST_SHARE * problem.round.radio.max_tx_power_w)
+    return np.asarray(np.maximum(root, LOWEST_SHARE * problem.round.radio.max_tx_power_w))
 
 
-def power_for_energy(
-    problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, energy_j: Floats
-) -> Floats:
+def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, energy_j: Floats) -> Floats:
     """[N] the largest power with E_n(p) ≤ energy_j: transmission in closed form, the backward pass by bisection.
 
     Transmission alone: p · bits / (k B' log₂(1 + p g')) = e has the root p g' = −y W₋₁(−e^{−1/y} / y) − 1 with
@@ -133,7 +137,7 @@ def _transmission_root(problem: Problem, count: Floats, bits: float, energy_j: F
     sharing = count if round_.equations.uplink_power == "shared" else np.ones_like(count)
     snr_per_watt = round_.channel_gain / (sharing * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz)
     if bits == 0:
-        return np.where(energy_j >= 0, radio.max_tx_power_w, 0.0)
+        return np.asarray(np.where(energy_j >= 0, radio.max_tx_power_w, 0.0))
     ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))
     solvable = ratio > 1
     y = np.where(solvable, np.minimum(ratio, 600.0), 2.0)  # beyond 600 the root is far above any power

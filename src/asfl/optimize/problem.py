@@ -87,10 +87,10 @@ class Problem:
         """
         rate = packet_error_rate
         if self.rules.reading == "corrected":
-            return np.broadcast_to(self._loss_weight * rate, (len(cuts), *rate.shape))
+            return np.asarray(np.broadcast_to(self._loss_weight * rate, (len(cuts), *rate.shape)))
         weighted = {"(1-s)^2": (1 - rate) * (1 - rate), "s^2": rate * rate, "s": rate}[self.rules.error_weight]
         weight = self.rules.penalty_weight / self.round.num_clients * self.server_norm2_of_cut[cuts]
-        return np.multiply.outer(weight, weighted)
+        return np.asarray(np.multiply.outer(weight, weighted))
 
     @cached_property
     def _loss_weight(self) -> Floats:

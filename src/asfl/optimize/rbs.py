@@ -46,4 +46,4 @@ def _best_of_all(problem: Problem, grid: Grid, allocations: NDArray[np.int64]) -
     chosen = table.reshape(5, -1)[:, allocations * clients + np.arange(clients)]  # [5, L, N]
     delay = chosen[:3].max(axis=2).sum(axis=0) + grid.terms.server_s[0] * chosen[3].sum(axis=1)
     value = problem.delay_penalty.value(delay) + chosen[4].sum(axis=1)
-    return allocations[int(np.argmin(value))].astype(float)
+    return np.asarray(allocations[int(np.argmin(value))], dtype=float)

@@ -1,4 +1,4 @@
-"""The costs of a round taken apart by what a decision changes, so that solvers evaluate thousands of candidates at once.
+"""The costs of a round taken apart by what a decision changes, so that solvers see thousands of candidates at once.
 
 `asfl.costs` is the plain version and the oracle: `test_optimize` checks that both give the same numbers.
 """

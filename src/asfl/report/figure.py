@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from asfl.errors import AsflError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
@@ -72,3 +73,11 @@ def save_figure(figure: "Figure", path: Path) -> None:
         Path(temporary).replace(path)
     except OSError as error:
         raise AsflError(f"can't write {path}: {error.strerror or error}") from None
+
+
+def whole_numbers(axes: "Axes") -> None:
+    """Mark only whole numbers on the x axis: cuts, clients, rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="x", visible=False)

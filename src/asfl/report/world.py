@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from asfl.budgets import Budgets
 from asfl.costs import RoundCost, cost_of_all_cuts
-from asfl.report.figure import BAD, BUDGET, GOOD, MEDIAN, drawing
+from asfl.report.figure import BAD, BUDGET, GOOD, MEDIAN, drawing, whole_numbers
 from asfl.units import format_si, to_db
 from asfl.world import World
 
@@ -140,7 +140,7 @@ def _draw_parts(axes: "Axes", view: WorldView) -> None:
         xlim=(0.4, cuts[-1] + 0.6),
         ylim=(0, 1.4 * bottom.max()),
     )
-    _whole_cuts(axes)
+    whole_numbers(axes)
     axes.legend(loc="upper right", title="cut early: much to send\ncut late: much to compute on the device")
 
 
@@ -156,7 +156,7 @@ def _draw_per_cut(axes: "Axes", view: WorldView, values: Floats, budget: float, 
     _plain_numbers(axes)
     axes.set_title(f"What a cut costs: {what} per round (circle: cheapest cut)")
     axes.set(xlabel=_CUT_LABEL, ylabel=f"{what} ({unit})", xlim=(0.4, cuts[-1] + 0.6))
-    _whole_cuts(axes)
+    whole_numbers(axes)
     axes.legend(loc="best")
 
 
@@ -170,10 +170,3 @@ def _plain_numbers(axes: "Axes") -> None:
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter("")
-
-
-def _whole_cuts(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(axis="x", visible=False)

@@ -16,7 +16,7 @@ blocks than clients; its powers are given, here they are drawn at random; and th
 cut under an even split of the blocks.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,10 @@ from asfl.decision import Decision
 from asfl.optimize import Problem
 from asfl.round import Round
 from asfl.schemes.base import Decided, itself, random_clients, random_powers
+from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, among, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-MAX_PASSES = 20
-LEAST_GAIN = 1e-12
-"""The descent ends when a pass shortens the round by less than this share."""
 
 
 @dataclass(frozen=True)
@@ -169,27 +166,3 @@ def _least_by_deadline(deadline_of: Floats, value: Floats) -> Floats:
     least = np.full((clients * rows, clients), np.inf)
     least[np.arange(clients * rows), order // rows] = value.ravel()[order]
     return np.minimum.accumulate(least)
-
-
-# ---------------------------------------------------------------------- the clients that take part
-def among(round_: Round, clients: Ints) -> Round:
-    """The round as if there were only these clients."""
-    return replace(
-        round_,
-        path_gain=round_.path_gain[clients],
-        channel_gain=round_.channel_gain[clients],
-        cpu_hz=round_.cpu_hz[clients],
-    )
-
-
-def even_counts(round_: Round) -> Floats:
-    """Every block handed out, as evenly as whole blocks allow; needs at least one block per client."""
-    each, left = divmod(round_.radio.num_rbs, round_.num_clients)
-    return np.where(np.arange(round_.num_clients) < left, each + 1.0, float(each))
-
-
-def relative_uplink_s(round_: Round, tx_power_w: Floats) -> Floats:
-    """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves everybody else one."""
-    most = round_.radio.num_rbs - round_.num_clients + 1
-    rate = round_.uplink_rate_bps(np.arange(1.0, most + 1)[:, None], tx_power_w)
-    return np.asarray(np.divide(rate[0], rate, out=np.ones_like(rate), where=rate > 0))

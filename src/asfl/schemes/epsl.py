@@ -24,8 +24,8 @@ from asfl.decision import Decision
 from asfl.errors import AsflError
 from asfl.optimize import Problem
 from asfl.round import Round
-from asfl.schemes.acc_sfl import LEAST_GAIN, MAX_PASSES, among, even_counts, relative_uplink_s
 from asfl.schemes.base import Decided, itself, random_clients
+from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, among, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
 

@@ -1,0 +1,186 @@
+"""Radio only: channel -> decide -> account, round after round, with a stand-in for the learning state."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.budgets import Budgets, resolve_budgets
+from asfl.config import Config
+from asfl.costs import round_cost
+from asfl.decision import Decision
+from asfl.optimize import Problem, Queues, Rules, next_queues
+from asfl.round import Round
+from asfl.scenario import random_stream
+from asfl.schemes import Scheme, scheme_named
+from asfl.stand_in import StandIn
+from asfl.world import World
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedRound:
+    """What one round left behind."""
+
+    cut: float
+    """Mean over the clients that took part, for schemes with one cut per client."""
+    delay_s: float
+    resplit_delay_s: float
+    energy_j: Floats
+    """[N]"""
+    scheduled: NDArray[np.bool_]
+    arrived: NDArray[np.bool_]
+    packet_error_rate: float
+    """Expected, mean over the clients that took part; 1 if nobody did."""
+    queues: Queues
+    """After the round."""
+
+
+def rules_of(config: Config, budgets: Budgets) -> Rules:
+    """The decision rules of a configuration, with every "auto" turned into a number."""
+    rules, clients, num_rbs = config.decision, config.scenario.clients, config.radio.num_rbs
+    can_be_served = clients if rules.rb_sharing == "time" else min(clients, num_rbs)
+    floor = 0.5 * min(1.0, num_rbs / clients)
+    return Rules(
+        delay_budget_s=budgets.delay_s,
+        energy_budget_j=budgets.energy_j,
+        min_participants=can_be_served if rules.min_participants == "auto" else rules.min_participants,
+        participation_floor=floor if rules.participation_floor == "auto" else rules.participation_floor,
+        reading=rules.equations,
+        error_weight=rules.error_weight,
+        form=rules.form,
+        queue_rule=rules.queue_rule,
+        queue_memory=rules.queue_memory,
+        penalty_weight=rules.penalty_weight,
+        rb_sharing=rules.rb_sharing,
+        tolerance=rules.tolerance,
+        max_iterations=rules.max_iterations,
+    )
+
+
+def draw_arrivals(round_: Round, decision: Decision, seed: int) -> NDArray[np.bool_]:
+    """[N] whose packet arrives. One uniform number per client and round, the same for every scheme."""
+    luck = random_stream(seed, "arrivals", round_.index).random(round_.num_clients)
+    lost = round_.packet_error_rate(decision.rb_count, decision.tx_power_w)
+    return np.asarray(decision.scheduled & (luck >= lost))
+
+
+def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterator[PlayedRound]:
+    """Play rounds of one scheme in a world."""
+    config, seed = world.config, world.config.scenario.seed
+    rules = rules_of(config, budgets)
+    queues = Queues.empty(config.scenario.clients)
+    learning = StandIn.fresh(world.profile, config.scenario.clients)
+    previous_cut: int | None = None
+    for index in range(rounds):
+        # 1. Channel.
+        round_ = world.begin_round(index, previous_cut)
+        # 2. Decide.
+        problem = Problem(round_, learning.learning(), queues, rules)
+        decided = scheme.decide(problem, seed)
+        # 3. Who arrives, and what it costs.
+        decision, reference = decided.decision, decided.reference
+        arrived = draw_arrivals(round_, decision, seed)
+        charged = None if config.decision.charge == "expected" else arrived
+        cost = round_cost(round_, decision, charged, scheme.charging)
+        # 4. Queues and learning follow the decision that answers for the budgets.
+        reference_arrived, reference_cost = arrived, cost
+        if reference is not decision or scheme.charging.full_local_model:
+            reference_arrived = draw_arrivals(round_, reference, seed)
+            paid = None if config.decision.charge == "expected" else reference_arrived
+            reference_cost = round_cost(round_, reference, paid)
+        delay_excess, energy_excess = problem.excess(float(reference_cost.delay_s), reference_cost.energy_j)
+        queues = next_queues(
+            queues,
+            delay_excess,
+            energy_excess,
+            reference.scheduled,
+            rule=rules.queue_rule,
+            memory=rules.queue_memory,
+            participation_floor=rules.participation_floor,
+        )
+        if np.ndim(reference.cut) == 0:
+            previous_cut = int(reference.cut)
+            learning = learning.after(previous_cut, reference_arrived)
+        scheduled = decision.scheduled
+        cuts = np.broadcast_to(decision.cut, scheduled.shape)
+        yield PlayedRound(
+            cut=float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean()),
+            delay_s=float(cost.delay_s),
+            resplit_delay_s=float(cost.resplit_delay_s),
+            energy_j=cost.energy_j,
+            scheduled=scheduled,
+            arrived=arrived,
+            packet_error_rate=float(cost.packet_error_rate[scheduled].mean()) if scheduled.any() else 1.0,
+            queues=queues,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Playthrough:
+    """All rounds of one scheme with one seed."""
+
+    scheme: str
+    seed: int
+    budgets: Budgets
+    rounds: tuple[PlayedRound, ...]
+
+    def summary(self) -> dict[str, float]:
+        """Means over rounds; violations are how far the averages are over budget, as a share of it."""
+        delay = np.array([played.delay_s for played in self.rounds])
+        energy = np.array([played.energy_j for played in self.rounds])
+        cuts = np.array([played.cut for played in self.rounds])
+        served = np.array([played.scheduled for played in self.rounds])
+        arrived = np.array([played.arrived for played in self.rounds])
+        resplit = sum(played.resplit_delay_s for played in self.rounds)
+        energy_over = energy.mean(axis=0) / self.budgets.energy_j - 1
+        return {
+            "delay_s": float(delay.mean()),
+            "energy_j": float(energy.sum(axis=1).mean()),
+            "packet_error_rate": float(np.mean([played.packet_error_rate for played in self.rounds])),
+            "updates_per_round": float(arrived.sum(axis=1).mean()),
+            "least_served_share": float(served.mean(axis=0).min()),
+            "cut": float(cuts.mean()),
+            "cut_switches": float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 else 0.0,
+            "resplit_share": float(resplit / max(delay.sum(), 1e-300)),
+            "delay_queue": float(np.mean([played.queues.delay for played in self.rounds])),
+            "energy_queue": float(np.mean([played.queues.energy.mean() for played in self.rounds])),
+            "delay_violation": max(float(delay.mean() / self.budgets.delay_s - 1), 0.0),
+            "energy_violation": max(float(energy_over.max()), 0.0),
+        }
+
+
+def play_all(
+    config: Config,
+    schemes: Sequence[str],
+    seeds: Sequence[int],
+    rounds: int,
+    *,
+    workers: int = 1,
+    progress: Callable[[Playthrough], None] = lambda _: None,
+) -> list[Playthrough]:
+    """Every scheme with every seed, in the order asked for; `workers` processes share the jobs."""
+    for name in schemes:
+        scheme_named(name)
+    jobs = [(config, name, seed, rounds) for seed in seeds for name in schemes]
+    results: list[Playthrough] = []
+    if workers == 1:
+        for job in jobs:
+            results.append(_play_job(*job))
+            progress(results[-1])
+        return results
+    with ProcessPoolExecutor(workers) as pool:
+        for played in pool.map(_play_job, *zip(*jobs, strict=True)):
+            results.append(played)
+            progress(played)
+    return results
+
+
+def _play_job(config: Config, scheme: str, seed: int, rounds: int) -> Playthrough:
+    seeded = config.model_copy(update={"scenario": config.scenario.model_copy(update={"seed": seed})})
+    world = World.of(seeded)
+    budgets = resolve_budgets(world)
+    return Playthrough(scheme, seed, budgets, tuple(play(world, scheme_named(scheme), rounds, budgets)))
