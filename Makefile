@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OUT    ?= out
 
-.PHONY: help env demo test lint bench docs profiles clean
+.PHONY: help env demo test lint bench study docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -23,6 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## the main job on the embedded default scenario
 	@$(BIN)/asfl scenario demo --plot $(OUT)/demo-world.png
+	@$(BIN)/asfl decide --rounds 40 --preset demo --plot $(OUT)/demo-decisions.png
 
 test: $(STAMP)  ## the fast tests (what CI runs)
 	@$(BIN)/python -m pytest -n 2
@@ -33,8 +34,11 @@ lint: $(STAMP)  ## ruff and mypy
 bench: $(STAMP)  ## timings, as ratios within one run
 	@$(BIN)/python -m benchmarks
 
+study: $(STAMP)  ## the long studies behind the documentation, into $(OUT)
+	@$(BIN)/python -m studies $(OUT)
+
 docs: $(STAMP)  ## build the documentation into site/
-	@$(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
 
 profiles: $(STAMP)  ## measure the layer profiles that ship with the package again
 	@$(BIN)/python tools/write_profiles.py

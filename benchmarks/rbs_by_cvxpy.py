@@ -8,9 +8,9 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.grid import Grid
+from asfl.optimize.grid import tables_with_sitting_out
 from asfl.optimize.problem import Problem
-from asfl.optimize.terms import CutTerms
+from asfl.optimize.terms import CutTerms, Links
 
 Floats = NDArray[np.float64]
 
@@ -18,7 +18,8 @@ Floats = NDArray[np.float64]
 def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     """Least V · objective (+ participation) within this round's budgets; None if no allocation keeps them."""
     terms = CutTerms.of(problem.round, np.array([cut]))
-    table = Grid(problem, terms, tx_power_w[None]).tables[0]  # [5, 1 + K, N]
+    counts = np.arange(1.0, problem.round.radio.num_rbs + 1)[:, None]
+    table = tables_with_sitting_out(problem, terms, Links.of(problem.round, counts, tx_power_w))[0]  # [5, 1 + K, N]
     stage_s, arrival = table[:3], table[3]
     rules, num_rbs = problem.rules, problem.round.radio.num_rbs
     over_energy = problem.energy_penalty.value(_energy(problem, terms, tx_power_w, table.shape[1]))
@@ -43,8 +44,6 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
 
 def _energy(problem: Problem, terms: CutTerms, tx_power_w: Floats, rows: int) -> Floats:
     """[rows, N] expected energy of k blocks, k = 0 … rows − 1."""
-    from asfl.optimize.terms import Links
-
     links = Links.of(problem.round, np.arange(1.0, rows)[:, None], tx_power_w)
     bits = float(terms.resplit_up_bits[0] + terms.upload_bits[0])
     served = (

@@ -65,14 +65,15 @@ def _error_exponent(rb_count: ArrayLike, tx_power_w: ArrayLike, gain: ArrayLike,
     count = np.asarray(rb_count, float)
     noise = radio.waterfall_threshold * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz
     received_w = np.asarray(tx_power_w, float) * np.asarray(gain, float)
-    heard = (count > 0) & (received_w > 0)
-    with np.errstate(over="ignore"):  # a received power of 1e-320 W is silence
-        return np.where(heard, noise * count / np.where(heard, received_w, 1.0), np.inf)
+    heard = (count > 0) & (received_w > 1e-290)  # less is silence, and would overflow
+    if heard.all():
+        return np.asarray(noise * count / received_w)
+    return np.where(heard, noise * count / np.where(heard, received_w, 1.0), np.inf)
 
 
 _SERIES = [
     float((special.digamma(j + 1) + special.digamma(j + 2)) / (special.gamma(j + 1) * special.gamma(j + 2)))
-    for j in range(6)
+    for j in range(4)
 ]
 
 
@@ -82,12 +83,22 @@ def _one_minus_z_k1(z: Floats) -> Floats:
     From the series of K₁ (Abramowitz & Stegun 9.6.11) with x = z²/4:
     1 − z K₁(z) = −z ln(z/2) I₁(z) + x Σ_j [ψ(j+1) + ψ(j+2)] x^j / (j! (j+1)!).
     """
-    is_small = z < 0.5
-    small = np.where(is_small, z, 0.0)
-    x = small * small / 4
-    series = np.polynomial.polynomial.polyval(x, _SERIES)
-    near_zero = x * series - special.xlogy(small * special.i1(small), small / 2)
-    large = np.where(is_small, 1.0, z)
-    silent = np.isinf(large)
-    elsewhere = np.where(silent, 1.0, 1.0 - np.where(silent, 1.0, large) * special.k1(large))
-    return np.where(is_small, near_zero, elsewhere)
+    is_small = z < 0.02  # above, 1 − z K₁(z) still has 12 good digits
+    if is_small.all():
+        return _near_zero(z)
+    if not is_small.any():
+        return _away_from_zero(z)
+    return np.where(is_small, _near_zero(np.where(is_small, z, 0.0)), _away_from_zero(np.where(is_small, 1.0, z)))
+
+
+def _near_zero(z: Floats) -> Floats:
+    x = z * z / 4
+    series = np.full_like(x, _SERIES[-1])
+    for coefficient in reversed(_SERIES[:-1]):
+        series = series * x + coefficient
+    return np.asarray(x * series - special.xlogy(z * special.i1(z), z / 2))
+
+
+def _away_from_zero(z: Floats) -> Floats:
+    silent = z > 700.0  # K₁ is 0 there, and ∞ · 0 is no number
+    return np.asarray(1.0 - np.where(silent, 0.0, z) * special.k1(z))

@@ -35,6 +35,8 @@ class PlayedRound:
     arrived: NDArray[np.bool_]
     packet_error_rate: float
     """Expected, mean over the clients that took part; 1 if nobody did."""
+    spread: float
+    """How many updates the client sides have drifted apart at the start of stage 2 (of the reference)."""
     queues: Queues
     """After the round."""
 
@@ -102,6 +104,7 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             memory=rules.queue_memory,
             participation_floor=rules.participation_floor,
         )
+        spread = float(learning.layer_spread[: int(np.min(reference.cut))].sum())
         if np.ndim(reference.cut) == 0:
             previous_cut = int(reference.cut)
             learning = learning.after(previous_cut, reference_arrived)
@@ -115,6 +118,7 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             scheduled=scheduled,
             arrived=arrived,
             packet_error_rate=float(cost.packet_error_rate[scheduled].mean()) if scheduled.any() else 1.0,
+            spread=spread,
             queues=queues,
         )
 
@@ -143,6 +147,7 @@ class Playthrough:
             "packet_error_rate": float(np.mean([played.packet_error_rate for played in self.rounds])),
             "updates_per_round": float(arrived.sum(axis=1).mean()),
             "least_served_share": float(served.mean(axis=0).min()),
+            "spread": float(np.mean([played.spread for played in self.rounds])),
             "cut": float(cuts.mean()),
             "cut_switches": float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 else 0.0,
             "resplit_share": float(resplit / max(delay.sum(), 1e-300)),

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asfl.decision import Decision
-from asfl.optimize.allocate import _by_programming, all_allocations, allocate, fit_by_price, number_of_allocations
+from asfl.optimize.allocate import (
+    _by_programming,
+    _by_programming_together,
+    all_allocations,
+    allocate,
+    fit_by_price,
+    number_of_allocations,
+)
 from asfl.optimize.cut import objective_of_cuts
 from asfl.optimize.power import best_powers, power_for_energy
 from asfl.optimize.problem import Problem
@@ -140,6 +147,9 @@ def test_allocations_are_brute_force(seed: int, clients: int, num_rbs: int, need
         expected = min(cost[case][counts, rows].sum() for counts in every)
         programmed = _by_programming(cost[case], num_rbs, need)
         assert cost[case][programmed, rows].sum() == pytest.approx(expected)
+        if need in (0, clients) and np.isfinite(expected):
+            (together,) = _by_programming_together(cost[case : case + 1], num_rbs, serve_all=need > 0)
+            assert cost[case][together, rows].sum() == pytest.approx(expected)
         assert programmed.sum() <= num_rbs
         assert (programmed > 0).sum() >= need
         blocks = np.broadcast_to(np.arange(most + 1.0)[:, None], cost[case].shape)

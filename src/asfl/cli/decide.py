@@ -138,6 +138,7 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "packet_error_rate": ("error rate", "%"),
     "updates_per_round": ("arrived", ""),
     "least_served_share": ("least served", "%"),
+    "spread": ("spread", ""),
     "cut": ("cut", ""),
     "cut_switches": ("cut moves", "%"),
     "resplit_share": ("re-split", "%"),

@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import comb
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -28,16 +29,20 @@ def allocate(cost: Floats, num_rbs: int, min_served: int) -> tuple[Counts, Float
     if choices == 2:
         counts = _pick_singles(cost, num_rbs, min_served)
     elif number_of_allocations(clients, num_rbs, min_served) <= ENUMERABLE:
-        allocations = all_allocations(clients, num_rbs, min_served)
-        totals = cost.reshape(cases, -1)[:, allocations * clients + np.arange(clients)].sum(axis=2)
-        counts = allocations[totals.argmin(axis=1)]
+        table_index = index_of_all_allocations(clients, num_rbs, min_served)
+        totals = cost.reshape(cases, -1).take(table_index, axis=1).sum(axis=2)
+        counts = all_allocations(clients, num_rbs, min_served)[totals.argmin(axis=1)]
     elif clients * choices * num_rbs * (1 + min_served * (min_served < clients)) > PROGRAMMABLE:
         blocks = np.broadcast_to(np.arange(choices, dtype=float)[:, None], (choices, clients))
         fitted = [fit_by_price(case, blocks, float(num_rbs), min_served) for case in cost]
         return np.array([pick for pick, _ in fitted]), np.array([bound for _, bound in fitted])
+    elif min_served in (0, clients):
+        counts = _by_programming_together(cost, num_rbs, serve_all=min_served > 0)
     else:
         counts = np.array([_by_programming(case, num_rbs, min_served) for case in cost])
-    return counts, cost[np.arange(cases)[:, None], counts, np.arange(clients)].sum(axis=1)
+    totals = cost[np.arange(cases)[:, None], counts, np.arange(clients)].sum(axis=1)
+    kept = (counts.sum(axis=1) <= num_rbs) & ((counts > 0).sum(axis=1) >= min_served)
+    return counts, np.where(kept, totals, np.inf)
 
 
 def _pick_singles(cost: Floats, num_rbs: int, min_served: int) -> Counts:
@@ -51,6 +56,30 @@ def _pick_singles(cost: Floats, num_rbs: int, min_served: int) -> Counts:
         return counts
     rank = gain.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     return ((rank < min_served) | ((gain < 0) & (rank < num_rbs))).astype(np.int64)
+
+
+def _by_programming_together(cost: Floats, num_rbs: int, *, serve_all: bool) -> Counts:
+    """[G, N] for all cases at once, where everybody or anybody may be served: state is the blocks used so far."""
+    cases, choices, num_clients = cost.shape
+    falling = cost[:, ::-1].copy()  # entry i is the cost of choices − 1 − i blocks
+    if serve_all:
+        falling[:, -1] = np.inf
+    value = np.full((cases, num_rbs + 1), np.inf)
+    value[:, 0] = 0.0
+    before_any = np.full((cases, choices - 1), np.inf)
+    given = np.empty((num_clients, cases, num_rbs + 1), dtype=np.int64)
+    for client in range(num_clients):
+        padded = np.concatenate([before_any, value], axis=1)
+        reached = sliding_window_view(padded, choices, axis=1) + falling[:, None, :, client]
+        best = reached.argmin(axis=2)
+        given[client] = choices - 1 - best
+        value = np.take_along_axis(reached, best[:, :, None], axis=2)[:, :, 0]
+    used, case = value.argmin(axis=1), np.arange(cases)
+    counts = np.zeros((cases, num_clients), dtype=np.int64)
+    for client in reversed(range(num_clients)):
+        counts[:, client] = given[client, case, used]
+        used = np.maximum(used - counts[:, client], 0)  # below 0 only in cases that are impossible anyway
+    return counts
 
 
 def _by_programming(cost: Floats, num_rbs: int, min_served: int) -> Counts:
@@ -116,6 +145,12 @@ def all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Counts:
     table = np.array(rows, dtype=np.int64).reshape(len(rows), num_clients)
     table.flags.writeable = False
     return table
+
+
+@lru_cache(maxsize=64)
+def index_of_all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Counts:
+    """[L, N] where each allocation's entries stand in a flattened table [1 + most, N]."""
+    return all_allocations(num_clients, num_rbs, min_served) * num_clients + np.arange(num_clients)
 
 
 def fit_by_price(priced: Floats, shares: Floats, num_rbs: float, need: int) -> tuple[Counts, float]:

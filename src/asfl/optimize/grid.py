@@ -31,12 +31,10 @@ class Grid:
     @cached_property
     def tables(self) -> Floats:
         """[C, 5, O, N] the three stage times, arrival and cost of every candidate."""
-        counts = np.arange(1, self.most_rbs + 1, dtype=float)
-        links = Links.of(
-            self.problem.round,
-            np.repeat(counts, len(self.powers))[:, None],
-            np.tile(self.powers, (self.most_rbs, 1)),
-        )
+        counts, powers = np.arange(1.0, self.most_rbs + 1), self.powers
+        if len(self.powers) > 1:
+            counts, powers = np.repeat(counts, len(self.powers)), np.tile(self.powers, (self.most_rbs, 1))
+        links = Links.of(self.problem.round, counts[:, None], powers)
         return tables_with_sitting_out(self.problem, self.terms, links)
 
     def stages(self, extra_cost: Floats | None = None) -> StageTables:

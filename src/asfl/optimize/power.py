@@ -89,7 +89,7 @@ def _best_on_grid(
     stages = StageTables(table, terms.server_s[cut_index : cut_index + 1], fastest, _each_its_best)
     start = (0, np.zeros(len(served), dtype=np.int64))
     found = search_deadlines(stages, problem.delay_penalty, start, tolerance)
-    best = grid[0].copy()
+    best: Floats = grid[0].copy()
     if found is not None:
         best[served] = grid[found.pick, served]
     return best
@@ -144,4 +144,4 @@ def _transmission_root(problem: Problem, count: Floats, bits: float, energy_j: F
     root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
     with np.errstate(divide="ignore", invalid="ignore"):
         power = np.where(solvable, root / snr_per_watt, 0.0)
-    return np.clip(np.nan_to_num(power, nan=0.0, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w)
+    return np.asarray(np.clip(np.nan_to_num(power, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w))

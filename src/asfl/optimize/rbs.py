@@ -8,7 +8,7 @@ printed (49) has no term that makes anybody be served; here at least `min_partic
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.allocate import ENUMERABLE, all_allocations, number_of_allocations
+from asfl.optimize.allocate import ENUMERABLE, all_allocations, index_of_all_allocations, number_of_allocations
 from asfl.optimize.deadlines import search_deadlines
 from asfl.optimize.grid import Grid
 from asfl.optimize.problem import Problem
@@ -33,17 +33,15 @@ def best_rb_counts(
     grid = Grid(problem, terms.only(cut_index), tx_power_w[None])
     num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
     if enumerate_small and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
-        return _best_of_all(problem, grid, all_allocations(clients, num_rbs, need))
+        best = _best_of_all(problem, grid, index_of_all_allocations(clients, num_rbs, need))
+        return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
     start = (0, current.astype(int))  # one power, so candidate k is k blocks
     found = search_deadlines(grid.stages(), problem.delay_penalty, start, TOLERANCE)
     return current if found is None else found.pick.astype(float)
 
 
-def _best_of_all(problem: Problem, grid: Grid, allocations: NDArray[np.int64]) -> Floats:
+def _best_of_all(problem: Problem, grid: Grid, table_index: NDArray[np.int64]) -> int:
     """Try every allocation in one go: one look-up in the tables, then sums and maxima over clients."""
-    table = grid.tables[0]
-    clients = table.shape[2]
-    chosen = table.reshape(5, -1)[:, allocations * clients + np.arange(clients)]  # [5, L, N]
+    chosen = grid.tables[0].reshape(5, -1).take(table_index, axis=1)  # [5, L, N]
     delay = chosen[:3].max(axis=2).sum(axis=0) + grid.terms.server_s[0] * chosen[3].sum(axis=1)
-    value = problem.delay_penalty.value(delay) + chosen[4].sum(axis=1)
-    return np.asarray(allocations[int(np.argmin(value))], dtype=float)
+    return int(np.argmin(problem.delay_penalty.value(delay) + chosen[4].sum(axis=1)))

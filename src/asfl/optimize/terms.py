@@ -83,8 +83,10 @@ class Links:
     def of(cls, round_: Round, rb_count: Floats, tx_power_w: Floats) -> "Links":
         """`rb_count` and `tx_power_w` broadcast to [..., N]; counts must be above 0."""
         error_rate = round_.packet_error_rate(rb_count, tx_power_w)
-        with np.errstate(divide="ignore"):
-            s_per_bit = 1.0 / round_.uplink_rate_bps(rb_count, tx_power_w)
+        rate = round_.uplink_rate_bps(rb_count, tx_power_w)
+        s_per_bit = (
+            1.0 / rate if rate.min() > 0 else np.divide(1.0, rate, out=np.full_like(rate, np.inf), where=rate > 0)
+        )
         return cls(np.broadcast_to(tx_power_w, error_rate.shape), error_rate, s_per_bit)
 
 
@@ -107,13 +109,15 @@ class Candidates:
         by_client = (slice(None), *(None,) * (arrival.ndim - 1))  # [C, N] -> [C, 1, …, N]
         resplit_up_bits, upload_bits = terms.resplit_up_bits[by_cut], terms.upload_bits[by_cut]
         stage_s = np.empty((3, len(terms.cuts), *arrival.shape))
-        stage_s[0] = terms.resplit_down_s[by_client] + times(resplit_up_bits, s_per_bit)
-        stage_s[1] = terms.forward_s[by_client] + times(upload_bits, s_per_bit)
-        stage_s[2] = times(arrival, terms.after_server_s[by_client])
-        energy = times(resplit_up_bits + upload_bits, times(links.tx_power_w, s_per_bit))
+        alive = bool(np.isfinite(s_per_bit).all() and problem.reachable.all())
+        multiply = np.multiply if alive else times
+        stage_s[0] = terms.resplit_down_s[by_client] + multiply(resplit_up_bits, s_per_bit)
+        stage_s[1] = terms.forward_s[by_client] + multiply(upload_bits, s_per_bit)
+        stage_s[2] = multiply(arrival, terms.after_server_s[by_client])
+        energy = multiply(resplit_up_bits + upload_bits, multiply(links.tx_power_w, s_per_bit))
         energy = energy + terms.forward_j[by_client] + terms.backward_j[by_client] * arrival
         cost = problem.energy_penalty.value(energy) + problem.error_cost(terms.cuts, error_rate) + problem.serving_cost
-        if not np.isfinite(s_per_bit).all():
+        if not alive:
             cost = np.where(np.isfinite(stage_s).all(axis=0), cost, np.inf)  # nobody waits for ever
         return cls(stage_s, arrival, cost)
 

@@ -1,0 +1,91 @@
+"""Decision time of OOE-BCD and the joint solver, and the RB block beside CVXPY with HiGHS on the same instances."""
+
+from dataclasses import replace
+
+import numpy as np
+from rich.table import Table
+
+from asfl.decision import Decision
+from asfl.optimize import Problem, Solution, ooe_bcd, solve_jointly
+from asfl.optimize.rbs import best_rb_counts
+from asfl.optimize.terms import CutTerms
+from benchmarks.problems import random_round
+from benchmarks.rbs_by_cvxpy import solve
+from benchmarks.timing import interleaved_medians
+
+CALLS = 20  # of the RB block in a turn, as it is much shorter than a turn of the other
+SIZES = ((10, 8, "vgg19"), (50, 8, "resnet50"), (50, 64, "resnet50"), (200, 100, "resnet50"), (1000, 273, "resnet50"))
+
+
+def decision_table() -> Table:
+    table = Table(title="median decision time (targets: 5 ms and 50 ms at (10, 8, 19), 1 s at (1,000, 273, 50))")
+    for column in ("clients", "RBs", "layers", "OOE-BCD", "joint", "joint / BCD", "BCD per client"):
+        table.add_column(column, justify="right")
+    for clients, num_rbs, model in SIZES:
+        rng = np.random.default_rng(1)
+        repeats = 25 if clients <= 50 else 3
+        problems = [random_round(rng, clients, num_rbs, f"{model}-cifar100") for _ in range(repeats)]
+        bcd_turns, joint_turns = iter(problems + problems[:1]), iter(problems + problems[:1])
+        medians = interleaved_medians(
+            {"bcd": lambda t=bcd_turns: ooe_bcd(next(t)), "joint": lambda t=joint_turns: solve_jointly(next(t))},  # type: ignore[misc]
+            repeats=repeats,
+        )
+        bcd, joint = medians["bcd"], medians["joint"]
+        layers = problems[0].round.profile.num_layers
+        table.add_row(
+            f"{clients:,}",
+            str(num_rbs),
+            str(layers),
+            f"{1e3 * bcd:.1f} ms",
+            f"{1e3 * joint:.1f} ms",
+            f"{joint / bcd:.1f} x",
+            f"{1e6 * bcd / clients:.0f} µs",
+        )
+    return table
+
+
+def rb_block_table() -> Table:
+    table = Table(title="RB block: the same problem (49) by counts and by CVXPY with HiGHS (target: 100 x at (10, 8))")
+    for column in ("clients", "RBs", "counts", "CVXPY + HiGHS", "ratio", "largest difference of the optimum"):
+        table.add_column(column, justify="right")
+    for clients, num_rbs in ((10, 8), (10, 12), (20, 16), (20, 24)):
+        rng = np.random.default_rng(2)
+        problem = _feasible(random_round(rng, clients, num_rbs, "vgg19-cifar100"))
+        terms = CutTerms.of(problem.round, problem.round.profile.cuts)
+        power = np.full(clients, 1.5)
+        index = len(terms.cuts) - 3
+        cut = int(terms.cuts[index])
+        current = ooe_bcd(problem, tx_power_w=power).decision.rb_count
+        medians = interleaved_medians(
+            {
+                "counts": lambda p=problem, t=terms, i=index, w=power, c=current: [  # type: ignore[misc]
+                    best_rb_counts(p, t, i, w, c) for _ in range(CALLS)
+                ],
+                "cvxpy": lambda p=problem, c=cut, w=power: solve(p, c, w),  # type: ignore[misc]
+            },
+            repeats=9,
+        )
+        counts_s = medians["counts"] / CALLS
+        ours = _block_value(problem, Decision(cut, best_rb_counts(problem, terms, index, power, current), power))
+        theirs = solve(problem, cut, power)
+        table.add_row(
+            str(clients),
+            str(num_rbs),
+            f"{1e3 * counts_s:.2f} ms",
+            f"{1e3 * medians['cvxpy']:.1f} ms",
+            f"{medians['cvxpy'] / counts_s:.0f} x",
+            "infeasible" if theirs is None else f"{abs(ours - theirs):.1e}",
+        )
+    return table
+
+
+def _feasible(problem: Problem) -> Problem:
+    """The paper's form of the problem, with budgets that can be kept."""
+    rules = replace(problem.rules, form="per_round_budgets", delay_budget_s=1e4, energy_budget_j=1e4)
+    return replace(problem, rules=rules)
+
+
+def _block_value(problem: Problem, decision: Decision) -> float:
+    """V · objective + participation of a decision that keeps the budgets: what problem (49) minimises."""
+    owed = np.where(decision.scheduled, problem.serving_cost, problem.sitting_out_cost).sum()
+    return Solution(problem, decision, 0.0, 0, (), 0.0).rank + float(owed)

@@ -1,0 +1,14 @@
+import sys
+from pathlib import Path
+
+from studies import forms, gap
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out")
+    for study in (gap, forms):
+        study.main(folder)
+
+
+if __name__ == "__main__":
+    main()
