@@ -110,5 +110,5 @@ def test_a_trace_plays_in_order_and_starts_over(tmp_path: Path) -> None:
         assert state.path_gain == pytest.approx(reference * (10 ** (snr / 10)).mean(axis=1))
     two = make_channel(Scenario(clients=2, channel=options), Radio())
     assert set(two.at(0).channel_gain) < set(channel.at(0).channel_gain)
-    with pytest.raises(AsflError, match=r"has 3 users, but scenario\.clients = 4"):
+    with pytest.raises(AsflError, match=r"has 3 users with enough values, but scenario\.clients = 4"):
         make_channel(Scenario(clients=4, channel=options), Radio())

@@ -75,7 +75,9 @@ def make_channel(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     trace = read_trace(Path(options.trace_file), options.trace_quantity, options.trace_antenna)
     gains = trace_gains(trace, scenario, radio)
     if len(gains) < scenario.clients:
-        raise AsflError(f"{trace.source} has {len(gains)} users, but scenario.clients = {scenario.clients}")
+        raise AsflError(
+            f"{trace.source} has {len(gains)} users with enough values, but scenario.clients = {scenario.clients}"
+        )
     # Which users play is part of the world, so it is drawn from the seed; all of them keep the order of the file.
     users = random_stream(scenario.seed, "trace users").permutation(len(gains))[: scenario.clients]
     return TraceChannel(tuple(gains[user] for user in np.sort(users)), options.trace_samples_per_round)

@@ -51,6 +51,7 @@ class ModelSpec:
     @classmethod
     def parse(cls, name: str) -> Self:
         """The spec behind a profile name; the inverse of `name`. Without a data set it is CIFAR-100, the paper's."""
+        name = name.lower()
         match = re.fullmatch(r"([a-z0-9]+)(?:-w([0-9.]+))?(-gn|-nonorm)?(?:-([a-z0-9]+))?", name)
         if match is None:
             raise AsflError(f"unknown model '{name}': {nearest(name, shipped_profiles())}")

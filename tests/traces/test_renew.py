@@ -320,7 +320,7 @@ def test_samples_of_another_type(tmp_path: Path) -> None:
 
 
 def test_hdf5_gives_relative_gain_alone(tmp_path: Path) -> None:
-    with pytest.raises(AsflError, match="gives no snr_db; quantity can be auto or relative_gain"):
+    with pytest.raises(AsflError, match="gives no snr_db; leave the quantity"):
         read_trace(write_argos(tmp_path / "argos.hdf5", channels(1)), "snr_db")
 
 

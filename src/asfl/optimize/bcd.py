@@ -29,7 +29,7 @@ SEARCH_SHARE = 0.1
 """The power block is solved to this share of the descent's own tolerance."""
 FINAL_ZOOMS = 2
 """Refinements of the power grid once the descent has settled."""
-START_POWERS = (1.0, 0.2, 0.04)
+START_POWERS = (1.0, 0.45, 0.2, 0.09, 0.04)
 """Shares of P^max tried in the start."""
 START_TOLERANCE = 0.02
 
@@ -77,7 +77,7 @@ def best_on_grid(
     found = search_deadlines(grid.stages(spread), problem.delay_penalty, None, tolerance)
     if found is None:
         return None
-    return found.cut_index, *grid.counts_and_powers(found.pick), found.lower_bound
+    return found.cut_index, *grid.counts_and_powers(found.cut_index, found.pick), found.lower_bound
 
 
 class _Descent:

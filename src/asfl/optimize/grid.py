@@ -45,11 +45,20 @@ class Grid:
             tables[:, 4] += (extra_cost / self.problem.round.num_clients)[:, None, None]
         return StageTables(tables, self.terms.server_s, least_waits(self.problem, tables), self._choose)
 
-    def counts_and_powers(self, pick: Pick) -> tuple[Floats, Floats]:
-        """[N] resource blocks and powers of a choice; whoever sits out is given the highest power tried."""
-        served, per_count = pick > 0, len(self.powers)
+    def counts_and_powers(self, cut_index: int, pick: Pick) -> tuple[Floats, Floats]:
+        """[N] resource blocks and powers of a choice.
+
+        Whoever sits out is given the power that would suit it best within the round's deadlines, so that the RB block
+        sees what it is worth.
+        """
+        served, per_count, clients = pick > 0, len(self.powers), np.arange(len(pick))
         count = np.where(served, 1.0 + (pick - 1) // per_count, 0.0)
-        power = self.powers[np.where(served, (pick - 1) % per_count, 0), np.arange(len(pick))]
+        table = self.tables[cut_index]
+        waits = table[:3, pick, clients].max(axis=1)
+        one_block = table[:, 1 : 1 + per_count]
+        in_time = (one_block[:3] <= waits[:, None, None]).all(axis=0)
+        idle_choice = np.where(in_time, one_block[4], np.inf).argmin(axis=0)
+        power = self.powers[np.where(served, (pick - 1) % per_count, idle_choice), clients]
         return count, power
 
     def _choose(self, priced: Floats) -> tuple[Pick, Floats]:
