@@ -114,7 +114,7 @@ def test_user_with_more_than_half_missing_is_left_out(tmp_path: Path) -> None:
         ("user,snr\na,1\n", "auto", "no time column among: user, snr"),
         ("user,t,CQI\na,0,1\n", "auto", r"no value column among: user, t, CQI; name one snr or .* or rsrp"),
         ("user,t,SNR\na,0,1\n", "rsrp_dbm", "no value column among: user, t, SNR; name one rsrp or rsrp_dbm"),
-        ("t,alice\n0,1\n", "auto", "(scenario.channel.trace_quantity) to snr_db or rsrp_dbm"),
+        ("t,alice\n0,1\n", "auto", "to snr_db or rsrp_dbm"),
         ("t\n0\n", "snr_db", "one distinct name per user"),
         ("t,a,a\n0,1,2\n", "snr_db", "one distinct name per user"),
         ("t,a,\n0,1,2\n", "snr_db", "one distinct name per user"),

@@ -132,47 +132,52 @@ def _play(
         print(f"picture: {plot}")
 
 
-_COLUMNS: dict[str, tuple[str, str]] = {
-    "delay_s": ("delay / round", "s"),
-    "energy_j": ("energy / round", "J"),
-    "packet_error_rate": ("error rate", "%"),
-    "updates_per_round": ("arrived", ""),
-    "least_served_share": ("least served", "%"),
-    "spread": ("spread", ""),
-    "cut": ("cut", ""),
-    "cut_switches": ("cut moves", "%"),
-    "resplit_share": ("re-split", "%"),
-    "delay_queue": ("delay queue", ""),
-    "energy_queue": ("energy queue", ""),
-    "delay_violation": ("delay over", "%"),
-    "energy_violation": ("energy over", "%"),
+_TABLES: dict[str, dict[str, tuple[str, str]]] = {
+    "what it costs and what arrives": {
+        "delay_s": ("delay / round", "s"),
+        "energy_j": ("energy / round", "J"),
+        "packet_error_rate": ("error rate", "%"),
+        "updates_per_round": ("arrived", ""),
+        "least_served_share": ("least served", "%"),
+        "delay_violation": ("delay over", "%"),
+        "energy_violation": ("energy over", "%"),
+    },
+    "what the decisions look like": {
+        "cut": ("cut", ""),
+        "cut_switches": ("cut moves", "%"),
+        "resplit_share": ("re-split share", "%"),
+        "spread": ("spread", ""),
+        "delay_queue": ("delay queue", ""),
+        "energy_queue": ("energy queue", ""),
+    },
 }
 
 
 def _print_summaries(
     summaries: dict[str, list[dict[str, float]]], played: list[Playthrough], rounds: int, seeds: int
 ) -> None:
-    budgets = played[0].budgets
-    table = Table(
-        title=f"{rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}: mean"
-        + (" ± standard deviation over seeds" if seeds > 1 else "")
-        + "; radio only, with a stand-in for learning",
-        header_style="bold",
-    )
-    table.add_column("scheme")
-    for title, _ in _COLUMNS.values():
-        table.add_column(title, justify="right")
-    for name, rows in summaries.items():
-        cells = []
-        for key, (_, unit) in _COLUMNS.items():
-            values = np.array([row[key] for row in rows]) * (100 if unit == "%" else 1)
-            spread = f" ± {values.std(ddof=1):.2g}" if seeds > 1 else ""
-            cells.append(f"{values.mean():.3g}{spread}{' ' + unit if unit else ''}")
-        table.add_row(name, *cells)
     out = console()
-    out.print(table)
+    out.print(
+        f"{rounds} rounds, radio only, with a stand-in for learning; mean"
+        + (f" ± standard deviation over {seeds} seeds" if seeds > 1 else " (one seed)")
+    )
+    for title, columns in _TABLES.items():
+        table = Table(title=title, header_style="bold", title_justify="left")
+        table.add_column("scheme", no_wrap=True)
+        for name, _ in columns.values():
+            table.add_column(name, justify="right")
+        for scheme, rows in summaries.items():
+            table.add_row(scheme, *(_mean_and_spread(rows, key, unit) for key, (_, unit) in columns.items()))
+        out.print(table)
+    budgets = played[0].budgets
     out.print(
         f"budgets (seed {played[0].seed}): {format_si(budgets.delay_s, 's')} a round, "
         f"{format_si(budgets.energy_j, 'J')} a round and client; 'over' is how far the averages exceed them "
         "(energy: the worst client)"
     )
+
+
+def _mean_and_spread(rows: list[dict[str, float]], key: str, unit: str) -> str:
+    values = np.array([row[key] for row in rows]) * (100 if unit == "%" else 1)
+    spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{values.mean():.3g}{spread}" + (f" {unit}" if unit else "")

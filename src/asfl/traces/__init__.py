@@ -58,9 +58,8 @@ def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: int = 
     name = path.name.lower()
     if name.endswith((".hdf5", ".h5")):
         if quantity not in ("auto", "relative_gain"):
-            raise AsflError(
-                f"{path}: an HDF5 file gives no {quantity}; leave the quantity (scenario.channel.trace_quantity) at auto"
-            )
+            hint = "leave the quantity (scenario.channel.trace_quantity) at auto"
+            raise AsflError(f"{path}: an HDF5 file gives no {quantity}; {hint}")
         return renew.read_hdf5(path, antenna)
     if not name.endswith((".csv", ".csv.gz", ".npz")):
         raise AsflError(f"{path}: unknown kind of file; valid suffixes: .csv, .csv.gz, .npz, .hdf5, .h5")
