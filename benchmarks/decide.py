@@ -66,7 +66,8 @@ def rb_block_table() -> Table:
             repeats=9,
         )
         counts_s = medians["counts"] / CALLS
-        ours = _block_value(problem, Decision(cut, best_rb_counts(problem, terms, index, power, current), power))
+        decision = Decision(cut, best_rb_counts(problem, terms, index, power, current), power)
+        ours = Solution(problem, decision, 0.0, 0, (), 0.0).rank
         theirs = solve(problem, cut, power)
         table.add_row(
             str(clients),
@@ -83,9 +84,3 @@ def _feasible(problem: Problem) -> Problem:
     """The paper's form of the problem, with budgets that can be kept."""
     rules = replace(problem.rules, form="per_round_budgets", delay_budget_s=1e4, energy_budget_j=1e4)
     return replace(problem, rules=rules)
-
-
-def _block_value(problem: Problem, decision: Decision) -> float:
-    """V · objective + participation of a decision that keeps the budgets: what problem (49) minimises."""
-    owed = np.where(decision.scheduled, problem.serving_cost, problem.sitting_out_cost).sum()
-    return Solution(problem, decision, 0.0, 0, (), 0.0).rank + float(owed)

@@ -153,8 +153,10 @@ def test_allocations_are_brute_force(seed: int, clients: int, num_rbs: int, need
         assert programmed.sum() <= num_rbs
         assert (programmed > 0).sum() >= need
         blocks = np.broadcast_to(np.arange(most + 1.0)[:, None], cost[case].shape)
-        _, bound = fit_by_price(cost[case], blocks, float(num_rbs), need)
-        assert bound <= expected + 1e-9 or not np.isfinite(bound)
+        ((priced,), (bound,)) = fit_by_price(cost[case : case + 1], blocks, float(num_rbs), need)
+        assert bound <= expected + 1e-9
+        assert priced.sum() <= num_rbs
+        assert cost[case][priced, rows].sum() >= expected - 1e-9
     if most in (1, num_rbs):
         _, totals = allocate(cost, num_rbs, need)
         np.testing.assert_allclose(totals, [min(c[counts, rows].sum() for counts in every) for c in cost])

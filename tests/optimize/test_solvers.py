@@ -106,9 +106,11 @@ def test_degenerate_rounds(solver: Any, form: str, case: str) -> None:
 
 
 @solvers
+@pytest.mark.parametrize("previous_cut", [None, 1, 3])
 @pytest.mark.parametrize("form", ["drift", "per_round_budgets"])
-def test_dead_links_are_left_out(solver: Any, form: str) -> None:
+def test_dead_links_are_left_out(solver: Any, form: str, previous_cut: int | None) -> None:
     problem = random_problem(5, clients=4, num_rbs=4, form=form, min_participants=4)
+    problem = replace(problem, round=replace(problem.round, previous_cut=previous_cut))
     gain = problem.round.channel_gain.copy()
     gain[[0, 2]] = 0.0
     some = solver(replace(problem, round=replace(problem.round, channel_gain=gain)))

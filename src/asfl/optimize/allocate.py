@@ -19,6 +19,8 @@ Counts = NDArray[np.int64]
 
 PROGRAMMABLE = 300_000
 """Beyond this many steps, dynamic programming gives way to a price per block."""
+PRICE_STEPS = 30
+"""Bisections of the price per block."""
 ENUMERABLE = 2_000
 """Below this many allocations, trying them all is fastest, and exact whatever the objective."""
 
@@ -34,8 +36,7 @@ def allocate(cost: Floats, num_rbs: int, min_served: int) -> tuple[Counts, Float
         counts = all_allocations(clients, num_rbs, min_served)[totals.argmin(axis=1)]
     elif clients * choices * num_rbs * (1 + min_served * (min_served < clients)) > PROGRAMMABLE:
         blocks = np.broadcast_to(np.arange(choices, dtype=float)[:, None], (choices, clients))
-        fitted = [fit_by_price(case, blocks, float(num_rbs), min_served) for case in cost]
-        return np.array([pick for pick, _ in fitted]), np.array([bound for _, bound in fitted])
+        return fit_by_price(cost, blocks, float(num_rbs), min_served)
     elif min_served in (0, clients):
         counts = _by_programming_together(cost, num_rbs, serve_all=min_served > 0)
     else:
@@ -48,11 +49,10 @@ def allocate(cost: Floats, num_rbs: int, min_served: int) -> tuple[Counts, Float
 def _pick_singles(cost: Floats, num_rbs: int, min_served: int) -> Counts:
     """Nobody gets more than one block: serve those who gain most by it, at least `min_served`."""
     gain = np.where(cost[:, 1] < np.inf, cost[:, 1] - cost[:, 0], np.inf)
-    if min_served >= num_rbs:  # exactly as many as there are blocks
-        order = np.argpartition(gain, num_rbs - 1, axis=1)[:, :num_rbs] if num_rbs < gain.shape[1] else None
-        counts = np.ones_like(gain, dtype=np.int64) if order is None else np.zeros_like(gain, dtype=np.int64)
-        if order is not None:
-            np.put_along_axis(counts, order, 1, axis=1)
+    if num_rbs <= min_served < gain.shape[1]:  # exactly as many as there are blocks: no need to sort the others
+        served = np.argpartition(gain, num_rbs - 1, axis=1)[:, :num_rbs]
+        counts = np.zeros(gain.shape, dtype=np.int64)
+        np.put_along_axis(counts, served, 1, axis=1)
         return counts
     rank = gain.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     return ((rank < min_served) | ((gain < 0) & (rank < num_rbs))).astype(np.int64)
@@ -153,46 +153,48 @@ def index_of_all_allocations(num_clients: int, num_rbs: int, min_served: int) ->
     return all_allocations(num_clients, num_rbs, min_served) * num_clients + np.arange(num_clients)
 
 
-def fit_by_price(priced: Floats, shares: Floats, num_rbs: float, need: int) -> tuple[Counts, float]:
-    """Candidates whose shares fit into `num_rbs`, by bisection on the price of a block; and the best dual bound."""
-    clients = np.arange(priced.shape[1])
-    must_serve = need >= priced.shape[1] or bool((~np.isfinite(priced[0])).all())
+def fit_by_price(priced: Floats, shares: Floats, num_rbs: float, need: int) -> tuple[Counts, Floats]:
+    """Candidates [G, N] whose shares [O, N] fit into `num_rbs`, and a lower bound [G] of any such choice's cost.
+
+    Lagrangian: at a price per block every client takes its cheapest candidate, at least `need` of them other than
+    candidate 0; the price is raised by bisection until the choice fits. Every price gives a bound from below.
+    """
+    cases, _, clients = priced.shape
+    case = np.arange(cases)[:, None]
     table = priced.copy()
-    if must_serve:
-        table[0] = np.inf
-    impossible = np.zeros(priced.shape[1], dtype=np.int64), np.inf
-    if not np.isfinite(table).any(axis=0).all():
-        return impossible
+    serve_all = need >= clients
+    if serve_all:
+        table[:, 0] = np.inf
 
-    def pick_at(price: float) -> tuple[Counts, float, float]:
-        total = table + price * shares
-        pick = np.argmin(total, axis=0)
-        if not must_serve and need > 0:
-            gain = total[1:].min(axis=0) - total[0]
-            forced = np.argsort(gain, kind="stable")[:need]
-            pick[forced] = 1 + np.argmin(total[1:, forced], axis=0)
-        used = float(shares[pick, clients].sum())
-        return pick, used, float(total[pick, clients].sum()) - price * num_rbs
+    def choose_at(price: Floats) -> tuple[Counts, Floats, Floats]:
+        total = table + price[:, None, None] * shares
+        pick = total.argmin(axis=1)
+        if need > 0 and not serve_all:
+            gain = total[:, 1:].min(axis=1) - np.where(np.isfinite(total[:, 0]), total[:, 0], 0.0)
+            forced = gain.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable") < need
+            pick = np.where(forced, 1 + total[:, 1:].argmin(axis=1), pick)
+        chosen = total[case, pick, np.arange(clients)].sum(axis=1)
+        return pick, shares[pick, np.arange(clients)].sum(axis=1), chosen - price * num_rbs
 
-    pick, used, bound = pick_at(0.0)
-    if used <= num_rbs * (1 + 1e-12):
-        return pick, float(table[pick, clients].sum())
-    low, high = 0.0, 1e-6 + float(np.ptp(table[np.isfinite(table)])) / num_rbs
-    fitting = None
-    for _ in range(60):
-        if fitting is None:
-            price = high
-            high *= 4
-        else:
-            price = 0.5 * (low + high)
-        pick, used, dual = pick_at(price)
-        bound = max(bound, dual)
-        if used <= num_rbs * (1 + 1e-12):
-            fitting, high = pick, price
-            if high - low <= 1e-9 * high:
-                break
-        else:
-            low = price
-    if fitting is None or not np.isfinite(table[fitting, clients].sum()):
-        return impossible
-    return fitting, min(bound, float(table[fitting, clients].sum()))
+    enough = num_rbs * (1 + 1e-12)
+    finite = np.where(np.isfinite(table), table, 0.0)
+    low, high = np.zeros(cases), 1e-9 + np.ptp(finite, axis=(1, 2)) / max(float(shares[shares > 0].min()), 1e-300)
+    best, used, bound = choose_at(low)
+    fits = used <= enough
+    # A price this high makes everybody take its smallest share; if that doesn't fit, nothing does.
+    smallest, used, dual = choose_at(high)
+    possible = fits | (used <= enough)
+    bound = np.where(fits, bound, np.maximum(bound, dual))
+    best = np.where(fits[:, None], best, smallest)
+    high = np.where(fits, 0.0, high)
+    for _ in range(PRICE_STEPS):
+        if (high - low <= 1e-6 * high).all():
+            break
+        price = 0.5 * (low + high)
+        pick, used, dual = choose_at(price)
+        bound = np.where(high > 0, np.maximum(bound, dual), bound)
+        kept = (used <= enough) & (high > 0)
+        best = np.where(kept[:, None], pick, best)
+        low, high = np.where(kept, low, np.where(high > 0, price, low)), np.where(kept, price, high)
+    cost = table[case, best, np.arange(clients)].sum(axis=1)
+    return best, np.where(possible & np.isfinite(cost), np.minimum(bound, cost), np.inf)

@@ -23,7 +23,7 @@ def objective_of_cuts(problem: Problem, terms: CutTerms, rb_count: Floats, tx_po
     s_per_bit = np.where(served, links.uplink_s_per_bit, 0.0)
     up, upload = terms.resplit_up_bits[:, None], terms.upload_bits[:, None]
     delay = (
-        (terms.resplit_down_s * served + times(up, s_per_bit)).max(axis=1)
+        (np.where(served, terms.resplit_down_s, 0.0) + times(up, s_per_bit)).max(axis=1)
         + (terms.forward_s * served + times(upload, s_per_bit)).max(axis=1)
         + terms.server_s * arrival.sum()
         + times(arrival, terms.after_server_s).max(axis=1)

@@ -18,7 +18,9 @@ Floats = NDArray[np.float64]
 
 GRID = 25
 ZOOMS = 4
-TOLERANCE = 1e-6
+MAX_BOXES = 300
+"""Per grid: real shares leave many near-equal deadlines, and the next grid looks closer anyway."""
+TOLERANCE = 1e-4
 
 
 def best_shares(problem: Problem, terms: CutTerms, cut_index: int, tx_power_w: Floats, current: Floats) -> Floats:
@@ -49,10 +51,9 @@ def _best_on_grid(
     num_rbs, need = problem.round.radio.num_rbs, problem.min_participants
 
     def choose(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
-        fitted = [fit_by_price(case, shares, float(num_rbs), need) for case in priced]
-        return np.array([pick for pick, _ in fitted]), np.array([bound for _, bound in fitted])
+        return fit_by_price(priced, shares, float(num_rbs), need)
 
     stages = StageTables(tables, here.server_s, least_waits(problem, tables), choose)
     start = np.where(current > 0, 1, 0)
-    found = search_deadlines(stages, problem.delay_penalty, (0, start), TOLERANCE, max_boxes=400)
+    found = search_deadlines(stages, problem.delay_penalty, (0, start), TOLERANCE, max_boxes=MAX_BOXES)
     return current if found is None else shares[found.pick, np.arange(grid.shape[1])]

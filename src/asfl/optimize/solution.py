@@ -42,7 +42,8 @@ class Solution:
         cost, cut = self.expected, np.atleast_1d(self.decision.cut)
         over = problem.delay_penalty.at(float(cost.delay_s)) + problem.energy_penalty.value(cost.energy_j).sum()
         errors = problem.error_cost(cut, cost.packet_error_rate).sum()
-        return float(over + problem.rules.penalty_weight * problem.spread_of_cut[cut[0]] + errors)
+        owed = np.where(self.decision.scheduled, problem.serving_cost, problem.sitting_out_cost).sum()
+        return float(over + problem.rules.penalty_weight * problem.spread_of_cut[cut[0]] + errors + owed)
 
     @property
     def delay_excess_s(self) -> float:

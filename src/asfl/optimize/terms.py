@@ -1,6 +1,6 @@
 """The costs of a round taken apart by what a decision changes, so that solvers see thousands of candidates at once.
 
-`asfl.costs` is the plain version and the oracle: `test_optimize` checks that both give the same numbers.
+`asfl.costs` is the plain version and the oracle: the tests check that both give the same numbers.
 """
 
 from dataclasses import dataclass, fields
@@ -40,9 +40,9 @@ class CutTerms:
     @classmethod
     def of(cls, round_: Round, cuts: NDArray[np.int64]) -> "CutTerms":
         profile, compute, samples = round_.profile, round_.compute, round_.charged_samples
-        model_bits = profile.client_param_bits
-        before = 0.0 if round_.previous_cut is None else model_bits[round_.previous_cut]
-        moved = np.zeros(len(cuts)) if round_.previous_cut is None else model_bits[cuts] - before
+        moved = np.zeros(len(cuts))
+        if round_.previous_cut is not None:
+            moved = profile.client_param_bits[cuts] - profile.client_param_bits[round_.previous_cut]
         with np.errstate(divide="ignore"):
             down_s_per_bit = 1.0 / round_.downlink_rate_bps()
         upload = samples * profile.activation_bits[cuts - 1]

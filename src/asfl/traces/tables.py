@@ -98,7 +98,7 @@ def _find_columns(path: Path, header: list[str], quantity: TableQuantity | Liter
     if quantity == "auto":
         raise AsflError(
             f"{path}: no column says what was measured ({shown}); set the quantity "
-            "(scenario.channel.trace_quantity) to snr_db or rsrp_dbm if each column is a user, or name a column SNR or RSRP"
+            "(scenario.channel.trace_quantity) to snr_db or rsrp_dbm if each column is a user, or name one SNR or RSRP"
         )
     return _Columns(header, quantity, time, None, names)
 
