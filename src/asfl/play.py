@@ -1,5 +1,7 @@
 """Radio only: channel -> decide -> account, round after round, with a stand-in for the learning state."""
 
+import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -177,11 +179,21 @@ def play_all(
             results.append(_play_job(*job))
             progress(results[-1])
         return results
-    with ProcessPoolExecutor(workers) as pool:
-        for played in pool.map(_play_job, *zip(*jobs, strict=True)):
-            results.append(played)
-            progress(played)
+    with ProcessPoolExecutor(workers, initializer=_leave_ctrl_c_to_the_parent) as pool:
+        try:
+            for played in pool.map(_play_job, *zip(*jobs, strict=True)):
+                results.append(played)
+                progress(played)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
     return results
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _play_job(config: Config, scheme: str, seed: int, rounds: int) -> Playthrough:

@@ -69,12 +69,12 @@ def ooe_bcd(
 
 
 def best_on_grid(
-    problem: Problem, terms: CutTerms, powers: Floats, tolerance: float
+    problem: Problem, terms: CutTerms, powers: Floats, tolerance: float, least_scale: float = 1.0
 ) -> tuple[int, Floats, Floats, float] | None:
     """Cut index, counts, powers and lower bound of the best decision with powers from a grid [P, N]."""
     grid = Grid(problem, terms, powers)
     spread = problem.rules.penalty_weight * problem.spread_of_cut[terms.cuts]
-    found = search_deadlines(grid.stages(spread), problem.delay_penalty, None, tolerance)
+    found = search_deadlines(grid.stages(spread), problem.delay_penalty, None, tolerance, least_scale=least_scale)
     if found is None:
         return None
     return found.cut_index, *grid.counts_and_powers(found.cut_index, found.pick), found.lower_bound

@@ -88,8 +88,9 @@ class _Box(NamedTuple):
 
 
 class _Search:
-    def __init__(self, stages: StageTables, delay: DelayPenalty, tolerance: float) -> None:
-        self.stages, self.delay, self.tolerance = stages, delay, tolerance
+    def __init__(self, stages: StageTables, delay: DelayPenalty, tolerance: float, least_scale: float) -> None:
+        self.stages, self.delay = stages, delay
+        self.tolerance, self.least_scale = tolerance, least_scale
         self.best_cut, self.best_pick, self.best_value = -1, np.zeros(0, dtype=np.int64), np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.order = count()
@@ -127,7 +128,7 @@ class _Search:
             heapq.heappush(self.heap, (bound, next(self.order), box))
 
     def is_done(self, bound: float) -> bool:
-        return bound >= self.best_value - self.tolerance * max(1.0, abs(self.best_value))
+        return bound >= self.best_value - self.tolerance * max(self.least_scale, abs(self.best_value))
 
     def next_cases(self) -> list[_Case]:
         """Split the most promising boxes; empty when nothing can be better."""
@@ -171,9 +172,13 @@ def search_deadlines(
     start: tuple[int, Pick] | None,
     tolerance: float,
     max_boxes: int = 20_000,
+    least_scale: float = 1.0,
 ) -> SearchResult | None:
-    """Best choice over all cuts of the tables, starting from a known choice if there is one; None if impossible."""
-    search = _Search(stages, delay, tolerance)
+    """Best choice over all cuts of the tables, starting from a known choice if there is one; None if impossible.
+
+    `tolerance` is relative to the value found, or to `least_scale` if that is larger.
+    """
+    search = _Search(stages, delay, tolerance, least_scale)
     load_s = 0.0
     if start is not None:
         cut_index, pick = start
