@@ -74,7 +74,7 @@ def _print_solution(solution: Solution) -> None:
         table.add_column(name, justify="right")
     for client, count in enumerate(decision.rb_count):
         energy = float(cost.energy_j[client])
-        share = energy / rules.energy_budget_j if rules.energy_budget_j else np.inf
+        share = f"{100 * energy / rules.energy_budget_j:.0f} %" if rules.energy_budget_j else "no budget"
         if count == 0:
             table.add_row(str(client), "–", "", "sits out")
             continue
@@ -85,7 +85,7 @@ def _print_solution(solution: Solution) -> None:
             f"{100 * cost.packet_error_rate[client]:.1f} %",
             format_si(cost.uplink_rate_bps[client], "bit/s"),
             format_si(energy, "J"),
-            f"{100 * share:.0f} %",
+            share,
         )
     out.print(table)
     steps = " -> ".join(f"{block} {value:.4g}" for block, value in solution.trace)
@@ -98,7 +98,7 @@ def _print_solution(solution: Solution) -> None:
     if "energy_j" in missed:
         worst = max(missed["energy_j"], key=missed["energy_j"].get)
         out.print(
-            f"energy: {len(missed['energy_j'])} clients miss their budget, "
+            f"energy: {len(missed['energy_j'])} of {len(decision.rb_count)} clients over budget, "
             f"client {worst} by most, {format_si(missed['energy_j'][worst], 'J')}"
         )
 
