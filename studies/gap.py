@@ -42,6 +42,6 @@ def main(folder: Path) -> None:
         axes.set(
             xscale="log", xlabel="gap to the joint solver (% of the objective)", ylabel="% of rounds", xlim=(1e-5, None)
         )
-        axes.set_title("OOE-BCD is nearly always at the joint optimum")
+        axes.set_title("How far OOE-BCD is from the joint optimum")
         axes.legend(loc="lower right")
         save_figure(figure, folder / "bcd-gap.svg")

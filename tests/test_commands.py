@@ -113,10 +113,10 @@ def test_version_and_help(asfl: Asfl) -> None:
 
 
 def test_auto_budgets_are_what_the_fair_policy_achieves() -> None:
-    """Half of the sampled rounds stay within the median budget; a larger quantile is looser."""
+    """A larger quantile is looser; a budget that is given stays as it is."""
     world = World.of(load_config("demo").config)
     auto = resolve_budgets(world)
-    loose = achievable_budgets(World.of(load_config("demo", ["decision.auto_budget_quantile=0.9"]).config))
+    loose = achievable_budgets(World.of(load_config("demo", ["decision.auto_budget_quantile=0.95"]).config))
     assert 0 < auto.delay_s < loose.delay_s
     assert 0 < auto.energy_j < loose.energy_j
     fixed = resolve_budgets(World.of(load_config("demo", ["decision.delay_budget_s=3"]).config))

@@ -28,7 +28,7 @@ class PlayedRound:
     """What one round left behind."""
 
     cut: float
-    """Mean over the clients that took part, for schemes with one cut per client."""
+    """Mean over the clients that took part, for schemes with one cut per client; NaN for FedAvg, which has none."""
     delay_s: float
     resplit_delay_s: float
     energy_j: Floats
@@ -38,7 +38,8 @@ class PlayedRound:
     packet_error_rate: float
     """Expected, mean over the clients that took part; 1 if nobody did."""
     spread: float
-    """How many updates the client sides have drifted apart at the start of stage 2 (of the reference)."""
+    """How many updates the client sides have drifted apart at the start of stage 2; 0 for schemes that average them
+    every round."""
     queues: Queues
     """After the round."""
 
@@ -60,6 +61,7 @@ def rules_of(config: Config, budgets: Budgets) -> Rules:
         queue_memory=rules.queue_memory,
         penalty_weight=rules.penalty_weight,
         rb_sharing=rules.rb_sharing,
+        solver=rules.solver,
         tolerance=rules.tolerance,
         max_iterations=rules.max_iterations,
     )
@@ -106,14 +108,16 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             memory=rules.queue_memory,
             participation_floor=rules.participation_floor,
         )
-        spread = float(learning.layer_spread[: int(np.min(reference.cut))].sum())
+        averaged = scheme.charging.exchanges_client_model or scheme.charging.full_local_model
+        spread = 0.0 if averaged else float(learning.layer_spread[: int(np.min(reference.cut))].sum())
         if np.ndim(reference.cut) == 0:
             previous_cut = int(reference.cut)
             learning = learning.after(previous_cut, reference_arrived)
         scheduled = decision.scheduled
         cuts = np.broadcast_to(decision.cut, scheduled.shape)
+        cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())
         yield PlayedRound(
-            cut=float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean()),
+            cut=np.nan if scheme.charging.full_local_model else cut,
             delay_s=float(cost.delay_s),
             resplit_delay_s=float(cost.resplit_delay_s),
             energy_j=cost.energy_j,
@@ -145,13 +149,14 @@ class Playthrough:
         energy_over = energy.mean(axis=0) / self.budgets.energy_j - 1
         return {
             "delay_s": float(delay.mean()),
+            "median_delay_s": float(np.median(delay)),
             "energy_j": float(energy.sum(axis=1).mean()),
             "packet_error_rate": float(np.mean([played.packet_error_rate for played in self.rounds])),
             "updates_per_round": float(arrived.sum(axis=1).mean()),
             "least_served_share": float(served.mean(axis=0).min()),
             "spread": float(np.mean([played.spread for played in self.rounds])),
             "cut": float(cuts.mean()),
-            "cut_switches": float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 else 0.0,
+            "cut_switches": float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 and cuts[0] > 0 else 0.0,
             "resplit_share": float(resplit / max(delay.sum(), 1e-300)),
             "delay_queue": float(np.mean([played.queues.delay for played in self.rounds])),
             "energy_queue": float(np.mean([played.queues.energy.mean() for played in self.rounds])),

@@ -80,7 +80,7 @@ def _print_solution(solution: Solution) -> None:
             continue
         table.add_row(
             str(client),
-            f"{count:g}",
+            f"{count:.3g}",
             format_si(decision.tx_power_w[client], "W"),
             f"{100 * cost.packet_error_rate[client]:.1f} %",
             format_si(cost.uplink_rate_bps[client], "bit/s"),
@@ -125,7 +125,11 @@ def _play(
         save_figure(draw_playthroughs(played), plot)
     summaries = {name: [one.summary() for one in played if one.scheme == name] for name in dict.fromkeys(names)}
     if as_json:
-        print_json({"rounds": rounds, "seeds": list(range(first, first + seeds)), "schemes": summaries})
+        plain = {
+            name: [{key: None if np.isnan(value) else value for key, value in row.items()} for row in rows]
+            for name, rows in summaries.items()
+        }
+        print_json({"rounds": rounds, "seeds": list(range(first, first + seeds)), "schemes": plain})
         return
     _print_summaries(summaries, played, rounds, seeds)
     if plot is not None:
@@ -135,6 +139,7 @@ def _play(
 _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "what it costs and what arrives": {
         "delay_s": ("delay / round", "s"),
+        "median_delay_s": ("median", "s"),
         "energy_j": ("energy / round", "J"),
         "packet_error_rate": ("error rate", "%"),
         "updates_per_round": ("arrived", ""),
@@ -179,5 +184,12 @@ def _print_summaries(
 
 def _mean_and_spread(rows: list[dict[str, float]], key: str, unit: str) -> str:
     values = np.array([row[key] for row in rows]) * (100 if unit == "%" else 1)
-    spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
-    return f"{values.mean():.3g}{spread}" + (f" {unit}" if unit else "")
+    if np.isnan(values).any():
+        return "–"
+    spread = f" ± {_short(values.std(ddof=1), 2)}" if len(values) > 1 else ""
+    return f"{_short(values.mean(), 3)}{spread}" + (f" {unit}" if unit else "")
+
+
+def _short(value: float, digits: int) -> str:
+    """So many significant digits, but never an exponent for a number people can read."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

@@ -90,7 +90,8 @@ class _Descent:
         full_power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
         self.power = full_power if tx_power_w is None else np.asarray(tx_power_w, float)
         self.rb_count = _fair_counts(problem) if rb_count is None else np.asarray(rb_count, float)
-        if not self.fixed_rbs and problem.rules.rb_sharing == "whole":
+        # Whole blocks are shares too, so time sharing starts from them if they suffice.
+        if not self.fixed_rbs and problem.min_participants <= problem.round.radio.num_rbs:
             powers = self.power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
             found = best_on_grid(problem, terms, powers, START_TOLERANCE)
             if found is not None:

@@ -95,7 +95,7 @@ class _Search:
         self.heap: list[tuple[float, int, _Box]] = []
         self.order = count()
         self.boxes = 0
-        self.closed_bound = np.inf  # the least bound of a box that was given up with a loose tangent
+        self.closed_bound = np.inf  # the least bound of a box that was given up, within the tolerance or not
         self.batch = min(16, max(1, BATCH_ELEMENTS // stages.tables[0].size))
 
     def remember(self, cut_index: int, pick: Pick, waits: list[float], load_s: float, cost: float) -> None:
@@ -124,7 +124,9 @@ class _Search:
 
     def push(self, box: _Box) -> None:
         bound = self.delay.support(sum(box.case.low), box.case.price) + box.separable
-        if not self.is_done(bound):
+        if self.is_done(bound):
+            self.closed_bound = min(self.closed_bound, bound)
+        else:
             heapq.heappush(self.heap, (bound, next(self.order), box))
 
     def is_done(self, bound: float) -> bool:

@@ -48,6 +48,7 @@ class Rules:
     queue_memory: float = 0.5
     penalty_weight: float = 10.0
     rb_sharing: Literal["whole", "time"] = "whole"
+    solver: Literal["bcd", "joint"] = "bcd"
     tolerance: float = 0.01
     max_iterations: int = 20
 

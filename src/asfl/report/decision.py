@@ -69,6 +69,12 @@ def _draw_blocks(axes: "Axes", solution: Solution) -> None:
     axes.grid(visible=False)
 
 
+def _borrows(played: Playthrough, asfl: Playthrough | None) -> bool:
+    """Whether a scheme's queues are ASFL's, because its blocks and powers are."""
+    pairs = zip(played.rounds, asfl.rounds, strict=True) if asfl is not None else ()
+    return asfl is not None and all(one.queues.delay == other.queues.delay for one, other in pairs)
+
+
 def draw_playthroughs(playthroughs: Sequence[Playthrough]) -> "Figure":
     """Cuts, delay queue, energy queue and total delay over rounds; a line per scheme, the first seed of each."""
     first = {played.scheme: played for played in reversed(playthroughs)}
@@ -80,7 +86,8 @@ def draw_playthroughs(playthroughs: Sequence[Playthrough]) -> "Figure":
         (cuts, delay), (delay_queue, energy_queue) = figure.subplots(2, 2, sharex=True)
         for number, played in enumerate(shown):
             jumps = np.mean(np.diff([one.cut for one in played.rounds]) != 0) > 0.5 if len(played.rounds) > 1 else False
-            style = {"color": colours(number % 20), "linewidth": 2.2 if played.scheme == "asfl" else 1.1}
+            ours = played.scheme == "asfl"
+            style = {"color": colours(number % 20), "linewidth": 2.4 if ours else 1.1, "zorder": 5 if ours else 2}
             rounds = np.arange(1, len(played.rounds) + 1)
             cuts.step(
                 rounds,
@@ -91,8 +98,9 @@ def draw_playthroughs(playthroughs: Sequence[Playthrough]) -> "Figure":
                 **style,
             )
             delay.plot(rounds, np.cumsum([one.delay_s for one in played.rounds]), **style)
-            delay_queue.plot(rounds, [one.queues.delay for one in played.rounds], **style)
-            energy_queue.plot(rounds, [one.queues.energy.mean() for one in played.rounds], **style)
+            if ours or not _borrows(played, first.get("asfl")):
+                delay_queue.plot(rounds, [one.queues.delay for one in played.rounds], **style)
+                energy_queue.plot(rounds, [one.queues.energy.mean() for one in played.rounds], **style)
         allowed = np.arange(1, len(shown[0].rounds) + 1) * shown[0].budgets.delay_s
         delay.plot(np.arange(1, len(allowed) + 1), allowed, color=BUDGET, linestyle="--", label="budget")
         delay.set(yscale="log", ylabel="s")

@@ -16,7 +16,8 @@ class AsflScheme:
     """ASFL itself, and one replaced part per ablation (paper §V: SFL-λ_m, ASFL-pmax, ASFL-prd, ASFL-RBrd)."""
 
     name: str = "asfl"
-    solver: Literal["bcd", "joint"] = "bcd"
+    solver: Literal["bcd", "joint"] | None = None
+    """None: the one that is configured."""
     cuts: Sequence[int] | None = None
     """The only cuts allowed; a fixed cut never moves, so it never pays for a re-split."""
     power: Literal["optimised", "max", "random"] = "optimised"
@@ -24,7 +25,8 @@ class AsflScheme:
     charging: Charging = ASFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        if self.solver == "joint":
+        is_plain = self.cuts is None and self.power == "optimised" and self.rbs == "optimised"
+        if is_plain and (self.solver or problem.rules.solver) == "joint":
             return itself(solve_jointly(problem).decision)
         power = None
         if self.power == "max":
