@@ -4,14 +4,16 @@ import subprocess
 import sys
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
-from asfl.config import Compute, Radio
 from asfl.costs import cost_of_all_cuts, round_cost
 from asfl.decision import Decision
-from asfl.profile import load_profile
 from asfl.round import Round
+from benchmarks.problems import random_round
 from benchmarks.timing import interleaved_medians
+
+Floats = NDArray[np.float64]
 
 
 def cost_table() -> Table:
@@ -49,17 +51,6 @@ def _run(statement: str) -> None:
     subprocess.run([sys.executable, "-c", statement], check=True)
 
 
-def _round(clients: int) -> tuple[Round, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    path_gain = 1e-3 * rng.uniform(50, 500, clients) ** -4.0
-    round_ = Round(
-        profile=load_profile("resnet50-cifar100"),
-        radio=Radio(num_rbs=clients),
-        compute=Compute(),
-        charged_samples=64,
-        path_gain=path_gain,
-        channel_gain=path_gain * rng.exponential(size=clients),
-        cpu_hz=rng.uniform(1e9, 1.6e9, clients),
-        previous_cut=20,
-    )
+def _round(clients: int) -> tuple[Round, Floats, Floats]:
+    round_ = random_round(np.random.default_rng(1), clients, clients, "resnet50-cifar100").round
     return round_, np.ones(clients), np.full(clients, 1.5)
