@@ -156,13 +156,20 @@ class Playthrough:
             "least_served_share": float(served.mean(axis=0).min()),
             "spread": float(np.mean([played.spread for played in self.rounds])),
             "cut": float(cuts.mean()),
-            "cut_switches": float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 and cuts[0] > 0 else 0.0,
+            "cut_switches": _share_of_moves(cuts),
             "resplit_share": float(resplit / max(delay.sum(), 1e-300)),
             "delay_queue": float(np.mean([played.queues.delay for played in self.rounds])),
             "energy_queue": float(np.mean([played.queues.energy.mean() for played in self.rounds])),
             "delay_violation": max(float(delay.mean() / self.budgets.delay_s - 1), 0.0),
             "energy_violation": max(float(energy_over.max()), 0.0),
         }
+
+
+def _share_of_moves(cuts: Floats) -> float:
+    """How often the cut differs from the round before; NaN without a cut."""
+    if np.isnan(cuts).any():
+        return np.nan
+    return float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 else 0.0
 
 
 def play_all(

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from asfl.costs import ASFL, Charging
-from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.schemes.base import Decided, itself, random_counts, random_powers
+from asfl.optimize import Problem, ooe_bcd
+from asfl.schemes.base import Decided, asfl_decision, itself, random_counts, random_powers
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class AsflScheme:
     charging: Charging = ASFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        is_plain = self.cuts is None and self.power == "optimised" and self.rbs == "optimised"
-        if is_plain and (self.solver or problem.rules.solver) == "joint":
-            return itself(solve_jointly(problem).decision)
+        if self.cuts is None and self.power == "optimised" and self.rbs == "optimised":
+            return itself(asfl_decision(problem, self.solver))
         power = None
         if self.power == "max":
             power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)

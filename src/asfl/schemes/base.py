@@ -1,14 +1,14 @@
 """What a scheme is: how it decides, and how its rounds are charged."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs import Charging
 from asfl.decision import Decision
-from asfl.optimize import Problem
+from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.scenario import random_stream
 
 Floats = NDArray[np.float64]
@@ -36,6 +36,12 @@ class Scheme(Protocol):
     def charging(self) -> Charging: ...
 
     def decide(self, problem: Problem, seed: int) -> Decided: ...
+
+
+def asfl_decision(problem: Problem, solver: Literal["bcd", "joint"] | None = None) -> Decision:
+    """What ASFL decides, by the solver given or configured; also what other schemes borrow."""
+    solve = solve_jointly if (solver or problem.rules.solver) == "joint" else ooe_bcd
+    return solve(problem).decision
 
 
 def itself(decision: Decision) -> Decided:

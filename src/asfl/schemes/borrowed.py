@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from asfl.costs import FEDAVG, SFL, SL, Charging
-from asfl.optimize import Problem, ooe_bcd
-from asfl.schemes.base import Decided, random_cut
+from asfl.optimize import Problem
+from asfl.schemes.base import Decided, asfl_decision, random_cut
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class FedAvgScheme:
     charging: Charging = FEDAVG
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = ooe_bcd(problem).decision
+        reference = asfl_decision(problem)
         return Decided(reference, reference)
 
 
@@ -29,7 +29,7 @@ class SplitFedScheme:
     charging: Charging = SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = ooe_bcd(problem).decision
+        reference = asfl_decision(problem)
         return Decided(replace(reference, cut=random_cut(problem, seed)), reference)
 
 
@@ -46,7 +46,7 @@ class SplitLearningScheme:
     charging: Charging = SL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = ooe_bcd(problem).decision
+        reference = asfl_decision(problem)
         decision = replace(reference, cut=random_cut(problem, seed))
         if self.all_rbs:
             everything = float(problem.round.radio.num_rbs)
