@@ -54,7 +54,7 @@ def test_long_csv_gives_rsrp_if_asked_or_alone(tmp_path: Path) -> None:
 
 def test_compressed_csv_equals_the_plain_one(tmp_path: Path) -> None:
     compressed = tmp_path / "drive.csv.gz"
-    compressed.write_bytes(gzip.compress(LONG.encode()))
+    compressed.write_bytes(gzip.compress(LONG.encode(), mtime=0))
     plain, packed = read_trace(write(tmp_path, LONG)), read_trace(compressed)
     assert packed.user_names == plain.user_names
     for left, right in zip(packed.values, plain.values, strict=True):
@@ -145,10 +145,11 @@ def test_csv_errors_name_file_place_and_remedy(
     [
         ("latin.csv", "user,t,SNR\nÉ,0,1\n".encode("latin-1")),
         ("plain.csv.gz", LONG.encode()),
-        ("cut.csv.gz", gzip.compress(LONG.encode())[:-20]),
-        ("flipped.csv.gz", gzip.compress(LONG.encode())[:12] + bytes(60)),
+        ("cut.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:-20]),
+        ("flipped.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:12] + bytes(60)),
         ("wide.csv", b"user,t,SNR\n" + b"x" * 200_000 + b",0,1\n"),
     ],
+    ids=("latin", "plain", "cut", "flipped", "wide"),
 )
 def test_csv_that_is_no_text_is_an_error(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
