@@ -3,7 +3,7 @@
 import numpy as np
 
 from asfl.config import Compute, Radio
-from asfl.optimize import Learning, Problem, Queues, Rules
+from asfl.optimize import Learning, Problem, Queues, Rules, default_participation
 from asfl.profile import load_profile
 from asfl.round import Round
 
@@ -32,9 +32,8 @@ def random_round(rng: np.random.Generator, clients: int, num_rbs: int, model: st
         ),
         Queues(float(rng.exponential(0.5)), rng.exponential(0.5, clients), rng.exponential(0.2, clients)),
         Rules(
-            delay_budget_s=20.0,
-            energy_budget_j=5.0,
-            min_participants=min(clients, num_rbs),
-            participation_floor=0.5 * min(1.0, num_rbs / clients),
+            20.0,
+            5.0,
+            *default_participation(clients, num_rbs, "whole"),
         ),
     )

@@ -13,7 +13,7 @@ from asfl.budgets import Budgets, resolve_budgets
 from asfl.config import Config
 from asfl.costs import round_cost
 from asfl.decision import Decision
-from asfl.optimize import Problem, Queues, Rules, next_queues
+from asfl.optimize import Problem, Queues, Rules, default_participation, next_queues
 from asfl.round import Round
 from asfl.scenario import random_stream
 from asfl.schemes import Scheme, scheme_named
@@ -46,13 +46,12 @@ class PlayedRound:
 
 def rules_of(config: Config, budgets: Budgets) -> Rules:
     """The decision rules of a configuration, with every "auto" turned into a number."""
-    rules, clients, num_rbs = config.decision, config.scenario.clients, config.radio.num_rbs
-    can_be_served = clients if rules.rb_sharing == "time" else min(clients, num_rbs)
-    floor = 0.5 * min(1.0, num_rbs / clients)
+    rules = config.decision
+    most, floor = default_participation(config.scenario.clients, config.radio.num_rbs, rules.rb_sharing)
     return Rules(
         delay_budget_s=budgets.delay_s,
         energy_budget_j=budgets.energy_j,
-        min_participants=can_be_served if rules.min_participants == "auto" else rules.min_participants,
+        min_participants=most if rules.min_participants == "auto" else rules.min_participants,
         participation_floor=floor if rules.participation_floor == "auto" else rules.participation_floor,
         reading=rules.equations,
         error_weight=rules.error_weight,

@@ -18,7 +18,7 @@ from asfl.config.tree import Compute, DecisionRules, Radio
 from asfl.costs import RoundCost
 from asfl.decision import Decision, check_decision
 from asfl.errors import AsflError
-from asfl.optimize import Learning, Problem, Queues, Rules, Solution
+from asfl.optimize import Learning, Problem, Queues, Rules, Solution, default_participation
 from asfl.profile import ModelProfile, load_profile
 from asfl.round import CostEquations, Round
 
@@ -210,13 +210,12 @@ class RoundFile(Section):
             values = getattr(learning, name)
             if values is not None and len(values) != layers:
                 raise AsflError(f"learning.{name} has {len(values)} entries, but the model has {layers} layers")
-        can_be_served = clients if self.rb_sharing == "time" else min(clients, num_rbs)
+        can_be_served, floor = default_participation(clients, num_rbs, self.rb_sharing)
         least = can_be_served if self.min_participants is None else self.min_participants
         if least > can_be_served:
             raise AsflError(
                 f"min_participants = {least} is more than can be served: {clients} clients, {num_rbs} resource blocks"
             )
-        floor = 0.5 * min(1.0, num_rbs / clients) if self.participation_floor is None else self.participation_floor
         return Problem(
             round=round_,
             learning=Learning(
@@ -234,7 +233,7 @@ class RoundFile(Section):
                 delay_budget_s=float(self.budgets.delay_s),
                 energy_budget_j=float(self.budgets.energy_j),
                 min_participants=least,
-                participation_floor=floor,
+                participation_floor=floor if self.participation_floor is None else self.participation_floor,
                 reading=self.equations,
                 error_weight=self.error_weight,
                 form=self.form,

@@ -5,8 +5,18 @@ problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick) -
 
 from asfl.optimize.bcd import ooe_bcd
 from asfl.optimize.joint import solve_jointly
-from asfl.optimize.problem import Learning, Problem, Rules
+from asfl.optimize.problem import Learning, Problem, Rules, default_participation
 from asfl.optimize.queues import Queues, next_queues
 from asfl.optimize.solution import Solution
 
-__all__ = ["Learning", "Problem", "Queues", "Rules", "Solution", "next_queues", "ooe_bcd", "solve_jointly"]
+__all__ = [
+    "Learning",
+    "Problem",
+    "Queues",
+    "Rules",
+    "Solution",
+    "default_participation",
+    "next_queues",
+    "ooe_bcd",
+    "solve_jointly",
+]

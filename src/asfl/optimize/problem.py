@@ -53,6 +53,16 @@ class Rules:
     max_iterations: int = 20
 
 
+def default_participation(num_clients: int, num_rbs: int, rb_sharing: str) -> tuple[int, float]:
+    """`min_participants` and `participation_floor` where none is set: all who can be served, half of a fair share.
+
+    With whole blocks and N > K somebody sits out, and scheduling nobody would be the cheapest round of all; the paper
+    has neither number and needs both.
+    """
+    can_be_served = num_clients if rb_sharing == "time" else min(num_clients, num_rbs)
+    return can_be_served, 0.5 * min(1.0, num_rbs / num_clients)
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min over (cut, RBs, power) of drift + V · objective, or of the objective within this round's budgets."""
