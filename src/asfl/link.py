@@ -38,9 +38,14 @@ def uplink_rate_bps(
     """
     count = np.asarray(rb_count, float)
     received_w = np.asarray(tx_power_w, float) * np.asarray(channel_gain, float)
-    sharing_rbs = np.where(count > 0, count, 1.0) if uplink_power == "shared" else 1.0
-    snr = received_w / (sharing_rbs * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz)
+    snr = received_w / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
     return np.asarray(count * radio.rb_bandwidth_hz * np.log1p(snr) / np.log(2))
+
+
+def uplink_noise_w(rb_count: Floats, radio: "Radio", uplink_power: UplinkPower) -> Floats:
+    """The noise that a client's power has to beat: of all its blocks (`shared`), or of one (`each_rb`); counts > 0."""
+    sharing_rbs = rb_count if uplink_power == "shared" else np.ones_like(rb_count)
+    return np.asarray(sharing_rbs * (radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz))
 
 
 def packet_error_rate_rayleigh(

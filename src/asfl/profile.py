@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from typing import Any, Literal, Self, cast, get_args
 
@@ -149,7 +149,11 @@ def shipped_profiles() -> Sequence[str]:
 
 def load_profile(name: str | ModelSpec) -> ModelProfile:
     """The profile of a named model: shipped with the package, or measured now (needs `asfl[train]`)."""
-    spec = name if isinstance(name, ModelSpec) else ModelSpec.parse(name)
+    return _load(name if isinstance(name, ModelSpec) else ModelSpec.parse(name))
+
+
+@lru_cache(maxsize=32)  # a profile never changes, and every round file, world and job asks for one
+def _load(spec: ModelSpec) -> ModelProfile:
     file = resources.files("asfl") / "profiles" / f"{spec.name}.json"
     if file.is_file():
         return ModelProfile.from_json(json.loads(file.read_text("utf-8")))

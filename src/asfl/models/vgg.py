@@ -1,7 +1,7 @@
 """VGG for 32×32 images (Simonyan & Zisserman): one unit per convolution, then three fully connected units.
 
 ReLU, pooling and norm go with the convolution before them, since the paper cuts only before a convolution or a
-fully connected layer (section VI). The original's head for 224×224 images, 4096 wide, becomes 512 wide, and there
+fully connected layer (section V). The original's head for 224×224 images, 4096 wide, becomes 512 wide, and there
 is no dropout: it would make a split step depend on who draws the random numbers.
 """
 

@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.decision import Decision
 from asfl.optimize.cut import objective_of_cuts
-from asfl.optimize.deadlines import search_deadlines
-from asfl.optimize.grid import Grid
+from asfl.optimize.grid import best_on_grid
 from asfl.optimize.power import best_powers, refine_powers
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
 from asfl.optimize.sharing import best_shares
-from asfl.optimize.solution import Solution
+from asfl.optimize.solution import Solution, decision_at
 from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
@@ -60,24 +58,12 @@ def ooe_bcd(
     descent.refine_power()
     return Solution(
         problem=problem,
-        decision=descent.decision(),
+        decision=decision_at(terms, descent.cut_index, descent.rb_count, descent.power),
         objective=descent.objective,
         iterations=iterations,
         trace=tuple(descent.trace),
         seconds=time.perf_counter() - started,
     )
-
-
-def best_on_grid(
-    problem: Problem, terms: CutTerms, powers: Floats, tolerance: float, least_scale: float = 1.0
-) -> tuple[int, Floats, Floats, float] | None:
-    """Cut index, counts, powers and lower bound of the best decision with powers from a grid [P, N]."""
-    grid = Grid(problem, terms, powers)
-    spread = problem.rules.penalty_weight * problem.spread_of_cut[terms.cuts]
-    found = search_deadlines(grid.stages(spread), problem.delay_penalty, None, tolerance, least_scale=least_scale)
-    if found is None:
-        return None
-    return found.cut_index, *grid.counts_and_powers(found.cut_index, found.pick), found.lower_bound
 
 
 class _Descent:
@@ -133,10 +119,6 @@ class _Descent:
         where = (self.problem, self.terms, self.cut_index, self.rb_count, self.power)
         self.power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
         self._note("power")
-
-    def decision(self) -> Decision:
-        heard = np.where(self.rb_count > 0, self.power, 0.0)  # whoever sits out is silent
-        return Decision(int(self.terms.cuts[self.cut_index]), self.rb_count, heard)
 
     def _note(self, block: str, objective: float | None = None) -> None:
         if objective is None:

@@ -30,8 +30,10 @@ Choose = Callable[[Floats], tuple[Pick, Floats]]
 """Costs of every candidate [G, O, N] in G cases (infinite: not allowed) -> candidate of each client [G, N], and a lower
 bound [G] of the cost of any choice: its own cost if the choice is exact, infinite if there is none."""
 
+BATCH = 16
+"""Boxes evaluated together, so that they share NumPy's overhead; more would be split that need not be."""
 BATCH_ELEMENTS = 60_000
-"""Boxes are evaluated together up to about this many table entries: NumPy's overhead is shared, memory stays small."""
+"""Fewer boxes where the tables are large: about this many entries at a time."""
 PRICE_STEPS = 12
 """How often the price of server load is adapted once the deadlines of a box are known."""
 
@@ -96,7 +98,7 @@ class _Search:
         self.order = count()
         self.boxes = 0
         self.closed_bound = np.inf  # the least bound of a box that was given up, within the tolerance or not
-        self.batch = min(16, max(1, BATCH_ELEMENTS // stages.tables[0].size))
+        self.batch = min(BATCH, max(1, BATCH_ELEMENTS // stages.tables[0].size))
 
     def remember(self, cut_index: int, pick: Pick, waits: list[float], load_s: float, cost: float) -> None:
         value = self.delay.at(sum(waits) + load_s) + cost

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.optimize.allocate import allocate
-from asfl.optimize.deadlines import Pick, StageTables
+from asfl.optimize.deadlines import Pick, StageTables, search_deadlines
 from asfl.optimize.problem import Problem
 from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
 
@@ -73,6 +73,18 @@ class Grid:
         row = np.maximum(counts - 1, 0)
         power = by_count[np.arange(cases)[:, None], row, :, np.arange(clients)].argmin(axis=2)
         return np.where(counts > 0, 1 + row * per_count + power, 0), totals
+
+
+def best_on_grid(
+    problem: Problem, terms: CutTerms, powers: Floats, tolerance: float, least_scale: float = 1.0
+) -> tuple[int, Floats, Floats, float] | None:
+    """Cut index, counts, powers and lower bound of the best decision with powers from a grid [P, N]."""
+    grid = Grid(problem, terms, powers)
+    spread = problem.rules.penalty_weight * problem.spread_of_cut[terms.cuts]
+    found = search_deadlines(grid.stages(spread), problem.delay_penalty, None, tolerance, least_scale=least_scale)
+    if found is None:
+        return None
+    return found.cut_index, *grid.counts_and_powers(found.cut_index, found.pick), found.lower_bound
 
 
 def tables_with_sitting_out(problem: Problem, terms: CutTerms, links: Links) -> Floats:

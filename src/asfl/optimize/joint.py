@@ -10,12 +10,12 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.decision import Decision
-from asfl.optimize.bcd import best_on_grid, ooe_bcd
+from asfl.optimize.bcd import ooe_bcd
 from asfl.optimize.cut import objective_of_cuts
+from asfl.optimize.grid import best_on_grid
 from asfl.optimize.power import LOWEST_SHARE, refine_powers
 from asfl.optimize.problem import Problem
-from asfl.optimize.solution import Solution
+from asfl.optimize.solution import Solution, decision_at
 from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
@@ -42,8 +42,7 @@ def solve_jointly(problem: Problem) -> Solution:
         index, count, power, lower_bound = found
         power = refine_powers(problem, terms, index, count, power, zooms=ZOOMS)
         objective = float(objective_of_cuts(problem, terms, count, power)[index])
-        heard = np.where(count > 0, power, 0.0)
-        refined = Solution(problem, Decision(int(terms.cuts[index]), count, heard), objective, 1, (), 0.0)
+        refined = Solution(problem, decision_at(terms, index, count, power), objective, 1, (), 0.0)
         trace.append(("joint", objective))
         best = min(best, refined, key=lambda solution: solution.rank)
     return Solution(

@@ -19,10 +19,6 @@ class Penalty(Protocol):
 
     def value(self, amount: ArrayLike) -> Floats: ...
 
-    def kink(self) -> Floats:
-        """Below this amount the penalty is flat."""
-        ...
-
 
 class DelayPenalty(Penalty, Protocol):
     """A penalty of one number. The search calls these thousands of times, so they are plain Python."""
@@ -50,11 +46,6 @@ class QueueDrift:
         following = np.maximum(self._offset + self._gain * np.asarray(amount), 0.0)
         return np.asarray(0.5 * following * following - self._before)
 
-    def kink(self) -> Floats:
-        if self._gain == 0:
-            return np.full(np.shape(self._offset), np.inf)
-        return np.asarray(-self._offset / self._gain)
-
     def at(self, amount: float) -> float:
         following = max(float(self._offset) + self._gain * amount, 0.0)
         return 0.5 * following * following - float(self._before)
@@ -79,9 +70,6 @@ class HardBudget:
 
     def value(self, amount: ArrayLike) -> Floats:
         return np.asarray(np.maximum(np.asarray(amount) - self.budget, 0.0) * (self.weight / self.scale))
-
-    def kink(self) -> Floats:
-        return np.asarray(self.budget)
 
     def at(self, amount: float) -> float:
         return max(amount - self.budget, 0.0) * self.weight / self.scale

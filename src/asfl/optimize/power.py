@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from asfl.link import uplink_noise_w
 from asfl.optimize.deadlines import StageTables, search_deadlines
 from asfl.optimize.problem import Problem
 from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
@@ -44,7 +45,8 @@ def best_powers(
     ladder = top * LOWEST_SHARE ** np.linspace(0, 1, GRID)  # from P^max downwards
     rows = [current[None], np.broadcast_to(ladder[:, None], (GRID, len(current)))]
     if problem.rules.form == "per_round_budgets":
-        rows.append(energy_roots(problem, terms, cut_index, rb_count)[None])
+        largest = power_for_energy(problem, terms, cut_index, rb_count, np.asarray(problem.rules.energy_budget_j))
+        rows.append(np.maximum(largest, ladder[-1])[None])
     best = _best_on_grid(problem, terms, cut_index, rb_count, np.concatenate(rows), served, tolerance)
     return refine_powers(problem, terms, cut_index, rb_count, best, zooms=zooms, tolerance=tolerance)
 
@@ -100,12 +102,6 @@ def _each_its_best(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
     return priced.argmin(axis=1), priced.min(axis=1).sum(axis=1)
 
 
-def energy_roots(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats) -> Floats:
-    """[N] the power at which each client's energy penalty begins to rise, within the powers that are tried."""
-    root = power_for_energy(problem, terms, cut_index, rb_count, problem.energy_penalty.kink())
-    return np.asarray(np.maximum(root, LOWEST_SHARE * problem.round.radio.max_tx_power_w))
-
-
 def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, energy_j: Floats) -> Floats:
     """[N] the largest power with E_n(p) ≤ energy_j: transmission in closed form, the backward pass by bisection.
 
@@ -134,8 +130,7 @@ def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count
 def _transmission_root(problem: Problem, count: Floats, bits: float, energy_j: Floats) -> Floats:
     """[N] the power at which sending `bits` takes `energy_j`, 0 … P^max; P^max if it never takes that much."""
     round_, radio = problem.round, problem.round.radio
-    sharing = count if round_.equations.uplink_power == "shared" else np.ones_like(count)
-    snr_per_watt = round_.channel_gain / (sharing * radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz)
+    snr_per_watt = round_.channel_gain / uplink_noise_w(count, radio, round_.equations.uplink_power)
     if bits == 0:
         return np.asarray(np.where(energy_j >= 0, radio.max_tx_power_w, 0.0))
     ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from asfl.costs import RoundCost, round_cost
 from asfl.decision import Decision
 from asfl.optimize.problem import Problem
+from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
 
@@ -74,3 +75,8 @@ class Solution:
         if over.any():
             missed["energy_j"] = {int(n): float(self.energy_excess_j[n]) for n in np.flatnonzero(over)}
         return missed
+
+
+def decision_at(terms: CutTerms, cut_index: int, rb_count: Floats, tx_power_w: Floats) -> Decision:
+    """The decision a solver stands at; whoever sits out is silent."""
+    return Decision(int(terms.cuts[cut_index]), rb_count, np.where(rb_count > 0, tx_power_w, 0.0))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from asfl.costs import Charging, cost_of_all_cuts, epsl, round_cost
 from asfl.decision import Decision
 from asfl.errors import AsflError
+from asfl.link import uplink_noise_w
 from asfl.optimize import Problem
 from asfl.round import Round
 from asfl.schemes.base import Decided, itself, random_clients
@@ -174,8 +175,7 @@ def best_powers(round_: Round, cut: int, rb_count: Floats, cap_w: float, chargin
 def power_to_send(round_: Round, rb_count: Floats, bits: float, seconds: Floats) -> Floats:
     """Power [N] with which each client sends these bits in this time: the inverse of the uplink rate."""
     bandwidth = round_.radio.rb_bandwidth_hz
-    sharing_rbs = rb_count if round_.equations.uplink_power == "shared" else 1.0
-    noise_w = sharing_rbs * bandwidth * round_.radio.noise_psd_w_per_hz
+    noise_w = uplink_noise_w(rb_count, round_.radio, round_.equations.uplink_power)
     with np.errstate(divide="ignore", over="ignore"):  # no time takes infinite power
         snr = np.expm1(np.log(2) * bits / (seconds * rb_count * bandwidth))
         return np.asarray(snr * noise_w / round_.channel_gain)
