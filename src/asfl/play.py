@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from asfl.budgets import Budgets, resolve_budgets
 from asfl.config import Config
-from asfl.costs import round_cost
+from asfl.costs import ASFL, Charging, RoundCost, round_cost
 from asfl.decision import Decision
 from asfl.optimize import Problem, Queues, Rules, default_participation, next_queues
 from asfl.round import Round
@@ -88,15 +88,11 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
         decided = scheme.decide(problem, seed)
         # 3. Who arrives, and what it costs.
         decision, reference = decided.decision, decided.reference
-        arrived = draw_arrivals(round_, decision, seed)
-        charged = None if config.decision.charge == "expected" else arrived
-        cost = round_cost(round_, decision, charged, scheme.charging)
+        arrived, cost = _account(config, round_, decision, scheme.charging)
         # 4. Queues and learning follow the decision that answers for the budgets.
         reference_arrived, reference_cost = arrived, cost
         if reference is not decision or scheme.charging.full_local_model:
-            reference_arrived = draw_arrivals(round_, reference, seed)
-            paid = None if config.decision.charge == "expected" else reference_arrived
-            reference_cost = round_cost(round_, reference, paid)
+            reference_arrived, reference_cost = _account(config, round_, reference, ASFL)
         delay_excess, energy_excess = problem.excess(float(reference_cost.delay_s), reference_cost.energy_j)
         queues = next_queues(
             queues,
@@ -126,6 +122,14 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             spread=spread,
             queues=queues,
         )
+
+
+def _account(
+    config: Config, round_: Round, decision: Decision, charging: Charging
+) -> tuple[NDArray[np.bool_], RoundCost]:
+    """Whose packet arrives, and what the round is charged: what happened or, if so configured, its expectation."""
+    arrived = draw_arrivals(round_, decision, config.scenario.seed)
+    return arrived, round_cost(round_, decision, None if config.decision.charge == "expected" else arrived, charging)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +187,7 @@ def play_all(
     """Every scheme with every seed, in the order asked for; `workers` processes share the jobs."""
     for name in schemes:
         scheme_named(name)
-    jobs = [(config, name, seed, rounds) for seed in seeds for name in schemes]
+    jobs = [(name, config, budgets, rounds) for config, budgets in _seeded(config, seeds) for name in schemes]
     results: list[Playthrough] = []
     if workers == 1:
         for job in jobs:
@@ -207,8 +211,13 @@ def _leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _play_job(config: Config, scheme: str, seed: int, rounds: int) -> Playthrough:
-    seeded = config.model_copy(update={"scenario": config.scenario.model_copy(update={"seed": seed})})
-    world = World.of(seeded)
-    budgets = resolve_budgets(world)
-    return Playthrough(scheme, seed, budgets, tuple(play(world, scheme_named(scheme), rounds, budgets)))
+def _seeded(config: Config, seeds: Sequence[int]) -> Iterator[tuple[Config, Budgets]]:
+    """The configuration with each seed, and the budgets that all schemes share in that world."""
+    for seed in seeds:
+        seeded = config.model_copy(update={"scenario": config.scenario.model_copy(update={"seed": seed})})
+        yield seeded, resolve_budgets(World.of(seeded))
+
+
+def _play_job(scheme: str, config: Config, budgets: Budgets, rounds: int) -> Playthrough:
+    played = tuple(play(World.of(config), scheme_named(scheme), rounds, budgets))
+    return Playthrough(scheme, config.scenario.seed, budgets, played)

@@ -18,7 +18,7 @@ from asfl.play import Playthrough, play_all
 from asfl.report.decision import draw_decision, draw_playthroughs
 from asfl.report.figure import check_figure_path, save_figure
 from asfl.roundfile import read_round_file, solution_as_json
-from asfl.schemes import SCHEMES, scheme_named
+from asfl.schemes import SCHEMES
 from asfl.units import format_si
 
 
@@ -106,8 +106,6 @@ def _print_solution(solution: Solution) -> None:
 def _play(
     preset: str, overrides: list[str], names: list[str], seeds: int, rounds: int, as_json: bool, plot: Path | None
 ) -> None:
-    for name in names:
-        scheme_named(name)
     config = load_config(preset, overrides).config
     first = config.scenario.seed
     workers = min(os.cpu_count() or 1, len(names) * seeds)

@@ -89,12 +89,12 @@ def best_on_grid(
 
 def tables_with_sitting_out(problem: Problem, terms: CutTerms, links: Links) -> Floats:
     """[C, 5, 1 + O, N] from links [O, N]: stage times, arrival, cost; row 0 sits out, no gain is out."""
-    served = Candidates.of(problem, terms, links)
+    served = Candidates.of(problem, terms, links, problem.energy_penalty)
     cuts, options, clients = served.cost.shape
     tables = np.zeros((cuts, 5, 1 + options, clients))
     tables[:, :3, 1:] = served.stage_s.swapaxes(0, 1)
     tables[:, 3, 1:] = served.arrival
-    tables[:, 4, 0] = sitting_out_cost(problem, terms.cuts)
+    tables[:, 4, 0] = sitting_out_cost(problem, terms.cuts, problem.energy_penalty)
     tables[:, 4, 1:] = served.cost if problem.reachable.all() else np.where(problem.reachable, served.cost, np.inf)
     return tables
 

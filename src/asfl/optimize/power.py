@@ -85,7 +85,7 @@ def _best_on_grid(
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
-    candidates = Candidates.of(problem, terms.only(cut_index), links)
+    candidates = Candidates.of(problem, terms.only(cut_index), links, problem.energy_penalty)
     table = np.concatenate([candidates.stage_s[:, 0], candidates.arrival[None], candidates.cost])[None, :, :, served]
     fastest = table[:, :3].min(axis=2).max(axis=2)
     stages = StageTables(table, terms.server_s[cut_index : cut_index + 1], fastest, _each_its_best)

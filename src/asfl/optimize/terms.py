@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs import times
+from asfl.optimize.penalties import Penalty
 from asfl.optimize.problem import Problem
 from asfl.round import Round
 
@@ -102,7 +103,7 @@ class Candidates:
     """[C, ..., N] energy penalty + V · error cost + participation."""
 
     @classmethod
-    def of(cls, problem: Problem, terms: CutTerms, links: Links) -> "Candidates":
+    def of(cls, problem: Problem, terms: CutTerms, links: Links, energy_penalty: Penalty) -> "Candidates":
         error_rate, s_per_bit = links.packet_error_rate, links.uplink_s_per_bit
         arrival = 1.0 - error_rate
         by_cut = (slice(None), *(None,) * arrival.ndim)  # [C] -> [C, 1, …]
@@ -116,7 +117,7 @@ class Candidates:
         stage_s[2] = multiply(arrival, terms.after_server_s[by_client])
         energy = multiply(resplit_up_bits + upload_bits, multiply(links.tx_power_w, s_per_bit))
         energy = energy + terms.forward_j[by_client] + terms.backward_j[by_client] * arrival
-        cost = problem.energy_penalty.value(energy) + problem.error_cost(terms.cuts, error_rate) + problem.serving_cost
+        cost = energy_penalty.value(energy) + problem.error_cost(terms.cuts, error_rate) + problem.serving_cost
         if not alive:
             cost = np.where(np.isfinite(stage_s).all(axis=0), cost, np.inf)  # nobody waits for ever
         return cls(stage_s, arrival, cost)
@@ -127,10 +128,10 @@ def one_if_idle(rb_count: Floats) -> Floats:
     return np.where(rb_count > 0, rb_count, 1.0)
 
 
-def sitting_out_cost(problem: Problem, cuts: NDArray[np.int64]) -> Floats:
+def sitting_out_cost(problem: Problem, cuts: NDArray[np.int64], energy_penalty: Penalty) -> Floats:
     """[C, N] what a client adds that gets no resource block: no energy, error rate 1."""
     lost = problem.error_cost(cuts, np.ones(problem.round.num_clients))
-    return problem.energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.sitting_out_cost
+    return energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.sitting_out_cost
 
 
 def _outer(bits: Floats, s_per_bit: Floats) -> Floats:
