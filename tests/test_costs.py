@@ -140,7 +140,7 @@ def test_sfl_and_acc_sfl_exchange_the_client_model(case: tuple[Round, Decision])
     last_cut = round_.profile.num_layers - 1
     cuts = np.array([1 + n % last_cut for n in range(round_.num_clients)])
     per_client = replace(decision, cut=cuts)
-    cost = round_cost(round_, per_client, charging=costs.ACC_SFL)
+    cost = round_cost(round_, per_client, procedure=costs.ACC_SFL)
     oracle = _oracle(with_previous_cut(round_, None), per_client, 1 - cost.packet_error_rate)
     active = oracle.scheduled
 
@@ -173,11 +173,11 @@ def test_sfl_and_acc_sfl_exchange_the_client_model(case: tuple[Round, Decision])
 def test_split_learning_takes_turns(case: tuple[Round, Decision]) -> None:
     """The delay of SL is the sum of rounds in which only one client takes part."""
     round_, decision = case
-    together = round_cost(round_, decision, charging=costs.SL)
+    together = round_cost(round_, decision, procedure=costs.SL)
     alone = []
     for client in range(round_.num_clients):
         only = np.where(np.arange(round_.num_clients) == client, decision.rb_count, 0.0)
-        alone.append(round_cost(round_, replace(decision, rb_count=only), charging=costs.SL))
+        alone.append(round_cost(round_, replace(decision, rb_count=only), procedure=costs.SL))
     _close(together.delay_s, sum(cost.delay_s for cost in alone))
     _close(together.energy_j, sum(cost.energy_j for cost in alone))
 
@@ -186,7 +186,7 @@ def test_split_learning_takes_turns(case: tuple[Round, Decision]) -> None:
 def test_fedavg_trains_the_whole_model_on_the_client(case: tuple[Round, Decision], lost: bool) -> None:
     round_, decision = case
     arrived = np.zeros(round_.num_clients) if lost else np.ones(round_.num_clients)
-    cost = round_cost(round_, decision, arrived, charging=costs.FEDAVG)
+    cost = round_cost(round_, decision, arrived, procedure=costs.FEDAVG)
     whole = replace(decision, cut=round_.profile.num_layers)
     oracle = _oracle(round_, whole, arrived)
     bits = round_.profile.param_bits.sum()
@@ -210,7 +210,7 @@ def test_epsl_aggregates_a_share_of_the_positions(
     round_, decision = case
     flags = st.lists(st.booleans(), min_size=round_.num_clients, max_size=round_.num_clients)
     arrived = np.array(data.draw(flags), float)
-    cost = round_cost(round_, decision, arrived, charging=epsl(share))
+    cost = round_cost(round_, decision, arrived, procedure=epsl(share))
     oracle = _oracle(round_, decision, arrived * decision.scheduled)
     there = [n for n in oracle.scheduled if arrived[n]]
     expected = 0.0
@@ -224,18 +224,18 @@ def test_epsl_aggregates_a_share_of_the_positions(
     _close(cost.server_stage_delay_s, expected)
     plain = round_cost(round_, decision, arrived)
     _close(cost.energy_j, plain.energy_j)
-    _close(round_cost(round_, decision, arrived, charging=epsl(0)).delay_s, plain.delay_s)
+    _close(round_cost(round_, decision, arrived, procedure=epsl(0)).delay_s, plain.delay_s)
 
 
 @given(rounds_with_decisions())
 def test_all_cuts_at_once_are_the_single_cuts(case: tuple[Round, Decision]) -> None:
     round_, decision = case
-    for charging in (costs.ASFL, costs.SFL, costs.SL, epsl(0.4)):
-        every = cost_of_all_cuts(round_, decision.rb_count, decision.tx_power_w, charging=charging)
+    for procedure in (costs.ASFL, costs.SFL, costs.SL, epsl(0.4)):
+        every = cost_of_all_cuts(round_, decision.rb_count, decision.tx_power_w, procedure=procedure)
         assert every.delay_s.shape == (round_.profile.num_layers - 1,)
         assert every.energy_j.shape == (round_.profile.num_layers - 1, round_.num_clients)
         for index, cut in enumerate(round_.profile.cuts.tolist()):
-            single = round_cost(round_, replace(decision, cut=cut), charging=charging)
+            single = round_cost(round_, replace(decision, cut=cut), procedure=procedure)
             _close(every.at(index).delay_s, single.delay_s)
             _close(every.at(index).energy_j, single.energy_j)
 
@@ -313,8 +313,8 @@ def test_growing_costs_the_downlink_and_shrinking_the_uplink() -> None:
 
 
 @pytest.mark.parametrize(("gain", "power"), [(0.0, 1.0), (1e-12, 0.0)])
-@pytest.mark.parametrize("charging", [costs.ASFL, costs.SFL, costs.SL, costs.FEDAVG, epsl(0.5)])
-def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, charging: costs.Charging) -> None:
+@pytest.mark.parametrize("procedure", [costs.ASFL, costs.SFL, costs.SL, costs.FEDAVG, epsl(0.5)])
+def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, procedure: costs.Procedure) -> None:
     column = np.array([1.0, 2.0, 3.0])
     profile = ModelProfile(column, column, column, column)
     for known in (True, False):
@@ -329,7 +329,7 @@ def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, c
             gain_is_known=known,
             previous_cut=2,
         )
-        cost = round_cost(round_, Decision(1, np.array([4.0, 4.0]), np.array([1.0, power])), charging=charging)
+        cost = round_cost(round_, Decision(1, np.array([4.0, 4.0]), np.array([1.0, power])), procedure=procedure)
         assert cost.delay_s == math.inf
         assert not np.isnan(cost.energy_j).any()
         assert cost.energy_j[1] == math.inf if power else cost.energy_j[1] < 1

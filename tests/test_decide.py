@@ -14,7 +14,8 @@ from asfl.costs import round_cost
 from asfl.decision import Decision, check_decision
 from asfl.errors import AsflError
 from asfl.optimize.queues import queue_weights
-from asfl.play import Playthrough, play, play_all, rules_of
+from asfl.air import rules_of
+from asfl.play import Playthrough, play, play_all
 from asfl.roundfile import parse_round
 from asfl.schemes import SCHEMES
 from asfl.world import World

@@ -15,7 +15,7 @@ from asfl.config import load_config
 from asfl.costs import round_cost
 from asfl.decision import check_decision
 from asfl.optimize import Problem, Queues
-from asfl.play import draw_arrivals, rules_of
+from asfl.air import draw_arrivals, rules_of
 from asfl.schemes import SCHEMES
 from asfl.stand_in import StandIn
 from asfl.world import World
@@ -42,13 +42,13 @@ def test_every_decision_is_valid_and_costs_something(
     learning = StandIn.fresh(world.profile, clients).learning()
     problem = Problem(round_, learning, Queues.empty(clients), rules_of(world.config, resolve_budgets(world)))
     decided = SCHEMES[name].decide(problem, seed)
-    for decision, in_sequence in ((decided.decision, SCHEMES[name].charging.in_sequence), (decided.reference, False)):
+    for decision, in_sequence in ((decided.decision, SCHEMES[name].procedure.in_sequence), (decided.reference, False)):
         check_decision(
             decision, world.profile.num_layers, num_rbs, world.config.radio.max_tx_power_w, in_sequence=in_sequence
         )
         assert decision.scheduled.sum() == min(clients, num_rbs)
     arrived = draw_arrivals(round_, decided.decision, seed)
-    cost = round_cost(round_, decided.decision, arrived, SCHEMES[name].charging)
+    cost = round_cost(round_, decided.decision, arrived, SCHEMES[name].procedure)
     idle = ~decided.decision.scheduled
     assert not arrived[idle].any()
     assert (cost.energy_j >= 0).all()

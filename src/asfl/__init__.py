@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asfl.budgets import Budgets, resolve_budgets
     from asfl.channel import Channel, ChannelState, make_channel
     from asfl.config import Compute, Config, Radio, load_config
-    from asfl.costs import Charging, RoundCost, cost_of_all_cuts, round_cost
+    from asfl.costs import Procedure, RoundCost, cost_of_all_cuts, round_cost
     from asfl.decision import Decision
     from asfl.errors import AsflError
     from asfl.profile import ModelProfile, ModelSpec, load_profile
@@ -24,7 +24,7 @@ _HOME = {
     "Budgets": "budgets",
     "Channel": "channel",
     "ChannelState": "channel",
-    "Charging": "costs",
+    "Procedure": "costs",
     "Compute": "config",
     "Config": "config",
     "CostEquations": "round",
@@ -48,7 +48,7 @@ __all__ = [
     "Budgets",
     "Channel",
     "ChannelState",
-    "Charging",
+    "Procedure",
     "Compute",
     "Config",
     "CostEquations",

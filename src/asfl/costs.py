@@ -18,8 +18,8 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Charging:
-    """How a scheme's round differs in cost from ASFL's."""
+class Procedure:
+    """How a scheme's round differs from ASFL's: in what is exchanged, so in what it costs and in how it trains."""
 
     exchanges_client_model: bool = False
     """The client model comes down before and goes up after every round (SFL, ACC-SFL, SL) instead of moving only the
@@ -34,15 +34,15 @@ class Charging:
     its activation gradient is broadcast."""
 
 
-ASFL = Charging()
-FEDAVG = Charging(full_local_model=True)
-SL = Charging(exchanges_client_model=True, in_sequence=True)
-SFL = Charging(exchanges_client_model=True)
+ASFL = Procedure()
+FEDAVG = Procedure(full_local_model=True)
+SL = Procedure(exchanges_client_model=True, in_sequence=True)
+SFL = Procedure(exchanges_client_model=True)
 ACC_SFL = SFL
 
 
-def epsl(aggregated_share: float) -> Charging:
-    return Charging(aggregated_share=aggregated_share)
+def epsl(aggregated_share: float) -> Procedure:
+    return Procedure(aggregated_share=aggregated_share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +121,10 @@ class RoundCost:
 
 
 def round_cost(
-    round_: Round, decision: Decision, arrived: ArrayLike | None = None, charging: Charging = ASFL
+    round_: Round, decision: Decision, arrived: ArrayLike | None = None, procedure: Procedure = ASFL
 ) -> RoundCost:
     """Cost of one decision: expected if `arrived` is None, else realised with these arrivals [N]."""
-    return _cost(round_, np.asarray(decision.cut), decision.rb_count, decision.tx_power_w, arrived, charging)
+    return _cost(round_, np.asarray(decision.cut), decision.rb_count, decision.tx_power_w, arrived, procedure)
 
 
 def cost_of_all_cuts(
@@ -132,10 +132,10 @@ def cost_of_all_cuts(
     rb_count: ArrayLike,
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None = None,
-    charging: Charging = ASFL,
+    procedure: Procedure = ASFL,
 ) -> RoundCost:
     """Costs of every cut 1 … M−1 in one call, along the leading axis: entry i is cut i + 1."""
-    return _cost(round_, round_.profile.cuts[:, None], rb_count, tx_power_w, arrived, charging)
+    return _cost(round_, round_.profile.cuts[:, None], rb_count, tx_power_w, arrived, procedure)
 
 
 def _cost(
@@ -144,13 +144,13 @@ def _cost(
     rb_count: ArrayLike,
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None,
-    charging: Charging,
+    procedure: Procedure,
 ) -> RoundCost:
     count, power = np.asarray(rb_count, float), np.asarray(tx_power_w, float)
     prices = _Prices.of(round_, count, power, arrived)
-    if charging.full_local_model:
+    if procedure.full_local_model:
         return _local_training_cost(round_, prices)
-    return _split_cost(round_, cut, prices, charging)
+    return _split_cost(round_, cut, prices, procedure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,15 +188,15 @@ class _Prices:
         )
 
 
-def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging: Charging) -> RoundCost:
+def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedure: Procedure) -> RoundCost:
     profile, compute, samples = round_.profile, round_.compute, round_.charged_samples
     arrival = prices.arrival
-    reduce: Callable[..., Floats] = np.sum if charging.in_sequence else np.max
+    reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
     # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage.
     model_bits = profile.client_param_bits[cut]
     grown_bits = shrunk_bits = exchanged_bits = np.zeros_like(model_bits)
-    if charging.exchanges_client_model:
+    if procedure.exchanges_client_model:
         exchanged_bits = model_bits
     elif round_.previous_cut is not None:
         moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
@@ -213,7 +213,7 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, charging
     # Stage 3: server forward and backward, gradients down, client backward, perhaps the client model up.
     down_s_if_arrived = times(arrival, prices.downlink_s_per_bit)
     up_s_if_arrived = times(arrival, prices.uplink_s_per_bit)
-    share = charging.aggregated_share
+    share = procedure.aggregated_share
     server_forward_flops = samples * (profile.client_forward_flops[-1] - profile.client_forward_flops[cut])
     server_backward_flops = samples * (profile.client_backward_flops[-1] - profile.client_backward_flops[cut])
     server_s_per_flop = compute.server_cycles_per_flop / compute.server_hz

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.air import AirState, air_round, rules_of
 from asfl.budgets import Budgets, resolve_budgets
 from asfl.config import Config
-from asfl.costs import ASFL, Charging, RoundCost, round_cost
-from asfl.decision import Decision
-from asfl.optimize import Problem, Queues, Rules, default_participation, next_queues
-from asfl.round import Round
-from asfl.scenario import random_stream
+from asfl.optimize import Queues
 from asfl.schemes import Scheme, scheme_named
 from asfl.stand_in import StandIn
 from asfl.world import World
@@ -44,92 +41,31 @@ class PlayedRound:
     """After the round."""
 
 
-def rules_of(config: Config, budgets: Budgets) -> Rules:
-    """The decision rules of a configuration, with every "auto" turned into a number."""
-    rules = config.decision
-    most, floor = default_participation(config.scenario.clients, config.radio.num_rbs, rules.rb_sharing)
-    return Rules(
-        delay_budget_s=budgets.delay_s,
-        energy_budget_j=budgets.energy_j,
-        min_participants=most if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=floor if rules.participation_floor == "auto" else rules.participation_floor,
-        reading=rules.equations,
-        error_weight=rules.error_weight,
-        form=rules.form,
-        queue_rule=rules.queue_rule,
-        queue_memory=rules.queue_memory,
-        penalty_weight=rules.penalty_weight,
-        rb_sharing=rules.rb_sharing,
-        solver=rules.solver,
-        tolerance=rules.tolerance,
-        max_iterations=rules.max_iterations,
-    )
-
-
-def draw_arrivals(round_: Round, decision: Decision, seed: int) -> NDArray[np.bool_]:
-    """[N] whose packet arrives. One uniform number per client and round, the same for every scheme."""
-    luck = random_stream(seed, "arrivals", round_.index).random(round_.num_clients)
-    lost = round_.packet_error_rate(decision.rb_count, decision.tx_power_w)
-    return np.asarray(decision.scheduled & (luck >= lost))
-
-
 def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterator[PlayedRound]:
     """Play rounds of one scheme in a world."""
-    config, seed = world.config, world.config.scenario.seed
-    rules = rules_of(config, budgets)
-    queues = Queues.empty(config.scenario.clients)
-    learning = StandIn.fresh(world.profile, config.scenario.clients)
-    previous_cut: int | None = None
+    rules, clients = rules_of(world.config, budgets), world.config.scenario.clients
+    state, learning = AirState.fresh(clients), StandIn.fresh(world.profile, clients)
+    averaged = scheme.procedure.exchanges_client_model or scheme.procedure.full_local_model
     for index in range(rounds):
-        # 1. Channel.
-        round_ = world.begin_round(index, previous_cut)
-        # 2. Decide.
-        problem = Problem(round_, learning.learning(), queues, rules)
-        decided = scheme.decide(problem, seed)
-        # 3. Who arrives, and what it costs.
-        decision, reference = decided.decision, decided.reference
-        arrived, cost = _account(config, round_, decision, scheme.charging)
-        # 4. Queues and learning follow the decision that answers for the budgets.
-        reference_arrived, reference_cost = arrived, cost
-        if reference is not decision or scheme.charging.full_local_model:
-            reference_arrived, reference_cost = _account(config, round_, reference, ASFL)
-        delay_excess, energy_excess = problem.excess(float(reference_cost.delay_s), reference_cost.energy_j)
-        queues = next_queues(
-            queues,
-            delay_excess,
-            energy_excess,
-            reference.scheduled,
-            rule=rules.queue_rule,
-            memory=rules.queue_memory,
-            participation_floor=rules.participation_floor,
-        )
-        averaged = scheme.charging.exchanges_client_model or scheme.charging.full_local_model
+        aired = air_round(world, scheme, rules, learning.learning(), state, index)
+        state, decision, reference, cost = aired.state, aired.decision, aired.reference, aired.cost
         spread = 0.0 if averaged else float(learning.layer_spread[: int(np.min(reference.cut))].sum())
         if np.ndim(reference.cut) == 0:
-            previous_cut = int(reference.cut)
-            learning = learning.after(previous_cut, reference_arrived)
+            learning = learning.after(int(reference.cut), aired.reference_arrived)
         scheduled = decision.scheduled
         cuts = np.broadcast_to(decision.cut, scheduled.shape)
         cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())
         yield PlayedRound(
-            cut=np.nan if scheme.charging.full_local_model else cut,
+            cut=np.nan if scheme.procedure.full_local_model else cut,
             delay_s=float(cost.delay_s),
             resplit_delay_s=float(cost.resplit_delay_s),
             energy_j=cost.energy_j,
             scheduled=scheduled,
-            arrived=arrived,
+            arrived=aired.arrived,
             packet_error_rate=float(cost.packet_error_rate[scheduled].mean()) if scheduled.any() else 1.0,
             spread=spread,
-            queues=queues,
+            queues=state.queues,
         )
-
-
-def _account(
-    config: Config, round_: Round, decision: Decision, charging: Charging
-) -> tuple[NDArray[np.bool_], RoundCost]:
-    """Whose packet arrives, and what the round is charged: what happened or, if so configured, its expectation."""
-    arrived = draw_arrivals(round_, decision, config.scenario.seed)
-    return arrived, round_cost(round_, decision, None if config.decision.charge == "expected" else arrived, charging)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,15 +20,29 @@ from asfl.errors import AsflError, nearest
 Architecture = Literal["cnn", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
 Norm = Literal["batch", "group", "none"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
+"""The data sets that are known without looking at them; any other is somebody's own (`asfl.data.arrays`)."""
 
-INPUT_SHAPE: dict[Dataset, tuple[int, int, int]] = {
-    "digits": (1, 8, 8),
-    "cifar10": (3, 32, 32),
-    "cifar100": (3, 32, 32),
-}
-"""Channels, height, width of one sample."""
 
-NUM_CLASSES: dict[Dataset, int] = {"digits": 10, "cifar10": 10, "cifar100": 100}
+class _InputShapes(dict[str, tuple[int, int, int]]):
+    def __missing__(self, dataset: str) -> tuple[int, int, int]:
+        from asfl.data.arrays import own_data
+
+        return own_data(dataset).input_shape
+
+
+class _ClassCounts(dict[str, int]):
+    def __missing__(self, dataset: str) -> int:
+        from asfl.data.arrays import own_data
+
+        return own_data(dataset).num_classes
+
+
+INPUT_SHAPE: Mapping[str, tuple[int, int, int]] = _InputShapes(
+    {"digits": (1, 8, 8), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
+)
+"""Channels, height, width of one sample, by data set; own data is asked for its own."""
+
+NUM_CLASSES: Mapping[str, int] = _ClassCounts({"digits": 10, "cifar10": 10, "cifar100": 100})
 
 _NORM_TAG: dict[Norm, str] = {"batch": "", "group": "-gn", "none": "-nonorm"}
 _COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
@@ -36,10 +50,11 @@ _COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which network: written as `vgg19-cifar100`, `vgg19-w0.25-gn-cifar10`, `cnn-digits`."""
+    """Which network: written as `vgg19-cifar100`, `vgg19-w0.25-gn-cifar10`, `cnn-digits`, `cnn-mine.npz`."""
 
     architecture: Architecture
-    dataset: Dataset
+    dataset: str
+    """One of `Dataset`, the path of an `.npz` file, or a name given to `asfl.data.register_arrays`."""
     width: float = 1.0
     norm: Norm = "batch"
 
@@ -51,8 +66,10 @@ class ModelSpec:
     @classmethod
     def parse(cls, name: str) -> Self:
         """The spec behind a profile name; the inverse of `name`. Without a data set it is CIFAR-100, the paper's."""
-        name = name.lower()
-        match = re.fullmatch(r"([a-z0-9]+)(?:-w([0-9.]+))?(-gn|-nonorm)?(?:-([a-z0-9]+))?", name)
+        from asfl.data.arrays import is_known, is_own_file, unknown_data_set
+
+        name = name if is_own_file(name) else name.lower()  # paths tell small from capital letters
+        match = re.fullmatch(r"([a-z0-9]+)(?:-w([0-9.]+))?(-gn|-nonorm)?(?:-([a-z0-9_]+|.+\.npz))?", name)
         if match is None:
             raise AsflError(f"unknown model '{name}': {nearest(name, shipped_profiles())}")
         architecture, width, norm_tag, dataset = match.groups()
@@ -61,8 +78,8 @@ class ModelSpec:
             raise AsflError(
                 f"unknown architecture '{architecture}' in '{name}': {nearest(architecture, get_args(Architecture))}"
             )
-        if dataset not in get_args(Dataset):
-            raise AsflError(f"unknown data set '{dataset}' in '{name}': {nearest(dataset, get_args(Dataset))}")
+        if not is_known(dataset):
+            raise AsflError(unknown_data_set(dataset, f" in '{name}'"))
         try:
             multiplier = float(width or 1)
         except ValueError:
@@ -70,7 +87,7 @@ class ModelSpec:
         if not multiplier > 0:
             raise AsflError(f"width '{width}' in '{name}' is not a number above 0")
         norm = {tag: norm for norm, tag in _NORM_TAG.items()}[norm_tag or ""]
-        return cls(cast(Architecture, architecture), cast(Dataset, dataset), multiplier, norm)
+        return cls(cast(Architecture, architecture), dataset, multiplier, norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +166,17 @@ def shipped_profiles() -> Sequence[str]:
 
 def load_profile(name: str | ModelSpec) -> ModelProfile:
     """The profile of a named model: shipped with the package, or measured now (needs `asfl[train]`)."""
-    return _load(name if isinstance(name, ModelSpec) else ModelSpec.parse(name))
+    spec = name if isinstance(name, ModelSpec) else ModelSpec.parse(name)
+    return _load(spec, INPUT_SHAPE[spec.dataset], NUM_CLASSES[spec.dataset])
 
 
 @lru_cache(maxsize=32)  # a profile never changes, and every round file, world and job asks for one
-def _load(spec: ModelSpec) -> ModelProfile:
-    file = resources.files("asfl") / "profiles" / f"{spec.name}.json"
-    if file.is_file():
-        return ModelProfile.from_json(json.loads(file.read_text("utf-8")))
+def _load(spec: ModelSpec, input_shape: tuple[int, int, int], num_classes: int) -> ModelProfile:
+    """Keyed also by what the images look like: own data may change behind its name."""
+    if spec.dataset in get_args(Dataset):
+        file = resources.files("asfl") / "profiles" / f"{spec.name}.json"
+        if file.is_file():
+            return ModelProfile.from_json(json.loads(file.read_text("utf-8")))
     from asfl.models.measure import measure_profile  # PyTorch is needed only here
 
     return measure_profile(spec)

@@ -138,17 +138,17 @@ def test_capped_powers_are_allowed_and_beat_equal_ones(round_: Round, cap_share:
 # ---------------------------------------------------------------------- the descent
 @given(served_rounds(), SHARES, st.none() | st.floats(0.01, 5))
 def test_no_block_can_shorten_the_result(round_: Round, share: float, cap_w: float | None) -> None:
-    charging = costs.epsl(share)
-    decision = fastest_round(round_, charging, cap_w)
+    procedure = costs.epsl(share)
+    decision = fastest_round(round_, procedure, cap_w)
     cut, count, power = int(decision.cut), decision.rb_count, decision.tx_power_w
     result = latency_s(round_, decision, share) * (1 - 1e-9)
     cap = NO_CAP if cap_w is None else cap_w
     others = [
-        replace(decision, cut=best_cut(round_, count, power, charging)),
-        replace(decision, rb_count=greedy_counts(round_, cut, power, charging)),
-        replace(decision, tx_power_w=best_powers(round_, cut, count, cap, charging)),
+        replace(decision, cut=best_cut(round_, count, power, procedure)),
+        replace(decision, rb_count=greedy_counts(round_, cut, power, procedure)),
+        replace(decision, tx_power_w=best_powers(round_, cut, count, cap, procedure)),
         Decision(
-            best_cut(round_, even_counts(round_), equal_powers(round_, cap), charging),
+            best_cut(round_, even_counts(round_), equal_powers(round_, cap), procedure),
             even_counts(round_),
             equal_powers(round_, cap),
         ),
@@ -169,7 +169,7 @@ def test_the_resplit_counts() -> None:
 def test_without_aggregation_it_is_parallel_split_learning() -> None:
     """φ = 0 is charged as ASFL is; with φ = 1 the server goes backward once, whoever takes part."""
     round_ = paper_round(4, 8, 0)
-    assert EpslScheme(aggregated_share=0.0).charging == costs.ASFL
+    assert EpslScheme(aggregated_share=0.0).procedure == costs.ASFL
     decision = fastest_round(round_, costs.epsl(1.0))
     cost = round_cost(round_, decision, np.ones(4), costs.epsl(1.0))
     profile, cut = round_.profile, int(decision.cut)
@@ -185,7 +185,7 @@ def test_decision_is_valid_and_repeatable(round_: Round, share: float, cap_w: fl
     decided = scheme.decide(problem_of(round_), seed)
     decision, again = decided.decision, scheme.decide(problem_of(round_), seed).decision
     assert decided.reference is decision
-    assert scheme.charging == costs.epsl(share)
+    assert scheme.procedure == costs.epsl(share)
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     assert decision.scheduled.sum() == min(round_.num_clients, round_.radio.num_rbs)
     assert decision.cut == again.cut

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from asfl._version import __version__
-from asfl.cli import config, cost, decide, profile, scenario
+from asfl.cli import config, cost, data, decide, profile, scenario
 from asfl.errors import AsflError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
 app.command("scenario")(scenario.scenario)
 app.command("profile")(profile.profile)
 app.command("cost")(cost.cost)

@@ -25,6 +25,7 @@ from asfl.config.fields import (
     Watt,
     WattPerHertz,
 )
+from asfl.data.arrays import is_known, unknown_data_set
 from asfl.profile import Architecture, Dataset, ModelSpec, Norm
 from asfl.units import dbm_to_w
 
@@ -129,14 +130,20 @@ class Model(Section):
 class Data(Section):
     """What is learnt, and how it is spread over the clients."""
 
-    name: Dataset = "cifar100"
-    """Data set."""
+    name: Dataset | str = "cifar100"
+    """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays."""
     folder: str = ""
-    """Where the data set lies; empty: the environment variable ASFL_DATA_DIR."""
+    """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if not is_known(self.name):
+            raise ValueError(f"name: {unknown_data_set(self.name)}")
+        return self
 
 
 class Training(Section):
@@ -206,9 +213,11 @@ class Output(Section):
     folder: str = "runs"
     """Where run folders are created."""
     evaluate_every: Count = 1
-    """Rounds between two evaluations on the test set."""
+    """Rounds between two evaluations on the test images; the last round is always evaluated, on all of them."""
+    test_samples: Index = 0
+    """How many test images the evaluations on the way use, the same ones each time; 0 is all."""
     checkpoint_every: Count = 10
-    """Rounds between two checkpoints."""
+    """Rounds between two checkpoints; slow rounds are saved sooner, after a minute at the latest."""
 
 
 class Config(Section):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import ACC_SFL, Charging, cost_of_all_cuts, round_cost
+from asfl.costs import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.decision import Decision
 from asfl.optimize import Problem
 from asfl.round import Round
@@ -37,7 +37,7 @@ class AccSflScheme:
     """Cuts and blocks in turn until the round gets no shorter. Clients that sit out report cut 1, which nobody uses."""
 
     name: str = "acc-sfl"
-    charging: Charging = ACC_SFL
+    procedure: Procedure = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         clients = random_clients(problem, seed)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from asfl.costs import ASFL, Charging
+from asfl.costs import ASFL, Procedure
 from asfl.optimize import Problem, ooe_bcd
 from asfl.schemes.base import Decided, asfl_decision, itself, random_counts, random_powers
 
@@ -22,7 +22,7 @@ class AsflScheme:
     """The only cuts allowed; a fixed cut never moves, so it never pays for a re-split."""
     power: Literal["optimised", "max", "random"] = "optimised"
     rbs: Literal["optimised", "random"] = "optimised"
-    charging: Charging = ASFL
+    procedure: Procedure = ASFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         if self.cuts is None and self.power == "optimised" and self.rbs == "optimised":

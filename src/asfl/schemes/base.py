@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import Charging
+from asfl.costs import Procedure
 from asfl.decision import Decision
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.scenario import random_stream
@@ -33,7 +33,7 @@ class Scheme(Protocol):
     def name(self) -> str: ...
 
     @property
-    def charging(self) -> Charging: ...
+    def procedure(self) -> Procedure: ...
 
     def decide(self, problem: Problem, seed: int) -> Decided: ...
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from asfl.costs import FEDAVG, SFL, SL, Charging
+from asfl.costs import FEDAVG, SFL, SL, Procedure
 from asfl.optimize import Problem
 from asfl.schemes.base import Decided, asfl_decision, random_cut
 
@@ -14,7 +14,7 @@ class FedAvgScheme:
     """Every client trains the whole model and sends it as one packet. The cut it reports is ASFL's and unused."""
 
     name: str = "fedavg"
-    charging: Charging = FEDAVG
+    procedure: Procedure = FEDAVG
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = asfl_decision(problem)
@@ -26,7 +26,7 @@ class SplitFedScheme:
     """SplitFed v1: a random cut each round, client sides averaged every round."""
 
     name: str = "sfl"
-    charging: Charging = SFL
+    procedure: Procedure = SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = asfl_decision(problem)
@@ -43,7 +43,7 @@ class SplitLearningScheme:
 
     name: str = "sl"
     all_rbs: bool = False
-    charging: Charging = SL
+    procedure: Procedure = SL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = asfl_decision(problem)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import Charging, cost_of_all_cuts, epsl, round_cost
+from asfl.costs import Procedure, cost_of_all_cuts, epsl, round_cost
 from asfl.decision import Decision
 from asfl.errors import AsflError
 from asfl.link import uplink_noise_w
@@ -51,60 +51,60 @@ class EpslScheme:
             raise AsflError(f"epsl: sum_power_w = {self.sum_power_w:g} must be above 0")
 
     @property
-    def charging(self) -> Charging:
+    def procedure(self) -> Procedure:
         return epsl(self.aggregated_share)
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         clients = random_clients(problem, seed)
         cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
         if clients.size:
-            fastest = fastest_round(among(problem.round, clients), self.charging, self.sum_power_w)
+            fastest = fastest_round(among(problem.round, clients), self.procedure, self.sum_power_w)
             cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
         return itself(Decision(cut, rb_count, tx_power_w))
 
 
-def fastest_round(round_: Round, charging: Charging, sum_power_w: float | None = None) -> Decision:
+def fastest_round(round_: Round, procedure: Procedure, sum_power_w: float | None = None) -> Decision:
     """The decision of a round in which every client takes part, by descent over blocks, power and cut."""
     cap_w = np.inf if sum_power_w is None else sum_power_w
     rb_count, tx_power_w = even_counts(round_), equal_powers(round_, cap_w)
-    decision = Decision(best_cut(round_, rb_count, tx_power_w, charging), rb_count, tx_power_w)
-    latency_s = _latency_s(round_, decision, charging)
+    decision = Decision(best_cut(round_, rb_count, tx_power_w, procedure), rb_count, tx_power_w)
+    latency_s = _latency_s(round_, decision, procedure)
     for _ in range(MAX_PASSES):
         # 1. Blocks for this cut and power.
-        count = greedy_counts(round_, int(decision.cut), decision.tx_power_w, charging)
-        proposed = _shorter(round_, charging, replace(decision, rb_count=count), decision)
+        count = greedy_counts(round_, int(decision.cut), decision.tx_power_w, procedure)
+        proposed = _shorter(round_, procedure, replace(decision, rb_count=count), decision)
         # 2. Power for this cut and these blocks.
-        power = best_powers(round_, int(proposed.cut), proposed.rb_count, cap_w, charging)
-        proposed = _shorter(round_, charging, replace(proposed, tx_power_w=power), proposed)
+        power = best_powers(round_, int(proposed.cut), proposed.rb_count, cap_w, procedure)
+        proposed = _shorter(round_, procedure, replace(proposed, tx_power_w=power), proposed)
         # 3. Cut for these blocks and power.
-        cut = best_cut(round_, proposed.rb_count, proposed.tx_power_w, charging)
+        cut = best_cut(round_, proposed.rb_count, proposed.tx_power_w, procedure)
         proposed = replace(proposed, cut=cut)
         # 4. Until the round gets no shorter.
-        proposed_s = _latency_s(round_, proposed, charging)
+        proposed_s = _latency_s(round_, proposed, procedure)
         if not proposed_s < latency_s * (1 - LEAST_GAIN):
             break
         decision, latency_s = proposed, proposed_s
     return decision
 
 
-def _latency_s(round_: Round, decision: Decision, charging: Charging) -> float:
-    return float(round_cost(round_, decision, np.ones(round_.num_clients), charging).delay_s)
+def _latency_s(round_: Round, decision: Decision, procedure: Procedure) -> float:
+    return float(round_cost(round_, decision, np.ones(round_.num_clients), procedure).delay_s)
 
 
-def _shorter(round_: Round, charging: Charging, proposed: Decision, current: Decision) -> Decision:
+def _shorter(round_: Round, procedure: Procedure, proposed: Decision, current: Decision) -> Decision:
     """The blocks and power are heuristic while the cut shrinks, so their proposals have to prove themselves."""
-    longer = _latency_s(round_, proposed, charging) > _latency_s(round_, current, charging)
+    longer = _latency_s(round_, proposed, procedure) > _latency_s(round_, current, procedure)
     return current if longer else proposed
 
 
-def best_cut(round_: Round, rb_count: Floats, tx_power_w: Floats, charging: Charging) -> int:
+def best_cut(round_: Round, rb_count: Floats, tx_power_w: Floats, procedure: Procedure) -> int:
     """The common cut that makes the round shortest: exhaustive, so exact."""
     everybody = np.ones(round_.num_clients)
-    delay_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, charging).delay_s
+    delay_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, procedure).delay_s
     return int(round_.profile.cuts[np.argmin(delay_s)])
 
 
-def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, charging: Charging) -> Floats:
+def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, procedure: Procedure) -> Floats:
     """One block each, then always one more to the client that holds up the round, [N].
 
     A client holds up the round by its forward pass and everything it sends up: activations and, if the cut shrinks,
@@ -113,7 +113,7 @@ def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, charging: Chargin
     keep it. If the cut shrinks, there are two maxima (re-split and stage 2) and this is a heuristic, as in its paper.
     """
     one_each = np.ones(round_.num_clients)
-    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, charging)
+    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, procedure)
     sent_s = cost.uplink_delay_s + (cost.resplit_delay_by_client_s if _layers_sent_bits(round_, cut) else 0.0)
     finished_s = cost.client_forward_delay_s + sent_s * relative_uplink_s(round_, tx_power_w)
     return straggler_first(finished_s, round_.radio.num_rbs).astype(float)
@@ -135,7 +135,7 @@ def equal_powers(round_: Round, cap_w: float) -> Floats:
     return np.full(round_.num_clients, min(round_.radio.max_tx_power_w, cap_w / round_.num_clients))
 
 
-def best_powers(round_: Round, cut: int, rb_count: Floats, cap_w: float, charging: Charging) -> Floats:
+def best_powers(round_: Round, cut: int, rb_count: Floats, cap_w: float, procedure: Procedure) -> Floats:
     """Powers [N] with which the last client is done earliest, subject to p ≤ P^max and Σ p ≤ cap.
 
     More power is always faster, so without a cap all take P^max. With one, being done by T takes the rate
@@ -154,7 +154,7 @@ def best_powers(round_: Round, cut: int, rb_count: Floats, cap_w: float, chargin
         return equal
 
     everybody = np.ones(round_.num_clients)
-    forward_s = round_cost(round_, Decision(cut, rb_count, equal), everybody, charging).client_forward_delay_s
+    forward_s = round_cost(round_, Decision(cut, rb_count, equal), everybody, procedure).client_forward_delay_s
     early_s, late_s = (
         float((forward_s + bits / round_.uplink_rate_bps(rb_count, power)).max())
         for power in (largest_w * everybody, equal)

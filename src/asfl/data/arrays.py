@@ -1,0 +1,182 @@
+"""Your own images: from an NPZ file, or from arrays in this process.
+
+An NPZ file is what `numpy.savez` writes, with the arrays `train_images`, `train_labels`, `test_images`, `test_labels`,
+and optionally the numbers `num_classes` (else: the largest label + 1) and `scale` (the pixel value that means 1, else
+255). Images are uint8 [S, H, W], [S, C, H, W] or [S, H, W, C] with 1 to 4 channels; labels are whole numbers from 0 on.
+"""
+
+import re
+import zipfile
+import zlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asfl.data.images import ImageData, with_statistics
+from asfl.errors import AsflError, nearest
+from asfl.profile import Dataset
+
+MAX_CLASSES = 100_000
+"""A larger label is taken for a mistake: the last layer would have as many outputs."""
+
+_MAX_CHANNELS = 4
+_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+_NUMBERS = ("num_classes", "scale")
+
+_registered: dict[str, ImageData] = {}
+
+
+def register_arrays(
+    name: str,
+    train_images: ArrayLike,
+    train_labels: ArrayLike,
+    test_images: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    num_classes: int | None = None,
+    scale: float = 255.0,
+) -> ImageData:
+    """Make `data.name = name` mean these arrays, in this process; the same name again replaces them.
+
+    Images are uint8 [S, H, W], [S, C, H, W] or [S, H, W, C]; labels are whole numbers from 0 to `num_classes` − 1.
+    `scale` is the pixel value that means 1. The arrays are copied.
+    """
+    if not re.fullmatch(r"[a-z0-9_]+", name) or name in get_args(Dataset):
+        taken = f", but not {', '.join(sorted(get_args(Dataset)))}" if name in get_args(Dataset) else ""
+        raise AsflError(f"register_arrays: name '{name}' must be small letters, digits and _{taken}")
+    given = (train_images, train_labels, test_images, test_labels)
+    arrays = {key: np.array(value) for key, value in zip(_ARRAYS, given, strict=True)}
+    _registered[name] = _checked(name, f"register_arrays('{name}')", arrays, num_classes, scale)
+    return _registered[name]
+
+
+def is_own_file(name: str) -> bool:
+    """Whether a data set's name is the path of an NPZ file."""
+    return name.lower().endswith(".npz")
+
+
+def is_known(name: str) -> bool:
+    """Whether `name` can be a data set; whether the file it may name exists and is right shows when it is read."""
+    return name in get_args(Dataset) or name in _registered or is_own_file(name)
+
+
+def unknown_data_set(name: str, inside: str = "") -> str:
+    """What is wrong with a name that isn't known, where it was found, and what would be right."""
+    hint = nearest(name, {*get_args(Dataset), *_registered})
+    own = ", or the path of an .npz file" if hint.startswith("valid") else ""
+    return f"unknown data set '{name}'{inside}: {hint}{own}"
+
+
+def own_data(name: str) -> ImageData:
+    """The images of a registered name or of an NPZ file; a file is read again only if it changed."""
+    if name in _registered:
+        return _registered[name]
+    if not is_own_file(name):
+        raise AsflError(unknown_data_set(name))
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise AsflError(f"data.name = '{name}': no such file")
+    state = path.stat()
+    return _read_once(path.resolve(), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
+    return read_npz(path, path.name)
+
+
+def read_npz(path: Path, name: str) -> ImageData:
+    """Read a data set from an NPZ archive; nothing in it is ever unpickled."""
+    try:
+        # Opened here, for np.load leaves the file open when the archive is damaged.
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise AsflError(f"{path}: not an NPZ archive, or an incomplete one; numpy.savez writes them")
+            archive = cast(np.lib.npyio.NpzFile, np.load(file, allow_pickle=False))
+            missing = [key for key in _ARRAYS if key not in archive.files]
+            if missing:
+                raise AsflError(
+                    f"{path}: no array {', '.join(missing)} among: {', '.join(archive.files) or 'none'}; "
+                    f"a data set needs {', '.join(_ARRAYS)}"
+                )
+            arrays = {key: np.asarray(archive[key]) for key in _ARRAYS}
+            numbers = {key: np.asarray(archive[key]) for key in _NUMBERS if key in archive.files}
+    except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise AsflError(f"{path}: can't be read as an NPZ archive of plain arrays: {error}") from error
+    for key, number in numbers.items():
+        if number.size != 1 or number.dtype.kind not in "fiu":
+            raise AsflError(f"{path}: {key} is {number.dtype} {list(number.shape)}; give one number")
+    num_classes = numbers["num_classes"].item() if "num_classes" in numbers else None
+    scale = numbers["scale"].item() if "scale" in numbers else 255.0
+    return _checked(name, str(path), arrays, num_classes, scale)
+
+
+def _checked(
+    name: str, where: str, arrays: dict[str, NDArray[Any]], num_classes: float | None, scale: float
+) -> ImageData:
+    """The data set of these arrays, once all of them are what they should be; `where` names them in errors."""
+    if not 0 < scale < np.inf:
+        raise AsflError(f"{where}: scale = {scale:g} must be a number above 0, the pixel value that means 1")
+    images = {key: _as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
+    train_shape, test_shape = (image.shape[1:] for image in images.values())
+    if train_shape != test_shape:
+        raise AsflError(
+            f"{where}: training images are {_times(train_shape)} (channels × height × width) "
+            f"and test images {_times(test_shape)}; give all images the same shape"
+        )
+    labels = {
+        part: _as_labels(where, f"{part}_labels", arrays[f"{part}_labels"], len(images[f"{part}_images"]))
+        for part in ("train", "test")
+    }
+    largest = int(max(values.max() for values in labels.values()))
+    if num_classes is None:
+        num_classes = largest + 1
+    if num_classes != int(num_classes) or not largest < num_classes <= MAX_CLASSES:
+        raise AsflError(
+            f"{where}: num_classes = {num_classes:g} must be a whole number above the largest label, {largest}, "
+            f"and at most {MAX_CLASSES:,}"
+        )
+    return with_statistics(
+        name,
+        (images["train_images"], labels["train"]),
+        (images["test_images"], labels["test"]),
+        int(num_classes),
+        float(scale),
+    )
+
+
+def _as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
+    """uint8 [S, C, H, W], contiguous, whatever the order of the axes was."""
+    found = f"{where}: {key} is {images.dtype} {list(images.shape)}"
+    if images.dtype != np.uint8:
+        raise AsflError(f"{found}; give uint8, for example (255 * images).round().astype('uint8') if they are 0 … 1")
+    if images.ndim not in (3, 4) or images.size == 0:
+        raise AsflError(f"{found}; give at least one image, as [S, H, W], [S, C, H, W] or [S, H, W, C]")
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.shape[1] > _MAX_CHANNELS:  # an axis this short can only be the channels; if both are, they come first
+        images = images.transpose(0, 3, 1, 2)
+    if images.shape[1] > _MAX_CHANNELS:
+        raise AsflError(
+            f"{found}; neither axis 1 nor axis 3 has 1 to {_MAX_CHANNELS} channels: give [S, C, H, W] or [S, H, W, C]"
+        )
+    return np.ascontiguousarray(images)
+
+
+def _as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    if labels.dtype.kind not in "iu" or labels.shape != (count,):
+        raise AsflError(
+            f"{where}: {key} is {labels.dtype} {list(labels.shape)}; give one whole number for each of the "
+            f"{count:,} images"
+        )
+    wrong = np.flatnonzero((labels < 0) | (labels >= MAX_CLASSES))
+    if wrong.size:
+        raise AsflError(f"{where}: {key}[{wrong[0]}] = {labels[wrong[0]]} must be 0 … {MAX_CLASSES - 1:,}")
+    return labels.astype(np.int64)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))

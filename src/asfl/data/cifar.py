@@ -1,0 +1,231 @@
+"""CIFAR-10 and CIFAR-100 (A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009).
+
+A record of the binary files is 1 label (CIFAR-10) or 2 (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels: red,
+green, blue, each row by row. The python files hold the same as pickled arrays. Archives are read as they are; nothing
+is unpacked or written. Of CIFAR-100 the fine labels are learnt.
+"""
+
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.data.images import ImageData, with_statistics
+from asfl.data.pickles import read_batch
+from asfl.errors import AsflError
+
+SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+_MAX_PICKLE_BYTES = 1 << 30
+"""Far more than any python file has; a larger one would only fill the memory."""
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """One of the two data sets: where its files are found, and what is in them."""
+
+    name: str
+    num_classes: int
+    label_bytes: int
+    """Labels of a binary record; the last one is learnt."""
+    label_key: str
+    """What the python files call the label that is learnt."""
+    binary_folder: str
+    binary_archive: str
+    binary_md5: str
+    python_folder: str
+    python_archive: str
+    train_files: tuple[str, ...]
+    test_file: str
+    train_records: int
+    """Per file. Fewer mean that a file was cut short, which its size alone wouldn't show."""
+    test_records: int = 10_000
+
+    @property
+    def record_bytes(self) -> int:
+        return self.label_bytes + _PIXELS
+
+    @property
+    def records(self) -> dict[str, int]:
+        """How many records each file holds, by the name of the python file; the binary one ends in .bin."""
+        return dict.fromkeys(self.train_files, self.train_records) | {self.test_file: self.test_records}
+
+
+CIFAR = {
+    "cifar10": Cifar(
+        name="cifar10",
+        num_classes=10,
+        label_bytes=1,
+        label_key="labels",
+        binary_folder="cifar-10-batches-bin",
+        binary_archive="cifar-10-binary.tar.gz",
+        binary_md5="c32a1d4ab5d03f1284b67883e8d87530",
+        python_folder="cifar-10-batches-py",
+        python_archive="cifar-10-python.tar.gz",
+        train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
+        test_file="test_batch",
+        train_records=10_000,
+    ),
+    "cifar100": Cifar(
+        name="cifar100",
+        num_classes=100,
+        label_bytes=2,
+        label_key="fine_labels",
+        binary_folder="cifar-100-binary",
+        binary_archive="cifar-100-binary.tar.gz",
+        binary_md5="03b5dce01913d631647c71ecec9e9cb8",
+        python_folder="cifar-100-python",
+        python_archive="cifar-100-python.tar.gz",
+        train_files=("train",),
+        test_file="test",
+        train_records=50_000,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder or an archive with the files of a data set."""
+
+    path: Path
+    folder_inside: str
+    """What the files of an archive lie in."""
+    pickled: bool
+
+
+def find_cifar(kind: Cifar, folders: Sequence[Path]) -> Source:
+    """The first of these folders that has the data set: in its own folder, as an archive, or by being that folder.
+
+    Binary files come first: what can be had without unpickling is.
+    """
+    for folder in folders:
+        for inner, archive, pickled, suffix in (
+            (kind.binary_folder, kind.binary_archive, False, ".bin"),
+            (kind.python_folder, kind.python_archive, True, ""),
+        ):
+            if (folder / inner).is_dir():
+                return Source((folder / inner).resolve(), inner, pickled)
+            if folder.resolve().name == inner or (folder / f"{kind.train_files[0]}{suffix}").is_file():
+                return Source(folder.resolve(), inner, pickled)
+            if (folder / archive).is_file():
+                return Source((folder / archive).resolve(), inner, pickled)
+    looked_for = ", ".join(
+        (f"{kind.binary_folder}/", kind.binary_archive, f"{kind.python_folder}/", kind.python_archive)
+    )
+    raise AsflError(
+        f"no {kind.name} in {' or '.join(map(str, folders))} (looked for {looked_for}): download it with "
+        f"`asfl data fetch {kind.name}`, or say where it is with --data-dir or the environment variable ASFL_DATA_DIR"
+    )
+
+
+@lru_cache(maxsize=2)  # 180 MB each, and every run of a comparison asks for the same one
+def read_cifar(kind: Cifar, source: Source) -> ImageData:
+    """Read all files of a source; each must hold as many records as `kind` says."""
+    parts: dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] = {}
+    for where, name, raw in _read_files(kind, source):
+        if source.pickled:
+            pixels, labels = read_batch(where, raw, kind.label_key)
+        else:
+            pixels, labels = _split_records(kind, where, raw)
+        _check(kind, where, pixels, labels, kind.records[name])
+        parts[name] = pixels.reshape(-1, *SHAPE), labels
+    train = [parts.pop(name) for name in kind.train_files]
+    images = np.concatenate([images for images, _ in train])
+    labels = np.concatenate([labels for _, labels in train])
+    return with_statistics(kind.name, (images, labels), parts[kind.test_file], kind.num_classes)
+
+
+def _read_files(kind: Cifar, source: Source) -> Iterator[tuple[str, str, bytes]]:
+    """Where each file lies, its name without suffix, and its bytes, in any order; all files or an error."""
+    suffix = "" if source.pickled else ".bin"
+    missing = {f"{name}{suffix}": name for name in kind.records}
+    try:
+        for file, size, read in _sized_files(source, list(missing)):
+            where = f"{source.path}: {file}" if source.path.is_file() else str(source.path / file)
+            name = missing.pop(file)
+            if source.pickled:
+                if size > _MAX_PICKLE_BYTES:
+                    raise AsflError(f"{where}: {size:,} bytes is far too large for a file of {kind.name}")
+            else:
+                _check_size(kind, where, size, kind.records[name])
+            yield where, name, read()
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise AsflError(f"{source.path}: can't be read: {error}; {_fresh_copy(kind)}") from error
+    if missing:
+        raise AsflError(f"{source.path}: no {', '.join(missing)} in it; {_fresh_copy(kind)}")
+
+
+@dataclass(frozen=True)
+class _InFolder:
+    path: Path
+
+    def __call__(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class _InArchive:
+    archive: tarfile.TarFile
+    member: tarfile.TarInfo
+
+    def __call__(self) -> bytes:
+        file = self.archive.extractfile(self.member)
+        assert file is not None, "only regular files come here"
+        return file.read()
+
+
+def _sized_files(source: Source, wanted: Iterable[str]) -> Iterator[tuple[str, int, _InFolder | _InArchive]]:
+    """Name, size in bytes, and a way to read each of the wanted files that is there."""
+    if source.path.is_dir():
+        for name in wanted:
+            path = source.path / name
+            if path.is_file():
+                yield name, path.stat().st_size, _InFolder(path)
+        return
+    paths = {f"{source.folder_inside}/{name}": name for name in wanted}
+    with tarfile.open(source.path, "r:gz") as archive:
+        for member in archive:  # in the order they are stored: a compressed archive can't be read backwards
+            found = paths.pop(member.name.removeprefix("./"), None)
+            if found is not None and member.isreg():
+                yield found, member.size, _InArchive(archive, member)
+
+
+def _check_size(kind: Cifar, where: str, size: int, records: int) -> None:
+    if size == records * kind.record_bytes:
+        return
+    whole, rest = divmod(size, kind.record_bytes)
+    found = f"{size:,} bytes" if rest or not size else f"{whole:,} records"
+    raise AsflError(
+        f"{where}: {found} instead of {records:,} records of {kind.record_bytes:,} bytes; "
+        f"{'cut short' if size < records * kind.record_bytes else 'not a file of ' + kind.name}: {_fresh_copy(kind)}"
+    )
+
+
+def _split_records(kind: Cifar, where: str, raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    if not raw or len(raw) % kind.record_bytes:
+        raise AsflError(f"{where}: {len(raw):,} bytes is no whole number of records; {_fresh_copy(kind)}")
+    table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, kind.record_bytes)
+    return np.ascontiguousarray(table[:, kind.label_bytes :]), table[:, kind.label_bytes - 1].astype(np.int64)
+
+
+def _check(kind: Cifar, where: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], records: int) -> None:
+    if pixels.shape != (records, _PIXELS) or labels.shape != (records,):
+        raise AsflError(
+            f"{where}: {len(labels):,} labels and images {list(pixels.shape)} instead of {records:,} labels and "
+            f"[{records}, {_PIXELS}]; {_fresh_copy(kind)}"
+        )
+    wrong = np.flatnonzero((labels < 0) | (labels >= kind.num_classes))
+    if wrong.size:
+        raise AsflError(
+            f"{where}: the label of record {wrong[0]} is {labels[wrong[0]]}, but {kind.name} has 0 … "
+            f"{kind.num_classes - 1}; {_fresh_copy(kind)}"
+        )
+
+
+def _fresh_copy(kind: Cifar) -> str:
+    return f"get a fresh copy with `asfl data fetch {kind.name}`"

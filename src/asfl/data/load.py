@@ -1,0 +1,39 @@
+"""From the name of a data set to its images: where they are looked for, and who reads them."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asfl.data.arrays import own_data
+from asfl.data.cifar import CIFAR, find_cifar, read_cifar
+from asfl.data.digits import load_digits
+from asfl.data.images import ImageData
+
+if TYPE_CHECKING:
+    from asfl.config import Config
+
+_LAST_RESORT = Path("data")
+
+
+def load_data(config: "Config", data_dir: Path | None = None) -> ImageData:
+    """The images of `config.data.name`; read once and then shared, so asking again costs nothing.
+
+    CIFAR is looked for in `data_dir`, else in `config.data.folder`, else in the folder the environment variable
+    ASFL_DATA_DIR names; and at last in `data` below the current folder.
+    """
+    name = config.data.name
+    if name == "digits":
+        return load_digits()
+    if name in CIFAR:
+        first = data_dir or (Path(config.data.folder) if config.data.folder else None)
+        folders = dict.fromkeys((default_folder(first), _LAST_RESORT))
+        return read_cifar(CIFAR[name], find_cifar(CIFAR[name], list(folders)))
+    return own_data(name)
+
+
+def default_folder(given: Path | None) -> Path:
+    """The folder for data: the given one, else ASFL_DATA_DIR, else `data` below the current folder."""
+    if given is None:
+        in_environment = os.environ.get("ASFL_DATA_DIR")
+        given = Path(in_environment) if in_environment else _LAST_RESORT
+    return given.expanduser()

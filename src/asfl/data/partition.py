@@ -1,0 +1,104 @@
+"""Who gets which training samples: every client as many, each with a label mix of its own."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.errors import AsflError
+from asfl.scenario import random_stream
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_TINY_ALPHA = 1e-12
+"""Below this a mix is one single class; log Γ draws of even smaller parameters would overflow."""
+
+
+def partition(labels: Ints, num_clients: int, alpha: float, seed: int) -> Ints:
+    """Deal the samples out: [N, ⌊S/N⌋] indices into `labels` [S], no sample twice; S mod N samples stay unused.
+
+    Client n wants the label mix p_n ~ Dir(α·C·g), g the mix of the whole set over its C classes: mean g, and the
+    plain Dir(α, …, α) if all classes are equally frequent. Every client asks for ⌊S/N⌋ · p_n samples, rounded to
+    whole ones. Where a class is asked for more often than it occurs, chance decides who gets it, and who went away
+    empty asks again with its mix renormalised over the classes that are left. Each such pass uses up a class, so there
+    are at most C. All clients ask at once: none is favoured by its number.
+    """
+    if not 1 <= num_clients <= len(labels):
+        raise AsflError(
+            f"scenario.clients = {num_clients}: with {len(labels):,} training samples "
+            f"there can be 1 … {len(labels):,} clients, one sample each at least"
+        )
+    if not 0 < alpha < np.inf:
+        raise AsflError(f"data.dirichlet_alpha = {alpha} must be a finite number above 0")
+    rng = random_stream(seed, "partition")
+    _, class_of, class_size = np.unique(labels, return_inverse=True, return_counts=True)
+    log_mix = _log_dirichlet(rng, alpha * len(class_size) * class_size / len(labels), num_clients)
+    counts = _settle(rng, log_mix, class_size, len(labels) // num_clients)
+    return _hand_out(rng, class_of, counts)
+
+
+def label_counts(labels: Ints, parts: Ints, num_classes: int) -> Ints:
+    """How many samples of each label each client has, [N, num_classes]; `parts` [N, n] are indices into `labels`."""
+    keys = labels[parts] + num_classes * np.arange(len(parts))[:, None]
+    return np.bincount(keys.reshape(-1), minlength=num_classes * len(parts)).reshape(len(parts), num_classes)
+
+
+def distance_from_global(counts: Ints, labels: Ints) -> Floats:
+    """½ Σ_c |p_n(c) − g(c)| for each client, [N]: 0 is the mix g of the whole set, 1 has no label in common with it.
+
+    `counts` [N, num_classes] is what `label_counts` gives.
+    """
+    whole = np.bincount(labels, minlength=counts.shape[1]) / len(labels)
+    mixes: Floats = counts / counts.sum(axis=1, keepdims=True)
+    distance: Floats = 0.5 * np.abs(mixes - whole).sum(axis=1)
+    return distance
+
+
+def _log_dirichlet(rng: np.random.Generator, alpha: Floats, count: int) -> Floats:
+    """Draws of Dir(alpha [C]), not normalised, as logarithms [count, C].
+
+    Dirichlet shares are normalised Γ(a) variables. For small a most of those underflow to 0, at worst all of them;
+    log Γ(a) = log Γ(a+1) + log(U)/a with U uniform stays finite.
+    """
+    alpha = np.maximum(alpha, _TINY_ALPHA)
+    uniform = 1 - rng.random((count, len(alpha)))  # (0, 1]: its logarithm is finite
+    log_mix: Floats = np.log(rng.standard_gamma(alpha + 1, (count, len(alpha)))) + np.log(uniform) / alpha
+    return log_mix
+
+
+def _settle(rng: np.random.Generator, log_mix: Floats, class_size: Ints, share: int) -> Ints:
+    """How many samples of each class each client gets, [N, C]: rows sum to `share`, columns to ≤ `class_size`."""
+    counts = np.zeros(log_mix.shape, dtype=np.int64)
+    left = class_size.astype(np.int64)
+    while (unmet := share - counts.sum(axis=1)).any():
+        wanted = _rounded(rng, np.where(left > 0, log_mix, -np.inf), unmet)
+        for c in np.flatnonzero(wanted.sum(axis=0) > left):
+            wanted[:, c] = rng.multivariate_hypergeometric(wanted[:, c], left[c], method="marginals")
+        counts += wanted
+        left -= wanted.sum(axis=0)
+    return counts
+
+
+def _rounded(rng: np.random.Generator, log_mix: Floats, total: Ints) -> Ints:
+    """Whole numbers [N, C] with row sums `total` [N], each within 1 of total · mix and equal to it on average.
+
+    Cumulated amounts are shifted by one random number per row and rounded down.
+    """
+    mix = np.exp(log_mix - log_mix.max(axis=1, keepdims=True))
+    edges = np.cumsum(mix, axis=1)
+    edges = edges / edges[:, -1:] * total[:, None]
+    edges = np.floor(edges + rng.random((len(edges), 1))).astype(np.int64)
+    # A class that nobody can get must not receive the last sample through a rounding error: it repeats the edge
+    # before it, and the edge behind the last open class is exactly `total`.
+    counts: Ints = np.diff(np.minimum(edges, total[:, None]), axis=1, prepend=0)
+    return counts
+
+
+def _hand_out(rng: np.random.Generator, class_of: Ints, counts: Ints) -> Ints:
+    """Which samples those are: random ones of each class, in random order within each client."""
+    order = rng.permutation(len(class_of))
+    order = order[np.argsort(class_of[order], kind="stable")]  # one block per class, shuffled within
+    start = np.searchsorted(class_of[order], np.arange(counts.shape[1]))
+    taken = [order[first : first + count] for first, count in zip(start, counts.sum(axis=0), strict=True)]
+    owner = np.concatenate([np.repeat(np.arange(len(counts)), column) for column in counts.T])
+    parts = np.concatenate(taken)[np.argsort(owner, kind="stable")].reshape(len(counts), -1)
+    return rng.permuted(parts, axis=1)

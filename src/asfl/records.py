@@ -1,0 +1,129 @@
+"""What a round leaves behind, as one line of JSON."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from asfl.errors import AsflError
+
+RECORDS_FILE = "rounds.jsonl"
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round of one run. Lists have one entry per client; what doesn't exist is None."""
+
+    round: int
+    """Counted from 1."""
+    cut: int | list[int] | None
+    """One for all, one per client (ACC-SFL), or None (FedAvg)."""
+    rb_count: list[float]
+    tx_power_w: list[float]
+    packet_error_rate: list[float]
+    """Expected; 1 for a client without resource block."""
+    arrived: list[int]
+    """1 if its packet arrived, else 0."""
+    delay_s: float
+    resplit_delay_s: float
+    """Stage 1: part of `delay_s`, like the two below."""
+    uplink_stage_delay_s: float
+    server_stage_delay_s: float
+    energy_j: list[float]
+    resplit_energy_j: list[float]
+    """Part of `energy_j`."""
+    total_delay_s: float
+    """Of all rounds so far; simulated seconds."""
+    total_energy_j: float
+    """Of all rounds and clients so far."""
+    delay_queue: float
+    """After the round; so are the others."""
+    energy_queue: list[float]
+    participation_queue: list[float]
+    train_loss: float | None
+    """Mean over the clients that arrived; None if nobody did."""
+    update_norm2: list[float | None]
+    """‖Δ_n‖² of those who arrived."""
+    update_scale: float
+    """U, the running mean of ‖Δ‖² after the round."""
+    spread: float
+    """(1/N) Σ_n ‖w̄^c − w_n^c‖² in stage 2, as the server knows it (sampled); 0 where client sides are averaged."""
+    discrepancy: float
+    """Spread plus the share of updates expected to be lost, in updates: the corrected objective (SYSTEM: g_obj)."""
+    resplit_shift: float
+    """‖·‖² by which stage 1 moved the average model."""
+    accuracy: float | None
+    """Of the average model on the test images, 0 … 1; None in rounds that aren't evaluated."""
+    test_loss: float | None
+    client_accuracy: float | None
+    """Mean over clients of [own client side; server side]."""
+
+    @property
+    def arrived_count(self) -> int:
+        return sum(self.arrived)
+
+    @property
+    def scheduled_count(self) -> int:
+        return sum(count > 0 for count in self.rb_count)
+
+    @property
+    def mean_cut(self) -> float:
+        """Mean over the clients that took part; NaN for FedAvg."""
+        if self.cut is None:
+            return math.nan
+        if isinstance(self.cut, int):
+            return float(self.cut)
+        served = [cut for cut, count in zip(self.cut, self.rb_count, strict=True) if count > 0]
+        return sum(served) / len(served) if served else math.nan
+
+    @property
+    def mean_packet_error_rate(self) -> float:
+        """Over the clients that took part; 1 if nobody did."""
+        served = [s for s, count in zip(self.packet_error_rate, self.rb_count, strict=True) if count > 0]
+        return sum(served) / len(served) if served else 1.0
+
+    def to_line(self) -> str:
+        return json.dumps({key: _plain(value) for key, value in asdict(self).items()}, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "RoundRecord":
+        data: dict[str, Any] = json.loads(line)
+        infinite = {"delay_s", "resplit_delay_s", "uplink_stage_delay_s", "server_stage_delay_s", "total_delay_s"}
+        infinite |= {"total_energy_j"}
+        known = {field.name for field in fields(cls)}
+        values = {k: math.inf if v is None and k in infinite else v for k, v in data.items() if k in known}
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no infinity and no NaN; a dead link's delay is null."""
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def read_records(folder: Path) -> list[RoundRecord]:
+    """The rounds of a run folder, in order; a last line that was never finished is left out."""
+    file = folder / RECORDS_FILE
+    try:
+        lines = file.read_text("utf-8").splitlines(keepends=True)
+    except OSError as error:
+        raise AsflError(f"{folder} is not a run folder: can't read {RECORDS_FILE} ({error.strerror})") from None
+    return list(_parse(file, lines))
+
+
+def _parse(file: Path, lines: Iterable[str]) -> Iterator[RoundRecord]:
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            return
+        try:
+            record = RoundRecord.from_line(line)
+        except (ValueError, TypeError) as error:
+            raise AsflError(f"{file}, line {number}: not the record of a round ({error})") from None
+        if record.round != number:
+            raise AsflError(f"{file}, line {number}: round {record.round} where round {number} belongs")
+        yield record

@@ -1,0 +1,276 @@
+"""A run: one scheme trained from the first round to the last, in a folder of its own that survives anything.
+
+    manifest.json     the resolved configuration, scheme, budgets, versions, git commit; written once, at the start
+    rounds.jsonl      one line per finished round
+    checkpoints/      the state after some of the rounds
+    model.safetensors the average model, once the run is finished
+
+Resuming goes back to the newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed
+and round, so they come out the same, bit for bit.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from asfl._version import __version__
+from asfl.budgets import Budgets, resolve_budgets
+from asfl.config import Config
+from asfl.errors import AsflError
+from asfl.files import write_whole
+from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.schemes import scheme_named
+from asfl.world import World
+
+MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
+FORMAT = 1
+LONGEST_UNSAVED_S = 60.0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run is."""
+
+    config: Config
+    scheme: str
+    budgets: Budgets
+    threads: int
+    """Of PyTorch; another number may round differently."""
+    facts: dict[str, Any]
+    """When, with which versions: for people, and never compared."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that changes results; not with where things lie, nor with how often they are saved."""
+        config = comparable(self.config)
+        text = json.dumps([FORMAT, self.scheme, config], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "scheme": self.scheme,
+            "seed": self.config.scenario.seed,
+            "budgets": {"delay_s": self.budgets.delay_s, "energy_j": self.budgets.energy_j},
+            "threads": self.threads,
+            "facts": self.facts,
+            "config": self.config.model_dump(mode="json"),
+        }
+
+
+def comparable(config: Config) -> dict[str, Any]:
+    """A configuration without what doesn't change results."""
+    plain: dict[str, Any] = config.model_dump(mode="json")
+    for section, name in (("output", "folder"), ("output", "checkpoint_every"), ("data", "folder")):
+        plain[section].pop(name)
+    return plain
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a run folder; a clear error for anything else."""
+    file = folder / MANIFEST_FILE
+    if not folder.is_dir():
+        raise AsflError(f"{folder} is not a run folder: there is no such folder")
+    if not file.is_file():
+        raise AsflError(f"{folder} is not a run folder: it has no {MANIFEST_FILE}")
+    try:
+        data = json.loads(file.read_text("utf-8"))
+        if data["format"] != FORMAT:
+            raise AsflError(f"{file}: format {data['format']}, but this asfl ({__version__}) reads format {FORMAT}")
+        budgets = Budgets(float(data["budgets"]["delay_s"]), float(data["budgets"]["energy_j"]))
+        config = Config.model_validate(data["config"])
+        return Manifest(config, str(data["scheme"]), budgets, int(data["threads"]), dict(data["facts"]))
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        raise AsflError(f"{file} is not the manifest of a run: {_first_line(error)}") from None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether all rounds of the run in this folder are done; False if there is no run."""
+    return (folder / MANIFEST_FILE).is_file() and (folder / MODEL_FILE).is_file()
+
+
+def run(
+    config: Config,
+    scheme: str,
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    budgets: Budgets | None = None,
+    on_round: Callable[[RoundRecord], None] = lambda record: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    threads: int | None = None,
+) -> bool:
+    """Train a scheme in a folder: a new run, or the rest of the one that is there.
+
+    `on_round` is called when a round's record is on the disk. `should_stop` is asked after each round: if it says so, a
+    checkpoint is written and the result is False. True: all rounds are done.
+    """
+    scheme_named(scheme)
+    if (folder / MANIFEST_FILE).exists():
+        manifest = read_manifest(folder)
+        _same_or_refuse(manifest, config, scheme, folder)
+    else:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
+        from asfl.data import load_data
+
+        load_data(config, data_dir)  # before anything is written
+        budgets = budgets or resolve_budgets(World.of(config))
+        manifest = Manifest(config, scheme, budgets, threads or usual_threads(), _facts(data_dir))
+        write_whole(folder / MANIFEST_FILE, json.dumps(manifest.to_json(), indent=2).encode())
+    return resume(folder, data_dir=data_dir, on_round=on_round, should_stop=should_stop)
+
+
+def resume(
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    on_round: Callable[[RoundRecord], None] = lambda record: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Play the rest of the rounds of a run folder."""
+    manifest = read_manifest(folder)
+    if is_finished(folder):
+        return True
+    # PyTorch is slow to import, and none of the checks above needs it.
+    import torch
+    from safetensors.torch import save
+
+    from asfl.checkpoints import load_checkpoint, save_checkpoint
+    from asfl.data import load_data
+    from asfl.simulate import Simulation
+    from asfl.train.memory import keep_freed_memory
+
+    keep_freed_memory()
+    torch.set_num_threads(manifest.threads)
+    given = manifest.facts.get("data_dir")
+    data = load_data(manifest.config, data_dir or (Path(given) if given else None))
+    simulation = Simulation(manifest.config, scheme_named(manifest.scheme), data, manifest.budgets)
+    checkpoint = load_checkpoint(folder / CHECKPOINTS, manifest.fingerprint)
+    if checkpoint is not None:
+        simulation.restore(checkpoint)
+    _keep_rounds(folder, simulation.round_index)
+
+    def save_state() -> float:
+        save_checkpoint(folder / CHECKPOINTS, simulation.round_index, simulation.tensors(), manifest.fingerprint)
+        return time.monotonic()
+
+    saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every
+    while not simulation.finished:
+        record = simulation.play_round()
+        _append(folder / RECORDS_FILE, record.to_line())
+        on_round(record)
+        if simulation.finished:
+            break
+        stop = should_stop()
+        if stop or simulation.round_index % every == 0 or time.monotonic() - saved_at > LONGEST_UNSAVED_S:
+            saved_at = save_state()
+        if stop:
+            return False
+    save_state()
+    write_whole(folder / MODEL_FILE, save(simulation.average_model()))
+    return True
+
+
+def first_difference(before: Config, now: Config) -> str | None:
+    """The first field in which two configurations differ in a way that changes results: "a.b = 1 there, 2 here"."""
+
+    def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in tree.items():
+            found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+        return found
+
+    old, new = leaves(comparable(before)), leaves(comparable(now))
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) != new.get(name):
+            return f"{name} = {old.get(name)} there, {new.get(name)} here"
+    return None
+
+
+def usual_threads() -> int:
+    """As many as there are cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _same_or_refuse(manifest: Manifest, config: Config, scheme: str, folder: Path) -> None:
+    if manifest.scheme != scheme:
+        raise AsflError(f"{folder} holds a run of scheme {manifest.scheme}, not {scheme}; give another --out")
+    difference = first_difference(manifest.config, config)
+    if difference is not None:
+        raise AsflError(f"{folder} holds a run with another configuration ({difference}); give another --out")
+
+
+def _keep_rounds(folder: Path, rounds: int) -> None:
+    """Cut the records back to the rounds the checkpoint knows; the later ones are played again, to the same lines."""
+    file = folder / RECORDS_FILE
+    if not file.exists():
+        if rounds:
+            raise AsflError(f"{folder}: the checkpoint is of round {rounds}, but {RECORDS_FILE} is gone")
+        return
+    records = read_records(folder)
+    if len(records) < rounds:
+        raise AsflError(
+            f"{file} ends after round {len(records)}, but the checkpoint is of round {rounds}: the file was cut short"
+        )
+    write_whole(file, "".join(record.to_line() for record in records[:rounds]).encode())
+
+
+def _append(file: Path, line: str) -> None:
+    try:
+        with file.open("a", encoding="utf-8") as out:
+            out.write(line)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        raise AsflError(f"can't write {file}: {error.strerror or error}; the rounds before are safe") from None
+
+
+def _facts(data_dir: Path | None) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    return {
+        "asfl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": _git_commit(),
+        "data_dir": str(data_dir.absolute()) if data_dir else None,
+    }
+
+
+def _git_commit() -> str | None:
+    """Of the source tree asfl runs from; None for an installed package."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "-C", str(here), "status", "--porcelain", "--", "."],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+changes" if changed else commit
+
+
+def _first_line(error: Exception) -> str:
+    text = f"no {error} in it" if isinstance(error, KeyError) else str(error)
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,93 @@
+"""Mini-batches: which samples each client takes in which round, and how they become network input.
+
+Everything is drawn from streams keyed by seed and step, never from what happened before: all schemes see the same
+mini-batches, and a resumed run sees the ones it would have seen. A client goes through its samples in a new order each
+epoch; the clock of epochs is the round, also for a client that sits out.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.data import ImageData
+from asfl.scenario import random_stream
+
+
+class Batches:
+    """The training images of all clients, as bytes in memory; a mini-batch is normalised when it is asked for."""
+
+    def __init__(
+        self,
+        data: ImageData,
+        parts: NDArray[np.int64],
+        *,
+        batch_size: int,
+        local_steps: int = 1,
+        seed: int,
+        augment: bool,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`parts` [N, samples] says who holds which training images."""
+        self._parts = parts
+        self.batch_size = min(batch_size, parts.shape[1])
+        self.local_steps = local_steps
+        self._seed = seed
+        self._dtype, self._device = dtype, device
+        self._size = data.train_images.shape[2:]
+        self._margin = max(self._size[0] // 8, 1) if augment else 0
+        self._pixels = torch.from_numpy(_channels_last(data.train_images, self._margin)).to(device)
+        self._labels = torch.from_numpy(data.train_labels).to(device)
+        self._to_input = Normaliser(data, device, dtype)
+        self._order: tuple[int, NDArray[np.int64]] = (-1, parts)
+        self._crops: tuple[int, NDArray[np.int64]] = (-1, parts)
+
+    def batch(self, round_index: int, client: int, step: int = 0) -> tuple[Tensor, Tensor]:
+        """Images [b, C, H, W] (channels-last in memory) and labels [b] of a client's step in a round."""
+        now = round_index * self.local_steps + step
+        samples = torch.from_numpy(self._samples(now, client)).to(self._device)
+        images = self._crop(samples, now, client) if self._margin else self._pixels[samples]
+        return self._to_input(images.permute(0, 3, 1, 2)), self._labels[samples]
+
+    def _samples(self, now: int, client: int) -> NDArray[np.int64]:
+        epoch, place = divmod(now, self._parts.shape[1] // self.batch_size)
+        if self._order[0] != epoch:
+            self._order = epoch, random_stream(self._seed, "batches", epoch).permuted(self._parts, axis=1)
+        return self._order[1][client, place * self.batch_size : (place + 1) * self.batch_size]
+
+    def _crop(self, samples: Tensor, now: int, client: int) -> Tensor:
+        """Each image shifted by up to an eighth of its size, half of them mirrored."""
+        if self._crops[0] != now:
+            shape = len(self._parts), self.batch_size
+            random = random_stream(self._seed, "augment", now)
+            shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
+            self._crops = now, np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
+        top, left, mirrored = self._crops[1][:, client]
+        height, width = self._size
+        rows = top[:, None] + np.arange(height)
+        columns = left[:, None] + np.where(mirrored[:, None] == 1, np.arange(width)[::-1], np.arange(width))
+        rows_, columns_ = (torch.from_numpy(index).to(self._device) for index in (rows, columns))
+        return self._pixels[samples[:, None, None], rows_[:, :, None], columns_[:, None, :]]
+
+
+class Normaliser:
+    """(pixel / scale − mean) / std per channel, as one multiplication and one addition."""
+
+    def __init__(self, data: ImageData, device: torch.device, dtype: torch.dtype) -> None:
+        mean, std = np.array(data.mean), np.array(data.std)
+        shape = (1, -1, 1, 1)
+        self._gain = torch.tensor(1 / (data.scale * std), device=device, dtype=dtype).view(shape)
+        self._offset = torch.tensor(-mean / std, device=device, dtype=dtype).view(shape)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        images = pixels.to(self._gain.dtype, memory_format=torch.channels_last)
+        return images.mul_(self._gain).add_(self._offset)
+
+
+def _channels_last(images: NDArray[np.uint8], margin: int) -> NDArray[np.uint8]:
+    """[S, C, H, W] -> [S, H + 2·margin, W + 2·margin, C], black around."""
+    images = images.transpose(0, 2, 3, 1)
+    if margin:
+        return np.pad(images, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
+    return np.ascontiguousarray(images)

@@ -1,0 +1,123 @@
+"""Where the numbers of a network lie in flat vectors: unit after unit, so that the two sides of a cut are slices.
+
+A whole model is one vector of parameters [P] and one of running statistics [B] (what batch norm keeps besides). The
+client side at cut c is `[:parameter_edges[c]]`, the server side the rest: averaging, re-splitting and comparing client
+sides are operations on slices, and one optimiser step is a handful of vector operations.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.models import CuttableModel
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of one unit, and where it lies in its vector."""
+
+    unit: int
+    """Counted from 0."""
+    module: str
+    """Path of the owning module inside the model, as in `get_submodule`."""
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the model's `state_dict`."""
+        return f"{self.module}.{self.name}"
+
+    def view(self, vector: Tensor) -> Tensor:
+        """This tensor as a view of the vector.
+
+        Weights of convolutions lie there channels-last, which is the order the fast kernels want.
+        """
+        flat = vector[self.start : self.stop]
+        if len(self.shape) == 4:
+            outputs, inputs, height, width = self.shape
+            return flat.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+        return flat.view(self.shape)
+
+
+class Layout:
+    """The slots of all parameters and of all floating-point buffers of a model, in the order of its units."""
+
+    def __init__(self, model: CuttableModel) -> None:
+        self.num_units = len(model.units)
+        parameters = {f"units.{path}": tensor for path, tensor in model.units.named_parameters()}
+        buffers = {f"units.{path}": t for path, t in model.units.named_buffers() if t.is_floating_point()}
+        self.parameters, self.parameter_edges = _lay_out(parameters, self.num_units)
+        self.statistics, self.statistic_edges = _lay_out(buffers, self.num_units)
+
+    @property
+    def num_parameters(self) -> int:
+        return int(self.parameter_edges[-1])
+
+    @property
+    def num_statistics(self) -> int:
+        return int(self.statistic_edges[-1])
+
+    def flatten(self, model: CuttableModel, device: torch.device, dtype: torch.dtype) -> "ModelVectors":
+        """The model's numbers as new vectors."""
+        vectors = ModelVectors.empty((), self.num_parameters, self.num_statistics, device, dtype)
+        tensors = model.state_dict()
+        with torch.no_grad():
+            for slots, vector in ((self.parameters, vectors.parameters), (self.statistics, vectors.statistics)):
+                for slot in slots:
+                    slot.view(vector).copy_(tensors[slot.key])
+        return vectors
+
+    def state_dict(self, vectors: "ModelVectors") -> dict[str, Tensor]:
+        """Contiguous copies under the names of the model's `state_dict`, on the CPU."""
+        pairs = ((self.parameters, vectors.parameters), (self.statistics, vectors.statistics))
+        return {slot.key: slot.view(v).contiguous().cpu().clone() for slots, v in pairs for slot in slots}
+
+
+@dataclass
+class ModelVectors:
+    """Numbers of a model or of its first units; leading axes, if any, are clients."""
+
+    parameters: Tensor
+    """[..., P]"""
+    statistics: Tensor
+    """[..., B]"""
+
+    @classmethod
+    def empty(
+        cls, leading: tuple[int, ...], parameters: int, statistics: int, device: torch.device, dtype: torch.dtype
+    ) -> "ModelVectors":
+        return cls(
+            torch.empty(*leading, parameters, device=device, dtype=dtype),
+            torch.empty(*leading, statistics, device=device, dtype=dtype),
+        )
+
+    def row(self, client: int) -> "ModelVectors":
+        """One client's, as a view."""
+        return ModelVectors(self.parameters[client], self.statistics[client])
+
+    def clone(self) -> "ModelVectors":
+        return ModelVectors(self.parameters.clone(), self.statistics.clone())
+
+    def copy_(self, other: "ModelVectors") -> None:
+        self.parameters.copy_(other.parameters)
+        self.statistics.copy_(other.statistics)
+
+
+def _lay_out(tensors: dict[str, Tensor], num_units: int) -> tuple[tuple[Slot, ...], NDArray[np.int64]]:
+    """Slots in the order given (units come in order), and the edges [M+1] of the units in the vector."""
+    slots: list[Slot] = []
+    sizes = np.zeros(num_units + 1, dtype=np.int64)
+    position = 0
+    for path, tensor in tensors.items():
+        module, _, name = path.rpartition(".")
+        unit = int(path.split(".")[1])
+        slots.append(Slot(unit, module, name, tuple(tensor.shape), position, position + tensor.numel()))
+        position += tensor.numel()
+        sizes[unit + 1] += tensor.numel()
+    return tuple(slots), np.cumsum(sizes)

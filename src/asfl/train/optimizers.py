@@ -1,0 +1,113 @@
+"""SGD, momentum and Adam on flat vectors.
+
+Every holder of a layer, be it a client or the server, has its own optimiser state for it and keeps that when the layer
+moves away: state never crosses the link, so nobody has to be charged for it. When the layer comes back, its holder
+goes on from the state it had; a holder that has a layer for the first time starts from nothing, as always. A client
+counts its own steps of each layer, because Adam's bias correction depends on them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.train.layout import Layout
+
+Name = Literal["sgd", "momentum", "adam"]
+
+
+class Rule(Protocol):
+    """One step: weights ← weights − update."""
+
+    @property
+    def num_moments(self) -> int:
+        """Vectors of state beside each parameter vector."""
+        ...
+
+    def step(self, weights: Tensor, gradient: Tensor, moments: Tensor, steps: int) -> Tensor:
+        """Change weights [P] and moments [num_moments, P] in place; returns ‖update‖² [] (on the device). `steps` counts from 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sgd:
+    learning_rate: float
+    num_moments: int = 0
+
+    def step(self, weights: Tensor, gradient: Tensor, moments: Tensor, steps: int) -> Tensor:
+        weights.add_(gradient, alpha=-self.learning_rate)
+        return torch.dot(gradient, gradient).mul_(self.learning_rate**2)
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """v ← μ v + g, w ← w − η v (PyTorch's SGD with momentum)."""
+
+    learning_rate: float
+    momentum: float = 0.9
+    num_moments: int = 1
+
+    def step(self, weights: Tensor, gradient: Tensor, moments: Tensor, steps: int) -> Tensor:
+        velocity = moments[0]
+        velocity.mul_(self.momentum).add_(gradient)
+        weights.add_(velocity, alpha=-self.learning_rate)
+        return torch.dot(velocity, velocity).mul_(self.learning_rate**2)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma & Ba; defaults as everywhere."""
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    num_moments: int = 2
+
+    def step(self, weights: Tensor, gradient: Tensor, moments: Tensor, steps: int) -> Tensor:
+        mean, square = moments[0], moments[1]
+        mean.lerp_(gradient, 1 - self.beta1)
+        square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        size = self.learning_rate / (1 - self.beta1**steps)
+        direction = square.sqrt()
+        direction.div_((1 - self.beta2**steps) ** 0.5).add_(self.epsilon)
+        torch.div(mean, direction, out=direction)
+        weights.add_(direction, alpha=-size)
+        return torch.dot(direction, direction).mul_(size**2)
+
+
+def rule_named(name: Name, learning_rate: float) -> Rule:
+    rules: dict[Name, type[Sgd] | type[Momentum] | type[Adam]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
+    return rules[name](learning_rate)
+
+
+@dataclass
+class OptimizerState:
+    """One holder's moments [num_moments, P'] of the first units, and how often it has stepped each unit [M]."""
+
+    moments: Tensor
+    steps: NDArray[np.int64]
+
+    def clone(self) -> "OptimizerState":
+        return OptimizerState(self.moments.clone(), self.steps.copy())
+
+
+def step_units(
+    rule: Rule, layout: Layout, weights: Tensor, gradient: Tensor, state: OptimizerState, start: int, stop: int
+) -> Tensor:
+    """Step units start … stop−1 once; returns ‖update‖². Units with the same number of steps go together."""
+    squared_norm = weights.new_zeros(())
+    state.steps[start:stop] += 1
+    first = start
+    while first < stop:
+        last = first + 1
+        while last < stop and state.steps[last] == state.steps[first]:
+            last += 1
+        a, b = int(layout.parameter_edges[first]), int(layout.parameter_edges[last])
+        if b > a:
+            squared_norm += rule.step(weights[a:b], gradient[a:b], state.moments[:, a:b], int(state.steps[first]))
+        first = last
+    return squared_norm

@@ -1,0 +1,276 @@
+"""The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
+
+This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, of which only the
+layers on their side of the cut mean something, and one optimiser per layer, which stays where it is when the layer
+moves. All clients hold the same number of samples, so every average by sample counts is a plain mean.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from asfl.costs import Procedure
+from asfl.models import Carry, CuttableModel
+from asfl.scenario import random_stream
+from asfl.train.batches import Batches
+from asfl.train.optimizers import Name
+from asfl.train.trainer import RoundPlan, Trained
+
+
+@dataclass
+class Holder:
+    """A client or the server: a network, and one optimiser per unit that has parameters."""
+
+    model: CuttableModel
+    optimizers: list[Optimizer | None]
+
+    @classmethod
+    def of(cls, model: CuttableModel, name: Name, learning_rate: float) -> "Holder":
+        model = deepcopy(model)
+        make: dict[Name, Callable[[list[nn.Parameter]], Optimizer]] = {
+            "sgd": lambda parameters: SGD(parameters, learning_rate),
+            "momentum": lambda parameters: SGD(parameters, learning_rate, momentum=0.9),
+            "adam": lambda parameters: Adam(parameters, learning_rate),
+        }
+        of_units = [list(unit.parameters()) for unit in model.units]
+        return cls(model, [make[name](parameters) if parameters else None for parameters in of_units])
+
+    def forward(self, carry: Carry, units: range) -> Carry:
+        for unit in units:
+            carry = self.model.units[unit](carry)
+        return carry
+
+    def step(self, units: range) -> None:
+        for unit in units:
+            optimizer = self.optimizers[unit]
+            if optimizer is not None:
+                optimizer.step()
+        self.model.zero_grad()
+
+    def values(self, units: Iterable[int]) -> Tensor:
+        return torch.cat([torch.zeros(0), *(p.detach().flatten() for u in units for p in self.model.units[u].parameters())])
+
+
+class PlainTrainer:
+    """Trains one scheme's rounds, one client after the other."""
+
+    def __init__(
+        self, model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, learning_rate: float, *,
+        num_clients: int, seed: int,
+    ) -> None:  # fmt: skip
+        self.server = Holder.of(model, optimizer, learning_rate)
+        self.clients = [Holder.of(model, optimizer, learning_rate) for _ in range(num_clients)]
+        self.cut = 0
+        self._units = len(model.units)
+        self._batches, self._procedure, self._optimizer, self._seed = batches, procedure, optimizer, seed
+
+    def round(self, plan: RoundPlan) -> Trained:
+        arrived = np.flatnonzero(plan.arrived).tolist()
+        keeps = not (self._procedure.exchanges_client_model or self._procedure.full_local_model)
+        if self._procedure.in_sequence:
+            return self._hand_on(plan, arrived)
+
+        # Stage 1: layers move; or, in schemes that exchange it, the client model comes down.
+        if keeps:
+            if plan.scheduled.any():
+                self.resplit(int(plan.cut[np.argmax(plan.scheduled)]), np.flatnonzero(plan.scheduled).tolist())
+        else:
+            for client in arrived:
+                for unit in range(plan.cut[client]):
+                    copy_unit(self.server.model.units[unit], self.clients[client].model.units[unit])
+        if not arrived:
+            return Trained.nothing(len(self.clients))
+
+        # Stages 2 and 3: every client that arrives, with a server-side model of its own.
+        before = {client: self._whole(client, int(plan.cut[client])) for client in arrived}
+        losses = np.full(len(self.clients), np.nan)
+        if self._procedure.aggregated_share > 0:
+            for step in range(self._batches.local_steps):
+                of_step = self._aggregated_step(plan, arrived, step)
+                losses = of_step if step == 0 else losses + of_step
+            losses /= self._batches.local_steps
+        else:
+            copies = {client: deepcopy(self.server) for client in arrived}
+            for client in arrived:
+                steps = range(self._batches.local_steps)
+                of_client = [self._step(plan, client, copies[client], step) for step in steps]
+                losses[client] = np.mean(of_client)
+            self._average(plan, arrived, copies, keeps)
+
+        norms = np.full(len(self.clients), np.nan)
+        for client in arrived:
+            norms[client] = float((self._whole(client, int(plan.cut[client])) - before[client]).square().sum())
+        return Trained(losses, norms)
+
+    def resplit(self, cut: int, senders: Sequence[int]) -> None:
+        """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""
+        for unit in range(self.cut, cut):
+            for client in self.clients:
+                copy_unit(self.server.model.units[unit], client.model.units[unit])
+        for unit in range(cut, self.cut):
+            average_units(self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders])
+        self.cut = cut
+
+    def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> float:
+        """One mini-batch across the cut."""
+        cut, own = int(plan.cut[client]), self.clients[client]
+        images, labels = self._batches.batch(plan.index, client, step)
+        # Stage 2: the client goes forward and sends activations and labels.
+        activations = own.forward((images,), range(cut))
+        received = tuple(tensor.detach().requires_grad_() for tensor in activations)
+        # Stage 3: the server goes forward and backward and returns the gradient of the activations.
+        (logits,) = server.forward(received, range(cut, self._units))
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        torch.autograd.backward(activations, [tensor.grad for tensor in received])
+        own.step(range(cut))
+        if not self._one_server_step:
+            server.step(range(cut, self._units))
+        return loss.item()
+
+    @property
+    def _one_server_step(self) -> bool:
+        """Adam isn't linear, so here it matters: with one local step it steps once, with the mean gradient."""
+        return self._optimizer == "adam" and self._batches.local_steps == 1 and not self._procedure.in_sequence
+
+    def _average(self, plan: RoundPlan, arrived: Sequence[int], copies: dict[int, Holder], keeps: bool) -> None:
+        """The server-side models become one again; in schemes that say so, the client sides do too."""
+        for unit in range(self._units):
+            held = [client for client in arrived if unit >= plan.cut[client]]
+            if held and self._one_server_step:
+                _step_with_mean_gradient(self.server, [copies[client] for client in held], unit)
+                for copy in copies.values():
+                    _copy_parameters(self.server.model.units[unit], copy.model.units[unit])
+            elif held:
+                _average_states(self.server, [copies[client] for client in held], unit)
+            updated = [(copies[c] if c in held else self.clients[c]).model.units[unit] for c in arrived]
+            if held or not keeps:
+                average_units(self.server.model.units[unit], updated)
+
+    def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":  # fmt: skip
+        """EPSL: one server model; a share φ of the sample positions goes backward once for all clients."""
+        cut, batch = int(plan.cut[arrived[0]]), self._batches.batch_size
+        shared, behind = round(self._procedure.aggregated_share * batch), range(cut, self._units)
+        losses = np.full(len(self.clients), np.nan)
+        copies = [deepcopy(self.server) for _ in arrived]
+        activations, received, all_logits, last_gradients = [], [], [], []
+        for client, copy in zip(arrived, copies, strict=True):
+            images, labels = self._batches.batch(plan.index, client, step)
+            activations.append(self.clients[client].forward((images,), range(cut)))
+            received.append(tuple(tensor.detach().requires_grad_() for tensor in activations[-1]))
+            (logits,) = copy.forward(received[-1], behind)
+            all_logits.append(logits)
+            loss = F.cross_entropy(logits, labels)
+            losses[client] = loss.item()
+            last_gradients.append(torch.autograd.grad(loss, logits, retain_graph=True)[0])
+
+        # Positions of their own go backward client by client.
+        for logits, gradient in zip(all_logits, last_gradients, strict=True):
+            own = torch.cat([torch.zeros_like(gradient[:shared]), gradient[shared:]])
+            logits.backward(own)
+        # The shared ones once, with averaged gradients through averaged activations.
+        mixed_server = deepcopy(self.server)
+        if shared:
+            mixed = tuple(torch.stack([one[i][:shared] for one in received]).mean(0).detach().requires_grad_() for i in range(len(received[0])))  # fmt: skip
+            (mixed_logits,) = mixed_server.forward(mixed, behind)
+            mixed_logits.backward(torch.stack([gradient[:shared] for gradient in last_gradients]).mean(0))
+
+        for index, client in enumerate(arrived):
+            returned = [tensor.grad.clone() for tensor in received[index] if tensor.grad is not None]
+            for gradient, mix in zip(returned, mixed if shared else (), strict=bool(shared)):
+                assert mix.grad is not None
+                gradient[:shared] += mix.grad
+            torch.autograd.backward(activations[index], returned)
+            self.clients[client].step(range(cut))
+        for unit in behind:
+            if shared:  # as if each client had gone backward through the mix
+                for copy in copies:
+                    _add_gradients(mixed_server.model.units[unit], copy.model.units[unit])
+            average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies])
+            _step_with_mean_gradient(self.server, copies, unit)
+        return losses
+
+    def _hand_on(self, plan: RoundPlan, arrived: Sequence[int]) -> Trained:
+        """SL: one model; each client takes the client side from the one before, trains, and hands it on."""
+        trained = Trained.nothing(len(self.clients))
+        for client in random_stream(self._seed, "scheme: order", plan.index).permutation(arrived).tolist():
+            cut, own = int(plan.cut[client]), self.clients[client]
+            before = self.server.values(range(self._units))
+            for unit in range(cut):
+                copy_unit(self.server.model.units[unit], own.model.units[unit])
+            steps = range(self._batches.local_steps)
+            trained.loss[client] = np.mean([self._step(plan, client, self.server, step) for step in steps])
+            for unit in range(cut):
+                copy_unit(own.model.units[unit], self.server.model.units[unit])
+            trained.update_norm2[client] = float((self.server.values(range(self._units)) - before).square().sum())
+        return trained
+
+    # ------------------------------------------------------------------ looking at the result
+    def average_model(self, cut: int) -> CuttableModel:
+        """Mean of the client sides up to this cut, the server's layers behind it."""
+        model = deepcopy(self.server.model)
+        for unit in range(cut):
+            average_units(model.units[unit], [client.model.units[unit] for client in self.clients])
+        return model
+
+    def _whole(self, client: int, cut: int) -> Tensor:
+        own = self.clients[client].values(range(cut))
+        return torch.cat([own, self.server.values(range(cut, self._units))])
+
+
+def copy_unit(source: nn.Module, target: nn.Module) -> None:
+    target.load_state_dict(source.state_dict())
+
+
+def average_units(target: nn.Module, sources: Sequence[nn.Module]) -> None:
+    """Mean of parameters and running statistics."""
+    states = [source.state_dict() for source in sources]
+    mean = {
+        key: torch.stack([state[key] for state in states]).mean(0) if tensor.is_floating_point() else tensor
+        for key, tensor in states[0].items()
+    }
+    target.load_state_dict(mean)
+
+
+def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    with torch.no_grad():
+        for mine, yours in zip(target.parameters(), source.parameters(), strict=True):
+            mine.copy_(yours)
+
+
+def _add_gradients(source: nn.Module, target: nn.Module) -> None:
+    for mine, more in zip(target.parameters(), source.parameters(), strict=True):
+        if more.grad is not None:
+            mine.grad = more.grad.clone() if mine.grad is None else mine.grad + more.grad
+
+
+def _step_with_mean_gradient(server: Holder, copies: Sequence[Holder], unit: int) -> None:
+    by_copy = [list(copy.model.units[unit].parameters()) for copy in copies]
+    for position, parameter in enumerate(server.model.units[unit].parameters()):
+        gradients = [parameters[position].grad for parameters in by_copy]
+        parameter.grad = torch.stack([gradient for gradient in gradients if gradient is not None]).mean(0)
+    server.step(range(unit, unit + 1))
+
+
+def _average_states(server: Holder, copies: Sequence[Holder], unit: int) -> None:
+    """Mean of the optimiser states of one unit."""
+    optimizer = server.optimizers[unit]
+    if optimizer is None:
+        return
+    states = []
+    for copy in copies:
+        other = copy.optimizers[unit]
+        assert other is not None
+        states.append(other.state_dict())
+    mean = deepcopy(states[0])
+    for parameter, state in mean["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                state[key] = torch.stack([one["state"][parameter][key] for one in states]).mean(0)
+    optimizer.load_state_dict(mean)

@@ -1,0 +1,95 @@
+"""What the server knows of the learning when it decides: spreads by layer, update norms (§IV of the paper).
+
+Each round the clients report a share ι of the parameters of their side, the same coordinates for all; the server scales
+by 1/ι. These bits are waived: no clock or battery is charged for them. The norm of its update is one number per client.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.optimize import Learning
+from asfl.train.layout import Layout
+from asfl.train.state import TrainingState
+from asfl.train.trainer import Trained
+
+Floats = NDArray[np.float64]
+
+SCALE_MEMORY = 0.9
+"""U ← 0.9 U + 0.1 (mean ‖Δ‖² of the round): a running mean that forgets the large updates of the beginning."""
+COLUMNS_AT_ONCE = 1 << 14
+"""Columns of [N, P] that fit the cache together with their deviations."""
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """What is remembered of the updates."""
+
+    update_norm2: Floats
+    """[N] ‖Δ_n‖² of each client's latest update; NaN before its first."""
+    update_scale: float
+    """U; NaN before the first update of anybody."""
+
+    @classmethod
+    def none_yet(cls, num_clients: int) -> "Signals":
+        return cls(np.full(num_clients, np.nan), np.nan)
+
+    def after(self, trained: Trained) -> "Signals":
+        arrived = np.isfinite(trained.update_norm2)
+        if not arrived.any():
+            return self
+        mean = float(trained.update_norm2[arrived].mean())
+        scale = mean if np.isnan(self.update_scale) else SCALE_MEMORY * self.update_scale + (1 - SCALE_MEMORY) * mean
+        return replace(
+            self,
+            update_norm2=np.where(arrived, trained.update_norm2, self.update_norm2),
+            update_scale=max(scale, np.finfo(float).tiny),  # updates of exactly 0 must not divide by 0
+        )
+
+    def learning(self, state: TrainingState, sampled: NDArray[np.int64], ratio: float, *, norms: bool) -> Learning:
+        """For the next decision. `norms`: also ‖w̄_m‖², which only the printed objective needs.
+
+        A client without an update so far counts like the mean one; before any update all count 1.
+        """
+        scale = 1.0 if np.isnan(self.update_scale) else self.update_scale
+        units = state.layout.num_units
+        return Learning(
+            layer_spread=layer_spreads(state.layout, state.clients.parameters, sampled) / ratio,
+            layer_norm2=layer_norms(state) if norms else np.zeros(units),
+            update_norm2=np.where(np.isnan(self.update_norm2), scale, self.update_norm2),
+            update_scale=scale,
+        )
+
+
+def sample_coordinates(size: int, ratio: float, random: np.random.Generator) -> NDArray[np.int64]:
+    """Every 1/ι-th of `size` coordinates from a random start on: each is taken with probability ι."""
+    if ratio >= 1:
+        return np.arange(size)
+    positions = np.floor((np.arange(int(np.ceil(size * ratio)) + 1) + random.random()) / ratio).astype(np.int64)
+    return positions[positions < size]
+
+
+def layer_spreads(layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None) -> Floats:
+    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² of client sides [N, P_c], over these columns (default: all); 0 for other layers.
+
+    Deviations from the mean are squared, not Σ‖w‖² − N‖w̄‖²: in single precision that difference cancels.
+    """
+    size = sides.shape[1]
+    by_column = torch.empty(size if columns is None else len(columns), dtype=torch.float64)
+    chosen = None if columns is None else torch.from_numpy(columns).to(sides.device)
+    for start in range(0, len(by_column), COLUMNS_AT_ONCE):
+        here = slice(start, start + COLUMNS_AT_ONCE)
+        block = sides[:, here] if chosen is None else sides[:, chosen[here]]
+        by_column[here] = (block - block.mean(0)).square_().mean(0)
+    edges = layout.parameter_edges if columns is None else np.searchsorted(columns, layout.parameter_edges)
+    sums = np.concatenate([[0.0], np.cumsum(by_column.numpy())])
+    return np.asarray(np.diff(sums[np.minimum(edges, len(by_column))]))
+
+
+def layer_norms(state: TrainingState) -> Floats:
+    """[M] ‖w̄_m‖² of the average model."""
+    squares = state.average_model().parameters.double().square().cpu().numpy()
+    return np.asarray(np.diff(np.concatenate([[0.0], np.cumsum(squares)])[state.layout.parameter_edges]))

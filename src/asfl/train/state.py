@@ -1,0 +1,149 @@
+"""What training remembers between two rounds, and how layers move when the cut does (stage 1 of the round)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.train.layout import Layout, ModelVectors
+from asfl.train.optimizers import OptimizerState
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass
+class TrainingState:
+    """One server-side model, one client side per client, and everybody's optimiser state.
+
+    `server` has room for the whole model. Schemes that average the client sides every round keep the whole average
+    there; schemes that keep them apart have their values in `clients`, and what `server` has for layers ≤ cut is old.
+    """
+
+    layout: Layout
+    server: ModelVectors
+    """[P], [B]"""
+    clients: ModelVectors
+    """[N, client side at `cut`]; no columns while there is no cut."""
+    cut: int
+    """0 before the first round, and in schemes that average the client sides."""
+    server_optimizer: OptimizerState
+    """[S, P]"""
+    client_moments: Tensor
+    """[N, S, P'], P' being the client side at the highest cut so far."""
+    client_steps: NDArray[np.int64]
+    """[N, M]"""
+
+    @classmethod
+    def fresh(cls, layout: Layout, initial: ModelVectors, num_clients: int, num_moments: int) -> "TrainingState":
+        p = initial.parameters
+        return cls(
+            layout=layout,
+            server=initial,
+            clients=ModelVectors.empty((num_clients,), 0, 0, p.device, p.dtype),
+            cut=0,
+            server_optimizer=OptimizerState(
+                p.new_zeros(num_moments, p.numel()), np.zeros(layout.num_units, dtype=np.int64)
+            ),
+            client_moments=p.new_zeros(num_clients, num_moments, 0),
+            client_steps=np.zeros((num_clients, layout.num_units), dtype=np.int64),
+        )
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.client_steps)
+
+    def client_optimizer(self, client: int) -> OptimizerState:
+        """As a view: stepping it changes this state."""
+        return OptimizerState(self.client_moments[client], self.client_steps[client])
+
+    def make_room(self, cut: int) -> None:
+        """Let every client have optimiser state up to this cut; new layers start from nothing."""
+        wanted, had = int(self.layout.parameter_edges[cut]), self.client_moments.shape[-1]
+        if wanted > had:
+            clients, slots, _ = self.client_moments.shape
+            moments = self.client_moments.new_zeros(clients, slots, wanted)
+            moments[..., :had] = self.client_moments
+            self.client_moments = moments
+
+    def resplit(self, cut: int, scheduled: Bools) -> float:
+        """Stage 1. Returns how far the average model moved, ‖w̄_after − w̄_before‖².
+
+        The cut grows: every client gets the server's values of the new layers. It shrinks: the server averages the
+        layers of the clients that have a resource block, on receipt; all hold the same number of samples, so it is the
+        plain mean. The average model moves if somebody without a block is left out of that mean.
+        """
+        before, moved = self.cut, 0.0
+        if cut == before:
+            return moved
+        edges = self.layout.parameter_edges, self.layout.statistic_edges
+        if cut > before:
+            grown = []
+            for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
+                new = rows.new_empty(self.num_clients, int(edge[cut]))
+                new[:, : edge[before]] = rows
+                new[:, edge[before] :] = server[edge[before] : edge[cut]]
+                grown.append(new)
+            self.clients = ModelVectors(*grown)
+            self.make_room(cut)
+        else:
+            senders = torch.from_numpy(np.flatnonzero(scheduled)).to(self.clients.parameters.device)
+            for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
+                arriving = rows[:, edge[cut] :]
+                received = arriving.mean(0) if scheduled.all() else arriving[senders].mean(0)
+                if edge is self.layout.parameter_edges and not scheduled.all():
+                    moved = float((received - arriving.mean(0)).square().sum())
+                server[edge[cut] : edge[before]] = received
+            self.clients = ModelVectors(
+                *(rows[:, : edge[cut]].clone() for edge, rows in zip(edges, _vectors(self.clients), strict=True))
+            )
+        self.cut = cut
+        return moved
+
+    def average_model(self) -> ModelVectors:
+        """The mean of the client sides with the server side behind it; running statistics too."""
+        if self.cut == 0:
+            return self.server
+        parts = [
+            torch.cat([rows.mean(0), server[rows.shape[1] :]])
+            for rows, server in zip(_vectors(self.clients), _vectors(self.server), strict=True)
+        ]
+        return ModelVectors(*parts)
+
+    def client_model(self, client: int) -> ModelVectors:
+        """A client's own side with the server side behind it."""
+        own = self.clients.row(client)
+        parts = [
+            torch.cat([side, server[len(side) :]])
+            for side, server in zip(_vectors(own), _vectors(self.server), strict=True)
+        ]
+        return ModelVectors(*parts)
+
+    # ------------------------------------------------------------------ to and from a checkpoint
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that has to be saved."""
+        return {
+            "server.parameters": self.server.parameters,
+            "server.statistics": self.server.statistics,
+            "server.moments": self.server_optimizer.moments,
+            "server.steps": torch.from_numpy(self.server_optimizer.steps),
+            "clients.parameters": self.clients.parameters,
+            "clients.statistics": self.clients.statistics,
+            "clients.moments": self.client_moments,
+            "clients.steps": torch.from_numpy(self.client_steps),
+            "cut": torch.tensor(self.cut),
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        device = self.server.parameters.device
+        self.server = ModelVectors(tensors["server.parameters"].to(device), tensors["server.statistics"].to(device))
+        self.clients = ModelVectors(tensors["clients.parameters"].to(device), tensors["clients.statistics"].to(device))
+        self.server_optimizer = OptimizerState(tensors["server.moments"].to(device), tensors["server.steps"].numpy())
+        self.client_moments = tensors["clients.moments"].to(device)
+        self.client_steps = tensors["clients.steps"].numpy()
+        self.cut = int(tensors["cut"])
+
+
+def _vectors(vectors: ModelVectors) -> tuple[Tensor, Tensor]:
+    return vectors.parameters, vectors.statistics

@@ -1,0 +1,37 @@
+"""What a trainer is told and what it tells back; the plain and the fast one are the same to the loop."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundPlan:
+    """One round, as decided and as it happened on the air."""
+
+    index: int
+    cut: NDArray[np.int64]
+    """[N]; the same for all unless the scheme says otherwise. M for FedAvg, whose clients hold everything."""
+    scheduled: NDArray[np.bool_]
+    """[N] who has a resource block."""
+    arrived: NDArray[np.bool_]
+    """[N] whose packet arrived."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a round of training leaves behind. A client that didn't arrive has NaN."""
+
+    loss: Floats
+    """[N] of each client's own mini-batches, mean over local steps, before the step."""
+    update_norm2: Floats
+    """[N] ‖Δ_n‖²: its client side's update and the server's in which it took part."""
+    resplit_shift: float = 0.0
+    """How far stage 1 moved the average model, ‖·‖²: not at all unless a client without block was left out."""
+
+    @classmethod
+    def nothing(cls, num_clients: int, resplit_shift: float = 0.0) -> "Trained":
+        return cls(np.full(num_clients, np.nan), np.full(num_clients, np.nan), resplit_shift)

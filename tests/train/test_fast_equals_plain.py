@@ -1,0 +1,81 @@
+"""The fast round equals the plain one: every procedure, optimiser, norm and cut, however many clients are merged."""
+
+import numpy as np
+import pytest
+import torch
+from trainers import PROCEDURES, assert_same, random_plans, tiny_batches, tiny_images, tiny_model, trainers
+
+from asfl.costs import epsl
+from asfl.profile import Architecture, Norm
+from asfl.train.optimizers import Name
+
+CLIENTS = 5
+
+
+@pytest.mark.parametrize("merge", [1, 2, CLIENTS])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_rounds_with_moving_cuts_and_lost_packets(procedure: str, optimizer: Name, merge: int) -> None:
+    model = tiny_model()
+    batches = tiny_batches(tiny_images(), CLIENTS)
+    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, merge)
+    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    for plan in random_plans(cuts, 6, CLIENTS):
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
+        np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_several_local_steps(procedure: str, optimizer: Name) -> None:
+    model = tiny_model()
+    batches = tiny_batches(tiny_images(), CLIENTS, local_steps=3, batch_size=4)
+    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, 2)
+    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    for plan in random_plans(cuts, 4, CLIENTS, seed=1):
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
+        if procedure != "epsl":  # its steps' norms are added up, not the norm of their sum
+            np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_one_cut_per_client(optimizer: Name, local_steps: int) -> None:
+    model = tiny_model()
+    batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
+    plain, fast = trainers(model, batches, PROCEDURES["sfl"], optimizer, CLIENTS, 2)
+    for plan in random_plans(range(1, len(model.units)), 5, CLIENTS, by_client=True):
+        np.testing.assert_allclose(fast.round(plan).loss, plain.round(plan).loss, rtol=1e-8)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5, 1.0])
+def test_epsl_shares(share: float) -> None:
+    model = tiny_model("resnet18", "group", width=0.03)
+    batches = tiny_batches(tiny_images(), CLIENTS)
+    plain, fast = trainers(model, batches, epsl(share), "sgd", CLIENTS)
+    for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
+        np.testing.assert_allclose(fast.round(plan).loss, plain.round(plan).loss, rtol=1e-8)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.parametrize("architecture", ["cnn", "vgg11", "resnet18"])
+def test_every_cut(architecture: Architecture, norm: Norm) -> None:
+    dataset = "cifar10" if architecture == "vgg11" else "digits"
+    model = tiny_model(architecture, norm, dataset, width=0.03)
+    batches = tiny_batches(tiny_images(dataset, per_class=3), 3, batch_size=4)
+    plain, fast = trainers(model, batches, PROCEDURES["asfl"], "sgd", 3, 3)
+    everybody = np.ones(3, dtype=bool)
+    from trainers import plan
+
+    for index, cut in enumerate([*range(1, len(model.units)), *range(len(model.units) - 1, 0, -1)]):
+        one = plan(index, cut, 3)
+        np.testing.assert_allclose(fast.round(one).loss, plain.round(one).loss, rtol=1e-7)
+    assert_same(plain, fast)
+    assert everybody.all()
+    assert torch.isfinite(fast.state.server.parameters).all()
