@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from asfl import theory
+from asfl.air import rules_of
 from asfl.budgets import resolve_budgets
 from asfl.config import load_config
 from asfl.costs import round_cost
 from asfl.decision import Decision, check_decision
 from asfl.errors import AsflError
 from asfl.optimize.queues import queue_weights
-from asfl.air import rules_of
 from asfl.play import Playthrough, play, play_all
 from asfl.roundfile import parse_round
 from asfl.schemes import SCHEMES

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asfl.air import draw_arrivals, rules_of
 from asfl.budgets import resolve_budgets
 from asfl.config import load_config
 from asfl.costs import round_cost
 from asfl.decision import check_decision
 from asfl.optimize import Problem, Queues
-from asfl.air import draw_arrivals, rules_of
 from asfl.schemes import SCHEMES
 from asfl.stand_in import StandIn
 from asfl.world import World

@@ -71,7 +71,7 @@ def random_plans(
         yield RoundPlan(index, cut, scheduled, scheduled & (random.random(num_clients) < 0.8))
 
 
-def plan(index: int, cut: int, num_clients: int) -> RoundPlan:
+def full_round(index: int, cut: int, num_clients: int) -> RoundPlan:
     """A round in which everybody arrives."""
     everybody = np.ones(num_clients, dtype=bool)
     return RoundPlan(index, np.full(num_clients, cut), everybody, everybody)

@@ -123,14 +123,14 @@ def play_all(
     """Every scheme with every seed, in the order asked for; `workers` processes share the jobs."""
     for name in schemes:
         scheme_named(name)
-    jobs = [(name, config, budgets, rounds) for config, budgets in _seeded(config, seeds) for name in schemes]
+    jobs = [(name, config, budgets, rounds) for config, budgets in seeded(config, seeds) for name in schemes]
     results: list[Playthrough] = []
     if workers == 1:
         for job in jobs:
             results.append(_play_job(*job))
             progress(results[-1])
         return results
-    with ProcessPoolExecutor(workers, initializer=_leave_ctrl_c_to_the_parent) as pool:
+    with ProcessPoolExecutor(workers, initializer=leave_ctrl_c_to_the_parent) as pool:
         try:
             for played in pool.map(_play_job, *zip(*jobs, strict=True)):
                 results.append(played)
@@ -143,15 +143,15 @@ def play_all(
     return results
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
+def leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _seeded(config: Config, seeds: Sequence[int]) -> Iterator[tuple[Config, Budgets]]:
+def seeded(config: Config, seeds: Sequence[int]) -> Iterator[tuple[Config, Budgets]]:
     """The configuration with each seed, and the budgets that all schemes share in that world."""
     for seed in seeds:
-        seeded = config.model_copy(update={"scenario": config.scenario.model_copy(update={"seed": seed})})
-        yield seeded, resolve_budgets(World.of(seeded))
+        own = config.model_copy(update={"scenario": config.scenario.model_copy(update={"seed": seed})})
+        yield own, resolve_budgets(World.of(own))
 
 
 def _play_job(scheme: str, config: Config, budgets: Budgets, rounds: int) -> Playthrough:

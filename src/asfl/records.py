@@ -10,6 +10,11 @@ from typing import Any
 from asfl.errors import AsflError
 
 RECORDS_FILE = "rounds.jsonl"
+_MAY_BE_INFINITE = (
+    "delay_s", "resplit_delay_s", "uplink_stage_delay_s", "server_stage_delay_s", "total_delay_s",
+    "energy_j", "resplit_energy_j", "total_energy_j",
+)  # fmt: skip
+"""On a dead link; null in JSON, which knows no infinity."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +95,18 @@ class RoundRecord:
     @classmethod
     def from_line(cls, line: str) -> "RoundRecord":
         data: dict[str, Any] = json.loads(line)
-        infinite = {"delay_s", "resplit_delay_s", "uplink_stage_delay_s", "server_stage_delay_s", "total_delay_s"}
-        infinite |= {"total_energy_j"}
         known = {field.name for field in fields(cls)}
-        values = {k: math.inf if v is None and k in infinite else v for k, v in data.items() if k in known}
+        values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+        for name in _MAY_BE_INFINITE:
+            value = values.get(name, 0.0)
+            is_list = isinstance(value, list)
+            finite = [math.inf if entry is None else entry for entry in (value if is_list else [value])]
+            values[name] = finite if is_list else finite[0]
         return cls(**values)
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no infinity and no NaN; a dead link's delay is null."""
+    """JSON knows no infinity and no NaN: both are null."""
     if isinstance(value, list):
         return [_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.air import AirState, AiredRound, air_round, rules_of
+from asfl.air import AiredRound, AirState, air_round, rules_of
 from asfl.budgets import Budgets, resolve_budgets
 from asfl.config import Config
 from asfl.data import ImageData, partition
@@ -122,7 +123,7 @@ class Simulation:
         shares = np.array_split(
             random_stream(self.config.scenario.seed, "test shares").permutation(self._test_samples), state.num_clients
         )
-        own = [self._evaluator.score(state.client_model(n), share).accuracy for n, share in enumerate(shares) if len(share)]
+        own = [self._evaluator.score(state.client_model(n), share).accuracy for n, share in enumerate(shares)]
         return Evaluation(average.accuracy, average.loss, float(np.mean(own)))
 
     def average_model(self) -> dict[str, Tensor]:
@@ -136,7 +137,7 @@ class Simulation:
         values = float(self.world.profile.activation_bits.sum()) / 32 * self.config.training.batch_size
         return int(np.clip(MERGED_ACTIVATIONS // max(values, 1.0), 1, self.config.scenario.clients))
 
-    def _reported_coordinates(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _reported_coordinates(self) -> NDArray[np.int64]:
         random = random_stream(self.config.scenario.seed, "reported coordinates", self.round_index)
         size = self.trainer.state.clients.parameters.shape[1]
         return sample_coordinates(size, self.config.decision.discrepancy_sample_ratio, random)
@@ -144,11 +145,9 @@ class Simulation:
     def _plan(self, aired: AiredRound) -> RoundPlan:
         clients = self.config.scenario.clients
         cut = self.trainer.layout.num_units if self.scheme.procedure.full_local_model else aired.decision.cut
-        return RoundPlan(
-            aired.round.index, np.broadcast_to(cut, clients), aired.decision.scheduled, aired.arrived
-        )  # fmt: skip
+        return RoundPlan(aired.round.index, np.broadcast_to(cut, clients), aired.decision.scheduled, aired.arrived)
 
-    def _check(self, trained: Trained, arrived: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> None:
+    def _check(self, trained: Trained, arrived: NDArray[np.bool_]) -> None:
         broken = np.flatnonzero(arrived & ~(np.isfinite(trained.loss) & np.isfinite(trained.update_norm2)))
         if broken.size:
             raise AsflError(
@@ -233,7 +232,7 @@ class Simulation:
 
 
 def device_named(name: str) -> torch.device:
-    """ "auto" is a GPU if there is one."""
+    """Where to compute; "auto" is a GPU if there is one."""
     if name == "cuda" and not torch.cuda.is_available():
         raise AsflError('training.device = "cuda", but PyTorch sees no GPU here; "auto" or "cpu" would work')
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

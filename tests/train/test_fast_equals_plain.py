@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
-from trainers import PROCEDURES, assert_same, random_plans, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.costs import epsl
-from asfl.profile import Architecture, Norm
+from asfl.profile import Architecture, Dataset, Norm
 from asfl.train.optimizers import Name
+from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
 
 CLIENTS = 5
 
@@ -66,16 +65,11 @@ def test_epsl_shares(share: float) -> None:
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize("architecture", ["cnn", "vgg11", "resnet18"])
 def test_every_cut(architecture: Architecture, norm: Norm) -> None:
-    dataset = "cifar10" if architecture == "vgg11" else "digits"
+    dataset: Dataset = "cifar10" if architecture == "vgg11" else "digits"
     model = tiny_model(architecture, norm, dataset, width=0.03)
     batches = tiny_batches(tiny_images(dataset, per_class=3), 3, batch_size=4)
     plain, fast = trainers(model, batches, PROCEDURES["asfl"], "sgd", 3, 3)
-    everybody = np.ones(3, dtype=bool)
-    from trainers import plan
-
     for index, cut in enumerate([*range(1, len(model.units)), *range(len(model.units) - 1, 0, -1)]):
-        one = plan(index, cut, 3)
+        one = full_round(index, cut, 3)
         np.testing.assert_allclose(fast.round(one).loss, plain.round(one).loss, rtol=1e-7)
     assert_same(plain, fast)
-    assert everybody.all()
-    assert torch.isfinite(fast.state.server.parameters).all()

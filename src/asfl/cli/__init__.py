@@ -5,7 +5,7 @@ import sys
 import typer
 
 from asfl._version import __version__
-from asfl.cli import config, cost, data, decide, profile, scenario
+from asfl.cli import config, cost, data, decide, profile, run, scenario
 from asfl.errors import AsflError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("scenario")(scenario.scenario)
 app.command("profile")(profile.profile)
 app.command("cost")(cost.cost)
 app.command("decide")(decide.decide)
+app.command("run")(run.run)
+app.command("resume")(run.resume)
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,6 +48,9 @@ def main() -> None:
     except AsflError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stderr.close()
         sys.exit(0)

@@ -7,7 +7,7 @@ is unpacked or written. Of CIFAR-100 the fine labels are learnt.
 
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -110,7 +110,8 @@ def find_cifar(kind: Cifar, folders: Sequence[Path]) -> Source:
         ):
             if (folder / inner).is_dir():
                 return Source((folder / inner).resolve(), inner, pickled)
-            if folder.resolve().name == inner or (folder / f"{kind.train_files[0]}{suffix}").is_file():
+            is_inner = folder.is_dir() and folder.resolve().name == inner
+            if is_inner or (folder / f"{kind.train_files[0]}{suffix}").is_file():
                 return Source(folder.resolve(), inner, pickled)
             if (folder / archive).is_file():
                 return Source((folder / archive).resolve(), inner, pickled)
@@ -131,7 +132,7 @@ def read_cifar(kind: Cifar, source: Source) -> ImageData:
         if source.pickled:
             pixels, labels = read_batch(where, raw, kind.label_key)
         else:
-            pixels, labels = _split_records(kind, where, raw)
+            pixels, labels = _split_records(kind, raw)
         _check(kind, where, pixels, labels, kind.records[name])
         parts[name] = pixels.reshape(-1, *SHAPE), labels
     train = [parts.pop(name) for name in kind.train_files]
@@ -160,39 +161,21 @@ def _read_files(kind: Cifar, source: Source) -> Iterator[tuple[str, str, bytes]]
         raise AsflError(f"{source.path}: no {', '.join(missing)} in it; {_fresh_copy(kind)}")
 
 
-@dataclass(frozen=True)
-class _InFolder:
-    path: Path
-
-    def __call__(self) -> bytes:
-        return self.path.read_bytes()
-
-
-@dataclass(frozen=True)
-class _InArchive:
-    archive: tarfile.TarFile
-    member: tarfile.TarInfo
-
-    def __call__(self) -> bytes:
-        file = self.archive.extractfile(self.member)
-        assert file is not None, "only regular files come here"
-        return file.read()
-
-
-def _sized_files(source: Source, wanted: Iterable[str]) -> Iterator[tuple[str, int, _InFolder | _InArchive]]:
+def _sized_files(source: Source, wanted: Iterable[str]) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     """Name, size in bytes, and a way to read each of the wanted files that is there."""
     if source.path.is_dir():
         for name in wanted:
             path = source.path / name
             if path.is_file():
-                yield name, path.stat().st_size, _InFolder(path)
+                yield name, path.stat().st_size, path.read_bytes
         return
     paths = {f"{source.folder_inside}/{name}": name for name in wanted}
     with tarfile.open(source.path, "r:gz") as archive:
         for member in archive:  # in the order they are stored: a compressed archive can't be read backwards
             found = paths.pop(member.name.removeprefix("./"), None)
-            if found is not None and member.isreg():
-                yield found, member.size, _InArchive(archive, member)
+            file = archive.extractfile(member) if found is not None and member.isreg() else None
+            if found is not None and file is not None:
+                yield found, member.size, file.read
 
 
 def _check_size(kind: Cifar, where: str, size: int, records: int) -> None:
@@ -206,9 +189,7 @@ def _check_size(kind: Cifar, where: str, size: int, records: int) -> None:
     )
 
 
-def _split_records(kind: Cifar, where: str, raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    if not raw or len(raw) % kind.record_bytes:
-        raise AsflError(f"{where}: {len(raw):,} bytes is no whole number of records; {_fresh_copy(kind)}")
+def _split_records(kind: Cifar, raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, kind.record_bytes)
     return np.ascontiguousarray(table[:, kind.label_bytes :]), table[:, kind.label_bytes - 1].astype(np.int64)
 

@@ -1,5 +1,6 @@
 """Download CIFAR: resumable, checked against the published checksum, and unpacked whole or not at all."""
 
+import gzip
 import hashlib
 import tarfile
 import tempfile
@@ -9,7 +10,6 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
 from typing import cast
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from asfl.data.cifar import Cifar
@@ -72,7 +72,7 @@ def _md5(path: Path) -> str:
 
 def _download(url: str, part: Path, progress: Progress) -> None:
     """Append what is missing to `part`; a server that can't continue sends everything again."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.lower().startswith(("http://", "https://")):
         raise AsflError(f"--url {url}: give an http or https address; a file you have goes into the data folder")
     have = part.stat().st_size if part.is_file() else 0
     response = _open(url, part, have)
@@ -142,7 +142,7 @@ def _unpack(kind: Cifar, archive: Path, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{kind.binary_folder}.") as temporary:
         try:
             _extract(kind, archive, Path(temporary))
-        except (EOFError, tarfile.TarError, zlib.error) as error:
+        except (EOFError, gzip.BadGzipFile, tarfile.TarError, zlib.error) as error:
             raise AsflError(f"{archive}: can't be unpacked: {error}") from error
         if not is_complete(kind, Path(temporary)):
             raise AsflError(f"{archive}: doesn't hold all of {', '.join(f'{name}.bin' for name in kind.records)}")

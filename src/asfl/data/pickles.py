@@ -45,7 +45,7 @@ def _plain_dtype(code: str, _align: object = False, _copy: object = False) -> "n
     """A type of numbers. A copy, since the state that follows is written into it."""
     found: np.dtype[Any] = np.dtype(code, False, True)
     if found.kind not in "biuf":
-        raise AsflError(f"a pickled array of '{code}' is refused; CIFAR has numbers only")
+        raise pickle.UnpicklingError(f"it has an array of '{code}', and CIFAR has only numbers")
     return found
 
 

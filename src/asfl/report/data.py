@@ -52,7 +52,7 @@ def draw_label_mix(mix: LabelMix) -> "Figure":
     with drawing(float(np.clip(5 + 0.16 * num_clients, 7.5, 16)), 6) as figure:
         bars, distance = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         _draw_bars(bars, mix)
-        distance.bar(np.arange(num_clients), mix.distance, 0.9, color=MEDIAN)
+        distance.bar(np.arange(num_clients), mix.distance, 0.9 if num_clients <= 100 else 1.0, color=MEDIAN)
         distance.set_title("Distance from the mix of the whole set (1: no label in common)")
         start, stop = _whole_bar(num_clients)
         distance.set(xlabel="client", ylim=(0, 1), xlim=(-0.6, stop + 0.1))
@@ -82,7 +82,7 @@ def _draw_bars(axes: "Axes", mix: LabelMix) -> None:
     table = np.vstack([mix.counts, whole])
     tops = np.cumsum(100 * table / table.sum(axis=1, keepdims=True), axis=1)
     tops = np.repeat(np.hstack([np.zeros((len(tops), 1)), tops]), 2, axis=0)
-    # One area per label rather than one rectangle per label and client: 1,000 clients are drawn in a second.
+    # One area per label rather than one rectangle per label and client: 1,000 clients are drawn in seconds.
     bars = np.arange(len(corners)) < 2 * num_clients
     for label in range(num_classes):
         colour = colour_map(label if named else label / (num_classes - 1))

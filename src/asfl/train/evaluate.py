@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from asfl.data import ImageData
 from asfl.models import CuttableModel
@@ -48,9 +47,8 @@ class Evaluator:
             pixels = self._pixels if chosen is None else self._pixels[chosen]
             labels = self._labels if chosen is None else self._labels[chosen]
             right, loss = torch.zeros((), dtype=torch.long, device=labels.device), 0.0
-            for images, truth in zip(pixels.split(BATCH), labels.split(BATCH), strict=True):
+            for images, truth in zip(torch.split(pixels, BATCH), torch.split(labels, BATCH), strict=True):
                 (logits,) = self._replica.run((self._to_input(images),), 0, self._layout.num_units)
                 right += (logits.argmax(1) == truth).sum()
                 loss += float(F.cross_entropy(logits, truth, reduction="sum"))
         return Score(float(right) / len(labels), loss / len(labels))
-

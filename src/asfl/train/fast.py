@@ -206,8 +206,10 @@ class FastTrainer:
             carries.append(replica.run((images,), 0, cut))
             labels.append(truth)
         if cut == units:  # FedAvg: the client has the loss itself
-            losses = torch.stack([F.cross_entropy(carry[0], truth) for carry, truth in zip(carries, labels, strict=True)])
-            losses.sum().backward()
+            losses = torch.stack(
+                [F.cross_entropy(carry[0], truth) for carry, truth in zip(carries, labels, strict=True)]
+            )
+            torch.autograd.backward(losses.sum())
             return losses.detach()
         received = tuple(_together(parts).requires_grad_() for parts in zip(*carries, strict=True))
         self._server.bind_statistics(statistics)
@@ -216,7 +218,7 @@ class FastTrainer:
         if self.procedure.aggregated_share > 0:
             returned = self._backward_aggregated(losses, logits, received, cut)
         else:
-            losses.sum().backward()
+            torch.autograd.backward(losses.sum())
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
         parts_by_client = zip(*(tensor.chunk(len(clients)) for tensor in returned), strict=True)
         for carry, parts in zip(carries, parts_by_client, strict=True):
@@ -233,7 +235,7 @@ class FastTrainer:
         clients, batch = len(losses), self._batches.batch_size
         shared = round(self.procedure.aggregated_share * batch)
         if shared == 0:
-            losses.sum().backward()
+            torch.autograd.backward(losses.sum())
             return tuple(tensor.grad for tensor in received if tensor.grad is not None)
         (last,) = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
         by_position = last.view(clients, batch, -1)
@@ -241,7 +243,7 @@ class FastTrainer:
         own = by_position.clone()
         own[:, :shared] = 0
         with torch.no_grad():
-            mixed = tuple(t.unflatten(0, (clients, batch))[:, :shared].mean(0) for t in received)
+            mixed = tuple(_by_client(t, clients)[:, :shared].mean(0) for t in received)
         mixed = tuple(tensor.contiguous(memory_format=_format_of(tensor)).requires_grad_() for tensor in mixed)
         self._server.bind_statistics([None])
         (mixed_logits,) = self._server.run(mixed, cut, self.layout.num_units)
@@ -251,8 +253,7 @@ class FastTrainer:
         for tensor, mix in zip(received, mixed, strict=True):
             assert tensor.grad is not None
             assert mix.grad is not None
-            gradient = tensor.grad.unflatten(0, (clients, batch))
-            gradient[:, :shared] += mix.grad / clients
+            _by_client(tensor.grad, clients)[:, :shared] += mix.grad / clients
             returned.append(tensor.grad)
         return tuple(returned)
 
@@ -293,6 +294,11 @@ class FastTrainer:
 def _together(parts: Sequence[Tensor]) -> Tensor:
     """What several clients sent, as one batch, cut off from how they made it."""
     return parts[0].detach() if len(parts) == 1 else torch.cat([part.detach() for part in parts])
+
+
+def _by_client(tensor: Tensor, clients: int) -> Tensor:
+    """[clients · b, ...] -> [clients, b, ...], as a view."""
+    return tensor.view(clients, -1, *tensor.shape[1:])
 
 
 def _format_of(tensor: Tensor) -> torch.memory_format:

@@ -5,6 +5,7 @@ client side at cut c is `[:parameter_edges[c]]`, the server side the rest: avera
 sides are operations on slices, and one optimiser step is a handful of vector operations.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ class Slot:
         return f"{self.module}.{self.name}"
 
     def view(self, vector: Tensor) -> Tensor:
-        """This tensor as a view of the vector.
+        """The tensor as a view of the vector.
 
         Weights of convolutions lie there channels-last, which is the order the fast kernels want.
         """
@@ -109,7 +110,7 @@ class ModelVectors:
         self.statistics.copy_(other.statistics)
 
 
-def _lay_out(tensors: dict[str, Tensor], num_units: int) -> tuple[tuple[Slot, ...], NDArray[np.int64]]:
+def _lay_out(tensors: Mapping[str, Tensor], num_units: int) -> tuple[tuple[Slot, ...], NDArray[np.int64]]:
     """Slots in the order given (units come in order), and the edges [M+1] of the units in the vector."""
     slots: list[Slot] = []
     sizes = np.zeros(num_units + 1, dtype=np.int64)

@@ -28,7 +28,10 @@ class Rule(Protocol):
         ...
 
     def step(self, weights: Tensor, gradient: Tensor, moments: Tensor, steps: int) -> Tensor:
-        """Change weights [P] and moments [num_moments, P] in place; returns ‖update‖² [] (on the device). `steps` counts from 1."""
+        """Change weights [P] and moments [num_moments, P] in place; `steps` counts from 1.
+
+        Returns ‖update‖², left on the device.
+        """
         ...
 
 

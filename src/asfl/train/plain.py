@@ -20,7 +20,7 @@ from asfl.models import Carry, CuttableModel
 from asfl.scenario import random_stream
 from asfl.train.batches import Batches
 from asfl.train.optimizers import Name
-from asfl.train.trainer import RoundPlan, Trained
+from asfl.train.trainer import Floats, RoundPlan, Trained
 
 
 @dataclass
@@ -54,7 +54,8 @@ class Holder:
         self.model.zero_grad()
 
     def values(self, units: Iterable[int]) -> Tensor:
-        return torch.cat([torch.zeros(0), *(p.detach().flatten() for u in units for p in self.model.units[u].parameters())])
+        of_units = [p.detach().flatten() for unit in units for p in self.model.units[unit].parameters()]
+        return torch.cat([torch.zeros(0), *of_units])
 
 
 class PlainTrainer:
@@ -127,7 +128,7 @@ class PlainTrainer:
         # Stage 3: the server goes forward and backward and returns the gradient of the activations.
         (logits,) = server.forward(received, range(cut, self._units))
         loss = F.cross_entropy(logits, labels)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.autograd.backward(activations, [tensor.grad for tensor in received])
         own.step(range(cut))
         if not self._one_server_step:
@@ -153,7 +154,7 @@ class PlainTrainer:
             if held or not keeps:
                 average_units(self.server.model.units[unit], updated)
 
-    def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":  # fmt: skip
+    def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
         """EPSL: one server model; a share φ of the sample positions goes backward once for all clients."""
         cut, batch = int(plan.cut[arrived[0]]), self._batches.batch_size
         shared, behind = round(self._procedure.aggregated_share * batch), range(cut, self._units)
@@ -173,13 +174,17 @@ class PlainTrainer:
         # Positions of their own go backward client by client.
         for logits, gradient in zip(all_logits, last_gradients, strict=True):
             own = torch.cat([torch.zeros_like(gradient[:shared]), gradient[shared:]])
-            logits.backward(own)
+            torch.autograd.backward(logits, own)
         # The shared ones once, with averaged gradients through averaged activations.
         mixed_server = deepcopy(self.server)
         if shared:
-            mixed = tuple(torch.stack([one[i][:shared] for one in received]).mean(0).detach().requires_grad_() for i in range(len(received[0])))  # fmt: skip
+            mixed = tuple(
+                torch.stack([tensor[:shared].detach() for tensor in of_clients]).mean(0).requires_grad_()
+                for of_clients in zip(*received, strict=True)
+            )
             (mixed_logits,) = mixed_server.forward(mixed, behind)
-            mixed_logits.backward(torch.stack([gradient[:shared] for gradient in last_gradients]).mean(0))
+            averaged = torch.stack([gradient[:shared] for gradient in last_gradients]).mean(0)
+            torch.autograd.backward(mixed_logits, averaged)
 
         for index, client in enumerate(arrived):
             returned = [tensor.grad.clone() for tensor in received[index] if tensor.grad is not None]

@@ -69,7 +69,7 @@ def sample_coordinates(size: int, ratio: float, random: np.random.Generator) -> 
     if ratio >= 1:
         return np.arange(size)
     positions = np.floor((np.arange(int(np.ceil(size * ratio)) + 1) + random.random()) / ratio).astype(np.int64)
-    return positions[positions < size]
+    return np.asarray(positions[positions < size])
 
 
 def layer_spreads(layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None) -> Floats:

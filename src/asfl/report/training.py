@@ -1,0 +1,252 @@
+"""The pictures of a comparison: accuracy against what it cost, the way to a target, and the decisions underway."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.report.figure import BUDGET, drawing, save_figure, whole_numbers
+from asfl.schemes import SCHEMES
+from asfl.summary import OURS, Comparison, Curve, Resource, Run, number, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+LOGARITHMIC_FROM = 10
+"""Ratio of the longest to the shortest run, or of the longest to the shortest bar; beyond it the short ones would be
+squeezed flat."""
+QUEUE_WINDOW = 10
+"""Rounds a queue is averaged over, to show where it tends."""
+_POINTS = 300
+_COLOURS = (
+    *("#c2452d", "#1b7f5c", "#3565a8", "#e0952b", "#8a4fa3", "#2aa3b8"),
+    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#b8860b"),
+)
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)))
+_AXES: dict[str, tuple[str, Callable[[Curve], Sequence[float]]]] = {
+    "delay": ("delay so far [s]", lambda curve: curve.delay_s),
+    "energy": ("energy so far, all clients [J]", lambda curve: curve.energy_j),
+    "rounds": ("round", lambda curve: curve.round),
+}
+
+
+def write_figures(comparison: Comparison, runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Draw and save all of them; those without anything to show are left out."""
+    written = []
+    for name, figure in _figures(comparison, runs):
+        save_figure(figure, folder / name)
+        written.append(folder / name)
+    return written
+
+
+def _figures(comparison: Comparison, runs: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
+    if any(Curve.of(run.records).accuracy for run in runs):
+        for axis in _AXES:
+            yield f"accuracy-{axis}.png", draw_accuracy(runs, axis, comparison.targets)
+    target = comparison.main_target()
+    if target is not None:
+        yield "time-to-accuracy.png", draw_way_to(comparison, target)
+    if any(run.records for run in runs):
+        yield "cut-queue.png", draw_cuts_and_queues(runs)
+
+
+def style_of(scheme: str) -> dict[str, Any]:
+    """Colour and dashes of a scheme, the same in every picture; ours is thick and on top."""
+    number = list(SCHEMES).index(scheme) if scheme in SCHEMES else len(SCHEMES)
+    ours = scheme == OURS
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "linewidth": 2.8 if ours else 1.4,
+        "zorder": 5 if ours else 3,
+    }
+
+
+def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> "Figure":
+    """Accuracy against delay, energy or rounds: mean over seeds, in a band from the lowest to the highest seed."""
+    label, along = _AXES[axis]
+    curves = {name: [c for c in group if c.accuracy] for name, group in _by_scheme(runs).items()}
+    ends = [max(along(curve)) for group in curves.values() for curve in group]
+    finite = [end for end in ends if math.isfinite(end) and end > 0]
+    logarithmic = bool(finite) and max(finite) > LOGARITHMIC_FROM * min(finite)
+    with drawing(9.5, 5.2) as figure:
+        axes = figure.subplots()
+        for target in targets:
+            axes.axhline(100 * target, color=BUDGET, linestyle=":", linewidth=0.9, zorder=1)
+        for name, group in curves.items():
+            x, accuracy = _onto_one_axis([(along(curve), curve.smoothed) for curve in group], logarithmic)
+            if not x.size:
+                continue
+            style = style_of(name)
+            mean = 100 * accuracy.mean(axis=0)
+            axes.plot(x, mean, label=name, **style)
+            axes.plot(x[-1], mean[-1], "o", color=style["color"], markersize=4, zorder=style["zorder"])
+            if len(group) > 1:
+                low, high = 100 * accuracy.min(axis=0), 100 * accuracy.max(axis=0)
+                axes.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0, zorder=2)
+        axes.set(xlabel=label, ylabel="accuracy of the average model [%]", xscale="log" if logarithmic else "linear")
+        axes.set_ylim(bottom=0)
+        seeds = len({run.seed for run in runs})
+        band = f"; mean and range of {seeds} seeds" if seeds > 1 else "; one seed"
+        axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{band})")
+        figure.legend(loc="outside right center", handlelength=3.2)
+    return figure
+
+
+def _by_scheme(runs: Sequence[Run]) -> dict[str, list[Curve]]:
+    grouped: dict[str, list[Curve]] = {}
+    for run in runs:
+        grouped.setdefault(run.scheme, []).append(Curve.of(run.records))
+    return grouped
+
+
+def _onto_one_axis(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]], logarithmic: bool
+) -> tuple[Floats, Floats]:
+    """Points [P] where every curve is defined, and all curves there [seeds, P], linear in between."""
+    finite = [(np.asarray(x), np.asarray(y)) for x, y in curves]
+    finite = [(x[np.isfinite(x)], y[np.isfinite(x)]) for x, y in finite]
+    if not finite or any(not x.size for x, _ in finite):
+        return np.empty(0), np.empty((0, 0))
+    start, end = max(x[0] for x, _ in finite), min(x[-1] for x, _ in finite)
+    if len(finite) == 1 or end <= start:
+        return finite[0][0], finite[0][1][None]
+    points = np.geomspace(start, end, _POINTS) if logarithmic and start > 0 else np.linspace(start, end, _POINTS)
+    return points, np.array([np.interp(points, x, y) for x, y in finite])
+
+
+def draw_way_to(comparison: Comparison, target: float) -> "Figure":
+    """Bars of delay and energy to a target, the fastest scheme on top; who didn't reach it is named too."""
+    needed = {name: comparison.to_reach(name, target, "delay_s") for name in comparison.runs}
+    order = sorted(needed, key=lambda name: needed[name].mean if needed[name].seeds else math.inf)
+    with drawing(10.5, 1.5 + 0.36 * len(order)) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        _draw_bars(left, comparison, target, "delay_s", order)
+        _draw_bars(right, comparison, target, "energy_j", order)
+        left.set(title=f"Delay to {percent(target)} accuracy", xlabel="s")
+        right.set(title=f"Energy to {percent(target)} accuracy, all clients", xlabel="J")
+        left.set_yticks(range(len(order)), order)
+        left.set_ylim(len(order) - 0.5, -0.5)
+        for axes in (left, right):
+            axes.tick_params(axis="y", length=0)
+        for text in left.get_yticklabels():
+            text.set_fontweight("bold" if text.get_text() == OURS else "normal")
+        if len(comparison.seeds) > 1:
+            figure.supxlabel(
+                f"mean ± standard deviation over the seeds that reached it, of {len(comparison.seeds)}; dots: seeds",
+                fontsize=8,
+                color="#666666",
+            )
+    return figure
+
+
+def _draw_bars(axes: "Axes", comparison: Comparison, target: float, resource: Resource, order: Sequence[str]) -> None:
+    values = {name: comparison.reached(name, target, resource) for name in order}
+    every = [value for by_seed in values.values() for value in by_seed.values() if value > 0]
+    logarithmic = bool(every) and max(every) > LOGARITHMIC_FROM * min(every)
+    floor = min(every) / 2 if logarithmic else 0.0
+    top = max(every, default=1.0)
+    for row, name in enumerate(order):
+        stat, runs = comparison.to_reach(name, target, resource), len(comparison.runs[name])
+        if not stat.seeds:
+            axes.annotate("not reached", (0, row), (6, 0), *_BESIDE, color="#999999", va="center", style="italic")
+            continue
+        colour = style_of(OURS)["color"] if name == OURS else "#b9c4d4"
+        axes.barh(row, stat.mean - floor, left=floor, height=0.66, color=colour, zorder=2)
+        seen = np.array(list(values[name].values()))
+        end = stat.mean
+        if stat.seeds > 1:
+            low = stat.mean - max(stat.mean - stat.sd, floor)
+            axes.errorbar(stat.mean, row, xerr=[[low], [stat.sd]], color=BUDGET, capsize=2.5, linewidth=1, zorder=4)
+            axes.plot(seen, np.full(len(seen), row), ".", color=BUDGET, markersize=4, zorder=4, alpha=0.7)
+            end = max(stat.mean + stat.sd, seen.max())
+        partly = f"  ({stat.seeds} of {runs} seeds)" if stat.seeds < runs else ""
+        axes.annotate(
+            number(stat.mean) + partly, (end, row), (5, 0), textcoords="offset points", va="center", fontsize=8
+        )
+        top = max(top, end)
+    axes.grid(axis="y", visible=False)
+    axes.set_xscale("log" if logarithmic else "linear")
+    axes.set_xlim(floor, floor * (top / floor) ** 1.3 if logarithmic else 1.3 * top)
+
+
+_BESIDE = (("axes fraction", "data"), "offset points")
+
+
+def draw_cuts_and_queues(runs: Sequence[Run]) -> "Figure":
+    """The cut of every scheme, round after round, and the queues; of each scheme the first seed."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        if run.records:
+            first.setdefault(run.scheme, run)
+    with drawing(11, 5.2 + 0.24 * len(first)) as figure:
+        layout = figure.subplot_mosaic(
+            [["cuts", "cuts"], ["delay", "energy"]], height_ratios=[0.9 + 0.24 * len(first), 3.2]
+        )
+        _draw_cuts(figure, layout["cuts"], first)
+        for name, run in first.items():
+            _draw_queue(layout["delay"], name, [record.delay_queue for record in run.records])
+            _draw_queue(layout["energy"], name, [float(np.mean(record.energy_queue)) for record in run.records])
+        layout["delay"].set(title=f"Delay queue (mean of {QUEUE_WINDOW} rounds)", ylabel="backlog (square-root scale)")
+        layout["energy"].set(title="Energy queue, mean over clients")
+        for axes in (layout["delay"], layout["energy"]):
+            axes.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("round")
+        names = layout["delay"].get_legend_handles_labels()
+        figure.legend(*names, loc="outside lower center", ncols=min(6, len(first)), handlelength=3.2)
+    return figure
+
+
+def _draw_queue(axes: "Axes", scheme: str, values: Sequence[float]) -> None:
+    ends = range(1, len(values) + 1)
+    axes.plot(
+        ends, [np.mean(values[max(0, end - QUEUE_WINDOW) : end]) for end in ends], label=scheme, **style_of(scheme)
+    )
+
+
+def _draw_cuts(figure: "Figure", axes: "Axes", runs: Mapping[str, Run]) -> None:
+    """A strip per scheme: the darker, the more layers are on the client; blank without a cut."""
+    import matplotlib as mpl
+
+    shown = {name: [record.mean_cut for record in run.records] for name, run in runs.items()}
+    length = max(map(len, shown.values()))
+    picture = np.full((len(shown), length), np.nan)
+    for row, cuts in enumerate(shown.values()):
+        picture[row, : len(cuts)] = cuts
+    most = 2.0 if np.isnan(picture).all() else max(2.0, float(np.nanmax(picture)))
+    image = axes.imshow(
+        picture,
+        aspect="auto",
+        interpolation="nearest",
+        cmap=mpl.colormaps["viridis_r"],
+        vmin=1,
+        vmax=most,
+        extent=(0.5, length + 0.5, len(shown) - 0.5, -0.5),
+    )
+    axes.set_yticks(range(len(shown)), list(shown))
+    axes.set_yticks(np.arange(len(shown) + 1) - 0.5, minor=True)
+    axes.grid(visible=False)
+    axes.grid(axis="y", which="minor", color="white", linewidth=2)
+    axes.tick_params(which="both", length=0)
+    for row in range(len(shown)):
+        if np.isnan(picture[row]).all():
+            axes.text(
+                length / 2 + 0.5,
+                row,
+                "no cut: the whole model is on the client",
+                color="#999999",
+                fontsize=8,
+                ha="center",
+                va="center",
+            )
+    axes.set_title(f"Cut: layers on the client (seed {next(iter(runs.values())).seed})")
+    axes.set_xlabel("round")
+    whole_numbers(axes)
+    figure.colorbar(image, ax=axes, pad=0.01, aspect=12, label="layers")

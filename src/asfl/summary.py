@@ -1,0 +1,443 @@
+"""The numbers of a run and of a comparison: the accuracy, what it took to get there, and what the rounds looked like.
+
+A target accuracy counts as reached at the first evaluation at which the mean of the last three evaluations (of all so
+far, while there are fewer) is at least the target, after finite delay and energy. Accuracy curves are noisy; a single
+lucky evaluation shouldn't count. The delay and the energy are the totals up to that evaluation.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
+from statistics import fmean, median_low, stdev
+from typing import Any, Literal
+
+from asfl.budgets import Budgets
+from asfl.records import RoundRecord
+
+SMOOTHED_OVER = 3
+"""Evaluations."""
+OURS = "asfl"
+"""The scheme the others are measured against."""
+
+Resource = Literal["delay_s", "energy_j"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One scheme with one seed."""
+
+    scheme: str
+    seed: int
+    records: Sequence[RoundRecord]
+    budgets: Budgets | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluations of a run."""
+
+    round: list[int]
+    delay_s: list[float]
+    """Total until then; so is the energy."""
+    energy_j: list[float]
+    accuracy: list[float]
+
+    @classmethod
+    def of(cls, records: Iterable[RoundRecord]) -> "Curve":
+        evaluated = [(record, record.accuracy) for record in records if record.accuracy is not None]
+        return cls(
+            round=[record.round for record, _ in evaluated],
+            delay_s=[record.total_delay_s for record, _ in evaluated],
+            energy_j=[record.total_energy_j for record, _ in evaluated],
+            accuracy=[accuracy for _, accuracy in evaluated],
+        )
+
+    @property
+    def smoothed(self) -> list[float]:
+        """Mean of each evaluation and the two before it; of fewer at the start."""
+        last = range(1, len(self.accuracy) + 1)
+        return [fmean(self.accuracy[max(0, end - SMOOTHED_OVER) : end]) for end in last]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a target accuracy was reached."""
+
+    round: int
+    delay_s: float
+    energy_j: float
+
+
+def reach(curve: Curve, target: float) -> Reach | None:
+    """When the target was reached, in the sense above; None if never."""
+    for index, accuracy in enumerate(curve.smoothed):
+        one = Reach(curve.round[index], curve.delay_s[index], curve.energy_j[index])
+        if accuracy >= target and math.isfinite(one.delay_s) and math.isfinite(one.energy_j):
+            return one
+    return None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run in numbers. Means are over rounds; what doesn't exist is NaN."""
+
+    scheme: str
+    seed: int
+    rounds: int
+    final_accuracy: float
+    """The last evaluation of the average model."""
+    best_accuracy: float
+    """The best of all evaluations: what early stopping with the test set at hand would claim."""
+    client_accuracy: float
+    """The last evaluation of the clients' own models, mean over clients."""
+    total_delay_s: float
+    total_energy_j: float
+    """Of all clients."""
+    delay_s: float
+    """Mean over rounds."""
+    energy_j: float
+    """Mean over rounds, of all clients together."""
+    packet_error_rate: float
+    """Expected, over the clients that took part."""
+    updates_per_round: float
+    """Packets that arrived."""
+    discrepancy: float
+    spread: float
+    cut: float
+    """NaN for FedAvg."""
+    cut_moves: float
+    """Share of rounds that begin with another cut than the round before; with a cut per client: for any client."""
+    resplit_share: float
+    """Σ re-split delay / Σ delay."""
+    delay_over: float
+    """How far the mean delay is over its budget, as a share of it; 0 within it."""
+    energy_over: float
+    """The same for the client that is over by most."""
+    reached: tuple[Reach | None, ...]
+    """One per target."""
+
+
+def summarize_run(run: Run, targets: Sequence[float]) -> RunSummary:
+    records, curve = run.records, Curve.of(run.records)
+    client = [record.client_accuracy for record in records if record.client_accuracy is not None]
+    delay, resplit = sum(r.delay_s for r in records), sum(r.resplit_delay_s for r in records)
+    energies = [_mean(column) for column in zip(*(record.energy_j for record in records), strict=True)]
+    mean_delay, budgets = _mean(r.delay_s for r in records), run.budgets
+    return RunSummary(
+        scheme=run.scheme,
+        seed=run.seed,
+        rounds=len(records),
+        final_accuracy=curve.accuracy[-1] if curve.accuracy else math.nan,
+        best_accuracy=max(curve.accuracy, default=math.nan),
+        client_accuracy=client[-1] if client else math.nan,
+        total_delay_s=records[-1].total_delay_s if records else 0.0,
+        total_energy_j=records[-1].total_energy_j if records else 0.0,
+        delay_s=mean_delay,
+        energy_j=_mean(sum(r.energy_j) for r in records),
+        packet_error_rate=_mean(r.mean_packet_error_rate for r in records),
+        updates_per_round=_mean(r.arrived_count for r in records),
+        discrepancy=_mean(r.discrepancy for r in records),
+        spread=_mean(r.spread for r in records),
+        cut=_mean(r.mean_cut for r in records),
+        cut_moves=_share_of_moves(records),
+        resplit_share=resplit / delay if delay else 0.0,
+        delay_over=max(mean_delay / budgets.delay_s - 1, 0.0) if budgets else math.nan,
+        energy_over=max(max(energies, default=0.0) / budgets.energy_j - 1, 0.0) if budgets else math.nan,
+        reached=tuple(reach(curve, target) for target in targets),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Over what isn't NaN; NaN of nothing."""
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else math.nan
+
+
+def _share_of_moves(records: Sequence[RoundRecord]) -> float:
+    if any(record.cut is None for record in records):
+        return math.nan
+    pairs = list(pairwise(records))
+    return fmean(after.cut != before.cut for before, after in pairs) if pairs else 0.0
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Mean and sample standard deviation over seeds; NaN of nothing, and no deviation of a single seed."""
+
+    mean: float
+    sd: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Statistic":
+        known = [value for value in values if not math.isnan(value)]
+        finite = all(map(math.isfinite, known))
+        return cls(_mean(known), stdev(known) if len(known) > 1 and finite else math.nan, len(known))
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What ASFL saves against another scheme on the way to one target: 1 − ours / theirs, paired by seed."""
+
+    delay: Statistic
+    """Over the seeds with which both reached the target; so is the energy."""
+    energy: Statistic
+    only_ours: int
+    """Seeds with which only ASFL reached it."""
+    only_theirs: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs of a comparison in numbers."""
+
+    targets: tuple[float, ...]
+    """Ascending."""
+    runs: Mapping[str, tuple[RunSummary, ...]]
+    """By scheme, in the order they were given; the seeds of each ascending."""
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], targets: Sequence[float] | None = None) -> "Comparison":
+        """Without targets, some are chosen (see `choose_targets`)."""
+        chosen = tuple(sorted(set(choose_targets(runs) if targets is None else targets)))
+        by_scheme: dict[str, list[RunSummary]] = {}
+        for run in runs:
+            by_scheme.setdefault(run.scheme, []).append(summarize_run(run, chosen))
+        return cls(chosen, {name: tuple(sorted(rows, key=lambda row: row.seed)) for name, rows in by_scheme.items()})
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for rows in self.runs.values() for run in rows})
+
+    def by_seed(self, scheme: str, quantity: str) -> dict[int, float]:
+        """A number of `RunSummary` for each seed."""
+        return {run.seed: getattr(run, quantity) for run in self.runs.get(scheme, ())}
+
+    def over_seeds(self, scheme: str, quantity: str) -> Statistic:
+        return Statistic.of(self.by_seed(scheme, quantity).values())
+
+    def reached(self, scheme: str, target: float, resource: Resource) -> dict[int, float]:
+        """Delay or energy to the target, for each seed that reached it."""
+        index = self.targets.index(target)
+        ends = {run.seed: run.reached[index] for run in self.runs.get(scheme, ())}
+        return {seed: getattr(end, resource) for seed, end in ends.items() if end is not None}
+
+    def to_reach(self, scheme: str, target: float, resource: Resource) -> Statistic:
+        return Statistic.of(self.reached(scheme, target, resource).values())
+
+    def main_target(self) -> float | None:
+        """The highest target that more than half of the schemes reach with every seed, else the lowest."""
+        for target in reversed(self.targets):
+            everywhere = [len(self.reached(name, target, "delay_s")) == len(rows) for name, rows in self.runs.items()]
+            if 2 * sum(everywhere) > len(everywhere):
+                return target
+        return self.targets[0] if self.targets else None
+
+    def saving(self, scheme: str, target: float) -> Saving | None:
+        """None for ASFL itself, and in a comparison without it."""
+        if scheme == OURS or OURS not in self.runs:
+            return None
+        ours, theirs = (self.reached(name, target, "delay_s").keys() for name in (OURS, scheme))
+        shared = {run.seed for run in self.runs[OURS]} & {run.seed for run in self.runs[scheme]}
+        return Saving(
+            delay=self._saved(scheme, target, "delay_s"),
+            energy=self._saved(scheme, target, "energy_j"),
+            only_ours=len(shared & (ours - theirs)),
+            only_theirs=len(shared & (theirs - ours)),
+        )
+
+    def _saved(self, scheme: str, target: float, resource: Resource) -> Statistic:
+        pairs = _paired(self.reached(OURS, target, resource), self.reached(scheme, target, resource))
+        return Statistic.of(1 - ours / theirs for ours, theirs in pairs if theirs > 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; NaN and ∞ become null."""
+        return {
+            "targets": list(self.targets),
+            "main_target": self.main_target(),
+            "seeds": self.seeds,
+            "schemes": {name: self._scheme_to_json(name) for name in self.runs},
+            "words": in_words(self),
+        }
+
+    def _scheme_to_json(self, scheme: str) -> dict[str, Any]:
+        targets = [
+            {
+                "target": target,
+                "seeds_reached": len(self.reached(scheme, target, "delay_s")),
+                "delay_s": _plain(self.to_reach(scheme, target, "delay_s")),
+                "energy_j": _plain(self.to_reach(scheme, target, "energy_j")),
+                "asfl_saves": _plain(self.saving(scheme, target)),
+            }
+            for target in self.targets
+        ]
+        means = {name: _plain(self.over_seeds(scheme, name)) for name in _NUMBERS}
+        return {**means, "targets": targets, "runs": [_plain(run) for run in self.runs[scheme]]}
+
+    def to_csv(self) -> str:
+        """One row per run."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        ends = ("round", "delay_s", "energy_j")
+        writer.writerow(["scheme", "seed", *_NUMBERS, *(f"{end}_to_{t:g}" for t in self.targets for end in ends)])
+        for run in (run for rows in self.runs.values() for run in rows):
+            reached = [getattr(one, end, None) for one in run.reached for end in ends]
+            numbers = [getattr(run, name) for name in _NUMBERS]
+            writer.writerow([run.scheme, run.seed, *map(_plain, numbers), *reached])
+        return text.getvalue()
+
+
+_NUMBERS = [field.name for field in fields(RunSummary) if field.name not in ("scheme", "seed", "reached")]
+
+
+def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
+    """Values of the same seed, that is of the same world."""
+    return [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def choose_targets(runs: Sequence[Run]) -> list[float]:
+    """Accuracies worth asking for: 50, 75 and 90 % of the best scheme's final accuracy, rounded down.
+
+    To whole 5 %, below 20 % to whole 1 %. If fewer than half of the schemes reach the lowest of them with every seed,
+    the accuracy that more than half reach (rounded down) comes first.
+    """
+    finals: dict[str, list[float]] = {}
+    tops: dict[str, list[float]] = {}
+    for run in runs:
+        curve = Curve.of(run.records)
+        if curve.accuracy:
+            finals.setdefault(run.scheme, []).append(curve.accuracy[-1])
+            tops.setdefault(run.scheme, []).append(max(curve.smoothed))
+    if not finals:
+        return []
+    best = max(map(fmean, finals.values()))
+    targets = [_rounded_down(share * best) for share in (0.5, 0.75, 0.9)]
+    common = _rounded_down(median_low(min(values) for values in tops.values()))
+    if common < targets[0]:
+        targets.insert(0, common)
+    return [target for target in dict.fromkeys(targets) if target > 0]
+
+
+def _rounded_down(accuracy: float) -> float:
+    percent = math.floor(100 * accuracy + 1e-9)
+    return (percent if percent < 20 else percent - percent % 5) / 100
+
+
+def in_words(comparison: Comparison) -> list[str]:
+    """What the numbers say, in a few sentences: what ASFL needs, who needs more, and who beats it."""
+    return list(_sentences(comparison))
+
+
+def _sentences(comparison: Comparison) -> Iterator[str]:
+    target = comparison.main_target()
+    if target is None:
+        yield "No run was evaluated, or none learnt anything; so there is no accuracy to compare at."
+        return
+    if OURS not in comparison.runs:
+        yield _ranking(comparison, target)
+    elif comparison.reached(OURS, target, "delay_s"):
+        yield from _on_the_way(comparison, target)
+    else:
+        yield f"ASFL never reached {percent(target)} accuracy. {_ranking(comparison, target)}"
+    if OURS in comparison.runs:
+        yield from _at_the_end(comparison)
+    if len(comparison.seeds) == 1:
+        yield "One seed proves little: differences this size may be luck (--seeds 3 or more tells)."
+
+
+def _ranking(comparison: Comparison, target: float) -> str:
+    """Who reached it, the fastest first."""
+    needed = {name: comparison.to_reach(name, target, "delay_s") for name in comparison.runs if name != OURS}
+    reached = sorted((stat.mean, name) for name, stat in needed.items() if stat.seeds)
+    never = [name for name, stat in needed.items() if not stat.seeds]
+    shown = ", ".join(f"{name} ({number(delay)} s)" for delay, name in reached)
+    return f"{percent(target)} accuracy, fastest first: {shown or 'nobody'}." + _listed("Never reached it", never)
+
+
+def _on_the_way(comparison: Comparison, target: float) -> Iterator[str]:
+    """Delay and energy to the target, and who needs more or less of each."""
+    others = [name for name in comparison.runs if name != OURS]
+    delay, energy = (comparison.to_reach(OURS, target, resource) for resource in ("delay_s", "energy_j"))
+    runs = len(comparison.runs[OURS])
+    partly = f", with {delay.seeds} of {runs} seeds" if delay.seeds < runs else ""
+    never = [name for name in others if not comparison.reached(name, target, "delay_s")]
+    yield (
+        f"To reach {percent(target)} accuracy ASFL needs {number(delay.mean)} s ({number(energy.mean)} J){partly}."
+        + _verdicts(comparison, target, "delay_s", ("Slower", "Faster", "About as fast"))
+        + _listed("Never reached it", never)
+    )
+    energies = _verdicts(comparison, target, "energy_j", ("More", "Less", "About as much"))
+    if energies:
+        yield f"Energy on the way there, compared with ASFL's {number(energy.mean)} J.{energies}"
+
+
+def _verdicts(comparison: Comparison, target: float, resource: Resource, words: tuple[str, str, str]) -> str:
+    """Who needs more, less, or about as much as ASFL, as multiples of what it needs."""
+    ours, found = comparison.reached(OURS, target, resource), {word: list[tuple[float, str]]() for word in words}
+    for name in (name for name in comparison.runs if name != OURS):
+        theirs = comparison.reached(name, target, resource)
+        pairs = _paired(ours, theirs)
+        if not theirs:
+            continue
+        if not pairs:
+            found.setdefault("Reached it with other seeds only", []).append((0, name))
+            continue
+        ratio = fmean(their for _, their in pairs) / max(fmean(our for our, _ in pairs), 1e-300)
+        partly = f", {len(theirs)} of {len(comparison.runs[name])} seeds"
+        note = f"{name} ({_times(ratio)}{partly if len(theirs) < len(comparison.runs[name]) else ''})"
+        found[words[_side(pairs)]].append((ratio, note))
+    return "".join(_listed(word, [note for _, note in sorted(entries)]) for word, entries in found.items())
+
+
+def _at_the_end(comparison: Comparison) -> Iterator[str]:
+    """Final accuracy, and who is above or below."""
+    ours, words = comparison.by_seed(OURS, "final_accuracy"), ("Higher", "Lower", "About the same")
+    found: dict[str, list[str]] = {word: [] for word in words}
+    finals = {name: comparison.over_seeds(name, "final_accuracy").mean for name in comparison.runs}
+    for name in sorted(finals, key=lambda name: -finals[name]):
+        pairs = _paired(ours, comparison.by_seed(name, "final_accuracy"))
+        if name != OURS and pairs:
+            found[words[_side(pairs)]].append(f"{name} ({percent(finals[name])})")
+    lists = "".join(_listed(word, names) for word, names in found.items())
+    rounds = max(run.rounds for run in comparison.runs[OURS])
+    yield f"After {rounds} rounds ASFL is at {percent(finals[OURS])}.{lists}"
+
+
+def _side(pairs: Sequence[tuple[float, float]]) -> int:
+    """0: theirs is more than ours, 1: less, 2: about the same.
+
+    About the same: the mean difference of the pairs is within their standard deviation; with a single pair, within 1 %.
+    """
+    differences = [theirs - ours for ours, theirs in pairs]
+    mean = fmean(differences)
+    spread = stdev(differences) if len(pairs) > 1 else 0.01 * abs(pairs[0][0])
+    return 2 if not abs(mean) > spread else 0 if mean > 0 else 1
+
+
+def _listed(word: str, names: Sequence[str]) -> str:
+    return f" {word}: {', '.join(names)}." if names else ""
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}×" if ratio < 2 else f"{ratio:.1f}×" if ratio < 10 else f"{ratio:,.0f}×"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """So many significant digits, but never an exponent for a number people can read."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

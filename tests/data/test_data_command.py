@@ -1,0 +1,105 @@
+"""`asfl data` as a person uses it."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_cifar import TINY, pack, write_binary
+from typer.testing import CliRunner
+
+from asfl.cli import app
+from asfl.config import load_config
+from asfl.data import load_data, partition, register_arrays
+from asfl.data.cifar import CIFAR
+from asfl.errors import AsflError
+from asfl.report.data import LabelMix, draw_label_mix
+from conftest import Asfl, assert_refused
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_show_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
+    table = asfl("data", "show", "--plot", "mix.png")
+    assert table.returncode == 0, table.stderr
+    assert "digits: 1,437 training and 360 test images of 1×8×8, 10 classes; 6 clients" in table.stdout
+    assert "3 training images stay unused" in table.stdout
+    assert (tmp_path / "mix.png").read_bytes().startswith(PNG)
+    shown = json.loads(asfl("data", "show", "demo", "--set", "scenario.clients=4", "--json").stdout)
+    data = load_data(load_config("demo").config)
+    parts = partition(data.train_labels, 4, 1.0, 1)
+    assert shown["label_counts"] == [np.bincount(data.train_labels[part], minlength=10).tolist() for part in parts]
+    assert shown["samples_per_client"] == 359
+    assert len(shown["distance_from_global"]) == 4
+
+
+def test_own_file_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
+    images, labels = np.zeros((20, 8, 8), dtype=np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "my.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    shown = asfl("data", "show", "--set", "data.name=my.npz", "--set", "scenario.clients=5")
+    assert "my.npz: 20 training and 20 test images of 1×8×8, 2 classes; 5 clients" in shown.stdout
+
+
+def test_mistakes_are_refused(asfl: Asfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASFL_DATA_DIR", raising=False)
+    wrong = asfl("data", "show", "--set", "data.name=cifr10")
+    assert_refused(wrong, "unknown data set 'cifr10': did you mean 'cifar10'?")
+    missing = asfl("data", "show", "small-cifar10", "--data-dir", "nowhere")
+    assert_refused(missing, "no cifar10 in nowhere or data", "asfl data fetch cifar10", "--data-dir", "ASFL_DATA_DIR")
+    offline = asfl("data", "fetch", "cifar10", "--url", "http://127.0.0.1:9/x")
+    assert_refused(offline, "can't download http://127.0.0.1:9/x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fetch", "cifr10"], "no data set 'cifr10' to fetch: did you mean 'cifar10'"),
+        (["show", "--set", "data.name=no.npz"], "no.npz': no such file"),
+        (["show", "--set", "scenario.clients=1438"], "there can be 1 … 1,437 clients"),
+        (["show", "--plot", "mix.txt"], "the name must end in"),
+    ],
+)
+def test_more_mistakes(arguments: list[str], words: str) -> None:
+    with pytest.raises(AsflError, match=words):
+        CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
+
+
+def test_digits_need_no_fetching() -> None:
+    assert "ships with asfl" in CliRunner().invoke(app, ["data", "fetch", "digits"]).output
+
+
+def test_fetch_unpacks_then_says_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = TINY["cifar100"]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    archive = pack(write_binary(kind, tmp_path / "made"), folder / kind.binary_archive)
+    kind = replace(kind, binary_md5=hashlib.md5(archive.read_bytes()).hexdigest())
+    monkeypatch.setitem(CIFAR, "cifar100", kind)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ASFL_DATA_DIR", raising=False)
+    run = CliRunner()
+    first = run.invoke(app, ["data", "fetch", "cifar100"], catch_exceptions=False)
+    assert f"cifar100 is in {Path('data') / kind.binary_folder}" in first.output
+    again = run.invoke(app, ["data", "fetch", "cifar100"], catch_exceptions=False)
+    assert "cifar100 is already in" in again.output
+    shown = run.invoke(app, ["data", "show", "small-cifar100", "--set", "scenario.clients=3"], catch_exceptions=False)
+    assert "cifar100: 12 training and 5 test images of 3×32×32, 100 classes; 3 clients" in shown.output
+
+
+@pytest.mark.parametrize(("classes", "clients"), [(2, 1), (10, 3), (15, 5), (100, 50), (30, 150)])
+def test_pictures_of_any_size(classes: int, clients: int) -> None:
+    labels = np.arange(600) % classes
+    images = np.zeros((600, 2, 2), dtype=np.uint8)
+    data = register_arrays("picture", images, labels, images, labels)
+    mix = LabelMix.of(load_config("demo", ["data.name=picture", f"scenario.clients={clients}"]).config, data)
+    figure = draw_label_mix(mix)
+    bars = figure.axes[0]
+    assert len(bars.collections) == 2 * classes + (clients <= 100)
+    legend = bars.get_legend()
+    assert (legend is not None) == (classes <= 20)
+    if legend is not None:
+        assert [text.get_text() for text in legend.get_texts()] == [str(label) for label in reversed(range(classes))]
+    labels_shown = [text.get_text() for text in figure.axes[1].get_xticklabels()]
+    assert labels_shown[-1] == "all"

@@ -1,0 +1,210 @@
+"""Digits, and people's own images: as an NPZ file or as arrays; everything that is named by `data.name`."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asfl import profile
+from asfl.config import Config, load_config
+from asfl.data import load_data, register_arrays
+from asfl.data.arrays import _registered
+from asfl.errors import AsflError
+from asfl.models import build_model
+from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec, load_profile, shipped_profiles
+from asfl.world import World
+
+
+@pytest.fixture(autouse=True)
+def _forget_registered() -> Iterator[None]:
+    yield
+    _registered.clear()
+
+
+def images(count: int, *shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def save(path: Path, **changes: Any) -> Path:
+    """A small valid data set, except for what is changed; None leaves an array out."""
+    arrays: dict[str, Any] = {
+        "train_images": images(12, 10, 8, 3),
+        "train_labels": np.arange(12) % 4,
+        "test_images": images(5, 10, 8, 3, seed=1),
+        "test_labels": np.arange(5) % 3,
+    } | changes
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
+    return path
+
+
+def config_for(name: object) -> Config:
+    return load_config("demo", [f"data.name={name}"]).config
+
+
+def test_digits_are_all_there() -> None:
+    data = load_data(load_config("demo").config)
+    assert data.train_images.shape == (1437, 1, 8, 8)
+    assert data.test_images.shape == (360, 1, 8, 8)
+    assert (data.scale, data.num_classes, data.train_images.max()) == (16, 10, 16)
+    assert data.input_shape == INPUT_SHAPE["digits"]
+    assert data.mean == pytest.approx([data.train_images.mean() / 16])
+    together = np.concatenate([data.train_images, data.test_images]).reshape(1797, -1)
+    assert len(np.unique(together, axis=0)) == 1797  # no image is in both parts
+    every = np.bincount(np.concatenate([data.train_labels, data.test_labels]))
+    assert np.array_equal(every, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])  # as published
+    assert np.abs(np.bincount(data.test_labels) - every * 360 / 1797).max() < 1
+    assert load_data(load_config("demo").config) is data
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((10, 8), (1, 10, 8)),
+        ((3, 10, 8), (3, 10, 8)),
+        ((10, 8, 3), (3, 10, 8)),
+        ((1, 4, 4), (1, 4, 4)),
+        ((10, 8, 1), (1, 10, 8)),
+        ((4, 4, 2), (4, 4, 2)),
+    ],
+)
+def test_every_order_of_axes(given: tuple[int, ...], expected: tuple[int, ...], tmp_path: Path) -> None:
+    train, test = images(12, *given), images(5, *given, seed=1)
+    data = load_data(config_for(save(tmp_path / "mine.npz", train_images=train, test_images=test)))
+    assert data.input_shape == expected
+    assert data.train_images.flags.c_contiguous
+    if len(given) == 3 and given[1:] == expected[:2]:
+        assert np.array_equal(data.train_images[2, 1], train[2, :, :, 1]) or expected[0] == 1
+
+
+def test_a_file_is_a_data_set_everywhere(tmp_path: Path) -> None:
+    path = save(tmp_path / "Mine.npz")
+    config = config_for(path)
+    data = load_data(config)
+    assert (data.num_classes, data.name, data.scale) == (4, "Mine.npz", 255)
+    assert load_data(config) is data
+    assert (INPUT_SHAPE[str(path)], NUM_CLASSES[str(path)]) == ((3, 10, 8), 4)
+    assert ModelSpec.parse(config.model_spec.name) == config.model_spec
+    model = build_model(config.model_spec)
+    measured = World.of(config).profile
+    assert measured.param_bits.sum() == 32 * sum(parameter.numel() for parameter in model.parameters())
+    assert load_profile(f"cnn-w0.5-gn-{path}").num_layers == 7
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = save(tmp_path / "mine.npz")
+    before = World.of(config_for(path)).profile
+    save(path, train_images=images(12, 16, 16), test_images=images(5, 16, 16), num_classes=7)
+    assert load_data(config_for(path)).num_classes == 7
+    after = World.of(config_for(path)).profile
+    assert after.activation_bits[0] != before.activation_bits[0]
+
+
+def test_a_profile_of_own_data_is_never_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if a shipped profile has the same name."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[ModelSpec] = []
+    monkeypatch.setattr("asfl.models.measure.measure_profile", asked.append)
+    save(tmp_path / "cifar10.npz")
+    assert "cnn-cifar10" in shipped_profiles()
+    spec = config_for("cifar10.npz").model_spec
+    load_profile(spec)
+    assert asked == [spec]
+    profile._load.cache_clear()  # it remembers what the stand-in gave
+
+
+def test_registered_arrays_are_a_data_set(tmp_path: Path) -> None:
+    train, test = images(8, 6, 6), images(4, 6, 6)
+    with pytest.raises(
+        AsflError, match=r"data.name: unknown data set 'mine': valid: cifar10, cifar100, digits, or the"
+    ):
+        config_for("mine")
+    data = register_arrays("mine", train, [0, 1, 2, 3] * 2, test, [0, 1, 2, 3], num_classes=5, scale=200)
+    config = config_for("mine")
+    assert load_data(config) is data
+    assert (data.num_classes, data.scale, data.input_shape) == (5, 200, (1, 6, 6))
+    assert ModelSpec.parse("cnn-mine") == config.model_spec
+    first = World.of(config).profile
+    train[:] = 0
+    assert data.train_images.any()  # a copy
+    register_arrays("mine", images(8, 12, 12), [0, 1] * 4, images(4, 12, 12), [0, 1] * 2)
+    assert World.of(config).profile.activation_bits[0] == 4 * first.activation_bits[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("digits", "small letters, digits and _, but not cifar10, cifar100, digits"),
+        ("My-Data", "small letters, digits and _"),
+        ("", "small letters"),
+        ("a.npz", "small letters"),
+    ],
+)
+def test_names_that_mean_something_else_are_refused(name: str, words: str) -> None:
+    with pytest.raises(AsflError, match=words):
+        register_arrays(name, images(2, 4, 4), [0, 1], images(2, 4, 4), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"test_labels": None}, "no array test_labels among: train_images, train_labels, test_images;"),
+        ({"train_images": images(12, 10, 8, 3) / 255}, r"train_images is float64 \[12, 10, 8, 3\]; give uint8"),
+        (
+            {"train_images": images(12, 80)},
+            r"train_images is uint8 \[12, 80\]; give at least one image, as \[S, H, W\]",
+        ),
+        ({"train_images": images(12, 10, 8, 7)}, "neither axis 1 nor axis 3 has 1 to 4 channels"),
+        ({"test_images": images(5, 10, 9, 3)}, "training images are 3×10×8 .* and test images 3×10×9"),
+        ({"test_images": images(0, 10, 8, 3)}, "give at least one image"),
+        ({"train_labels": np.arange(11)}, r"train_labels is int64 \[11\]; give one whole number for each of the 12"),
+        ({"train_labels": np.arange(12.0)}, "train_labels is float64"),
+        ({"train_labels": np.arange(12) - 1}, r"train_labels\[0\] = -1 must be 0 … 99,999"),
+        ({"test_labels": np.array([0, 1, 2, 2**40, 1])}, r"test_labels\[3\] = 1099511627776"),
+        ({"num_classes": 3}, "num_classes = 3 must be a whole number above the largest label, 3"),
+        ({"num_classes": np.array([4, 5])}, r"num_classes is int64 \[2\]; give one number"),
+        ({"num_classes": 4.5}, "num_classes = 4.5 must be a whole number"),
+        ({"scale": 0}, "scale = 0 must be a number above 0"),
+        ({"scale": np.nan}, "scale = nan must be a number above 0"),
+        ({"train_labels": np.array([None] * 12)}, "can't be read as an NPZ archive of plain arrays"),
+    ],
+)
+def test_wrong_arrays_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "mine.npz", **changes)
+    with pytest.raises(AsflError, match=words) as caught:
+        load_data(config_for(path))
+    assert "mine.npz" in str(caught.value)
+
+
+def test_wrong_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    with pytest.raises(AsflError, match=r"data.name = '.*mine.npz': no such file"):
+        load_data(config_for(path))
+    whole = save(path).read_bytes()
+    for content in (b"", b"no archive", whole[: len(whole) // 2], whole[:80] + b"??" + whole[82:]):
+        path.write_bytes(content)
+        with pytest.raises(AsflError, match=r"mine.npz: (not an NPZ|can't be read)"):
+            load_data(config_for(path))
+
+
+def test_misspelt_names_are_corrected() -> None:
+    with pytest.raises(AsflError, match=r"data.name: unknown data set 'cifr10': did you mean 'cifar10'\?"):
+        config_for("cifr10")
+    with pytest.raises(AsflError, match=r"unknown data set 'cifr10': did you mean 'cifar10'\?"):
+        INPUT_SHAPE["cifr10"]
+
+
+def test_everything_about_data_works_without_pytorch() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from asfl.config import load_config
+from asfl.data import load_data, partition
+config = load_config("demo").config
+print(partition(load_data(config).train_labels, 6, 1.0, 1).shape)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "(6, 239)"
