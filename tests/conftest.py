@@ -1,5 +1,6 @@
 """Shared by all tests: small random worlds as hypothesis strategies, and a way to run the real command."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Several test processes share the cores; PyTorch would start a thread per core in each of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "asfl", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -191,7 +191,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Summary:
     """All runs of a comparison in numbers."""
 
     targets: tuple[float, ...]
@@ -200,7 +200,7 @@ class Comparison:
     """By scheme, in the order they were given; the seeds of each ascending."""
 
     @classmethod
-    def of(cls, runs: Sequence[Run], targets: Sequence[float] | None = None) -> "Comparison":
+    def of(cls, runs: Sequence[Run], targets: Sequence[float] | None = None) -> "Summary":
         """Without targets, some are chosen (see `choose_targets`)."""
         chosen = tuple(sorted(set(choose_targets(runs) if targets is None else targets)))
         by_scheme: dict[str, list[RunSummary]] = {}
@@ -335,95 +335,98 @@ def _rounded_down(accuracy: float) -> float:
     return (percent if percent < 20 else percent - percent % 5) / 100
 
 
-def in_words(comparison: Comparison) -> list[str]:
+def in_words(summary: Summary) -> list[str]:
     """What the numbers say, in a few sentences: what ASFL needs, who needs more, and who beats it."""
-    return list(_sentences(comparison))
+    return list(_sentences(summary))
 
 
-def _sentences(comparison: Comparison) -> Iterator[str]:
-    target = comparison.main_target()
+def _sentences(summary: Summary) -> Iterator[str]:
+    target = summary.main_target()
     if target is None:
         yield "No run was evaluated, or none learnt anything; so there is no accuracy to compare at."
         return
-    if OURS not in comparison.runs:
-        yield _ranking(comparison, target)
-    elif comparison.reached(OURS, target, "delay_s"):
-        yield from _on_the_way(comparison, target)
+    if OURS not in summary.runs:
+        yield _ranking(summary, target)
+    elif summary.reached(OURS, target, "delay_s"):
+        yield from _on_the_way(summary, target)
     else:
-        yield f"ASFL never reached {percent(target)} accuracy. {_ranking(comparison, target)}"
-    if OURS in comparison.runs:
-        yield from _at_the_end(comparison)
-    if len(comparison.seeds) == 1:
+        yield f"ASFL never reached {percent(target)} accuracy. {_ranking(summary, target)}"
+    if OURS in summary.runs:
+        yield from _at_the_end(summary)
+    if len(summary.seeds) == 1:
         yield "One seed proves little: differences this size may be luck (--seeds 3 or more tells)."
 
 
-def _ranking(comparison: Comparison, target: float) -> str:
+def _ranking(summary: Summary, target: float) -> str:
     """Who reached it, the fastest first."""
-    needed = {name: comparison.to_reach(name, target, "delay_s") for name in comparison.runs if name != OURS}
+    needed = {name: summary.to_reach(name, target, "delay_s") for name in summary.runs if name != OURS}
     reached = sorted((stat.mean, name) for name, stat in needed.items() if stat.seeds)
     never = [name for name, stat in needed.items() if not stat.seeds]
     shown = ", ".join(f"{name} ({number(delay)} s)" for delay, name in reached)
     return f"{percent(target)} accuracy, fastest first: {shown or 'nobody'}." + _listed("Never reached it", never)
 
 
-def _on_the_way(comparison: Comparison, target: float) -> Iterator[str]:
+def _on_the_way(summary: Summary, target: float) -> Iterator[str]:
     """Delay and energy to the target, and who needs more or less of each."""
-    others = [name for name in comparison.runs if name != OURS]
-    delay, energy = (comparison.to_reach(OURS, target, resource) for resource in ("delay_s", "energy_j"))
-    runs = len(comparison.runs[OURS])
+    others = [name for name in summary.runs if name != OURS]
+    delay, energy = (summary.to_reach(OURS, target, resource) for resource in ("delay_s", "energy_j"))
+    runs = len(summary.runs[OURS])
     partly = f", with {delay.seeds} of {runs} seeds" if delay.seeds < runs else ""
-    never = [name for name in others if not comparison.reached(name, target, "delay_s")]
+    never = [name for name in others if not summary.reached(name, target, "delay_s")]
     yield (
         f"To reach {percent(target)} accuracy ASFL needs {number(delay.mean)} s ({number(energy.mean)} J){partly}."
-        + _verdicts(comparison, target, "delay_s", ("Slower", "Faster", "About as fast"))
+        + _verdicts(summary, target, "delay_s", ("Slower", "Faster"))
         + _listed("Never reached it", never)
     )
-    energies = _verdicts(comparison, target, "energy_j", ("More", "Less", "About as much"))
+    energies = _verdicts(summary, target, "energy_j", ("More", "Less"))
     if energies:
         yield f"Energy on the way there, compared with ASFL's {number(energy.mean)} J.{energies}"
 
 
-def _verdicts(comparison: Comparison, target: float, resource: Resource, words: tuple[str, str, str]) -> str:
-    """Who needs more, less, or about as much as ASFL, as multiples of what it needs."""
-    ours, found = comparison.reached(OURS, target, resource), {word: list[tuple[float, str]]() for word in words}
-    for name in (name for name in comparison.runs if name != OURS):
-        theirs = comparison.reached(name, target, resource)
-        pairs = _paired(ours, theirs)
-        if not theirs:
-            continue
-        if not pairs:
-            found.setdefault("Reached it with other seeds only", []).append((0, name))
-            continue
-        ratio = fmean(their for _, their in pairs) / max(fmean(our for our, _ in pairs), 1e-300)
-        partly = f", {len(theirs)} of {len(comparison.runs[name])} seeds"
-        note = f"{name} ({_times(ratio)}{partly if len(theirs) < len(comparison.runs[name]) else ''})"
-        found[words[_side(pairs)]].append((ratio, note))
-    return "".join(_listed(word, [note for _, note in sorted(entries)]) for word, entries in found.items())
+def _verdicts(summary: Summary, target: float, resource: Resource, words: tuple[str, str]) -> str:
+    """Who needs more or less than ASFL, as multiples of what it needs: geometric means of theirs / ours over seeds."""
+    ours, found = summary.reached(OURS, target, resource), _Found(*words)
+    for name in (name for name in summary.runs if name != OURS):
+        theirs = summary.reached(name, target, resource)
+        ratios = [math.log(their / our) for our, their in _paired(ours, theirs) if our > 0 and their > 0]
+        if ratios:
+            reached, runs = len(theirs), len(summary.runs[name])
+            partly = f", {reached} of {runs} seeds" if reached < runs else ""
+            found.add(ratios, 0.01, fmean(ratios), f"{name} ({_times(math.exp(fmean(ratios)))}{partly})")
+        elif theirs:
+            found.lists["Reached it with other seeds only"].append((0, name))
+    return str(found)
 
 
-def _at_the_end(comparison: Comparison) -> Iterator[str]:
+def _at_the_end(summary: Summary) -> Iterator[str]:
     """Final accuracy, and who is above or below."""
-    ours, words = comparison.by_seed(OURS, "final_accuracy"), ("Higher", "Lower", "About the same")
-    found: dict[str, list[str]] = {word: [] for word in words}
-    finals = {name: comparison.over_seeds(name, "final_accuracy").mean for name in comparison.runs}
-    for name in sorted(finals, key=lambda name: -finals[name]):
-        pairs = _paired(ours, comparison.by_seed(name, "final_accuracy"))
-        if name != OURS and pairs:
-            found[words[_side(pairs)]].append(f"{name} ({percent(finals[name])})")
-    lists = "".join(_listed(word, names) for word, names in found.items())
-    rounds = max(run.rounds for run in comparison.runs[OURS])
-    yield f"After {rounds} rounds ASFL is at {percent(finals[OURS])}.{lists}"
+    ours, found = summary.by_seed(OURS, "final_accuracy"), _Found("Higher", "Lower")
+    final = summary.over_seeds(OURS, "final_accuracy").mean
+    for name in (name for name in summary.runs if name != OURS):
+        pairs = _paired(ours, summary.by_seed(name, "final_accuracy"))
+        theirs = summary.over_seeds(name, "final_accuracy").mean
+        if pairs and not math.isnan(theirs):
+            found.add([their - our for our, their in pairs], 0.005, -theirs, f"{name} ({percent(theirs, 1)})")
+    rounds = max(run.rounds for run in summary.runs[OURS])
+    yield f"After {rounds} rounds ASFL is at {percent(final, 1)}.{found}"
 
 
-def _side(pairs: Sequence[tuple[float, float]]) -> int:
-    """0: theirs is more than ours, 1: less, 2: about the same.
+class _Found:
+    """Names sorted into who is above ASFL, who is below, and who isn't clearly either."""
 
-    About the same: the mean difference of the pairs is within their standard deviation; with a single pair, within 1 %.
-    """
-    differences = [theirs - ours for ours, theirs in pairs]
-    mean = fmean(differences)
-    spread = stdev(differences) if len(pairs) > 1 else 0.01 * abs(pairs[0][0])
-    return 2 if not abs(mean) > spread else 0 if mean > 0 else 1
+    def __init__(self, above: str, below: str) -> None:
+        self.above, self.below, self.neither = above, below, "Not clearly different"
+        names = (above, below, self.neither, "Reached it with other seeds only")
+        self.lists: dict[str, list[tuple[float, str]]] = {name: [] for name in names}
+
+    def add(self, differences: Sequence[float], least: float, place: float, text: str) -> None:
+        """Clearly different: by more on average than the standard deviation over seeds; with one seed, than `least`."""
+        mean = fmean(differences)
+        clear = abs(mean) > (stdev(differences) if len(differences) > 1 else least)
+        self.lists[self.neither if not clear else self.above if mean > 0 else self.below].append((place, text))
+
+    def __str__(self) -> str:
+        return "".join(_listed(word, [text for _, text in sorted(entries)]) for word, entries in self.lists.items())
 
 
 def _listed(word: str, names: Sequence[str]) -> str:
@@ -434,8 +437,9 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio < 2 else f"{ratio:.1f}×" if ratio < 10 else f"{ratio:,.0f}×"
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def percent(share: float, decimals: int | None = None) -> str:
+    """As many decimals as asked for; by default as many as it takes."""
+    return f"{100 * share:.4g} %" if decimals is None else f"{100 * share:.{decimals}f} %"
 
 
 def number(value: float, digits: int = 3) -> str:

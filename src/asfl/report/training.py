@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from asfl.report.figure import BUDGET, drawing, save_figure, whole_numbers
 from asfl.schemes import SCHEMES
-from asfl.summary import OURS, Comparison, Curve, Resource, Run, number, percent
+from asfl.summary import OURS, Curve, Resource, Run, Summary, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +23,12 @@ LOGARITHMIC_FROM = 10
 squeezed flat."""
 QUEUE_WINDOW = 10
 """Rounds a queue is averaged over, to show where it tends."""
+CROWDED = 6
+"""With more schemes than this, only our band is more than a hint."""
 _POINTS = 300
 _COLOURS = (
     *("#c2452d", "#1b7f5c", "#3565a8", "#e0952b", "#8a4fa3", "#2aa3b8"),
-    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#b8860b"),
+    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#000000"),
 )
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)))
 _AXES: dict[str, tuple[str, Callable[[Curve], Sequence[float]]]] = {
@@ -36,22 +38,22 @@ _AXES: dict[str, tuple[str, Callable[[Curve], Sequence[float]]]] = {
 }
 
 
-def write_figures(comparison: Comparison, runs: Sequence[Run], folder: Path) -> list[Path]:
+def write_figures(summary: Summary, runs: Sequence[Run], folder: Path) -> list[Path]:
     """Draw and save all of them; those without anything to show are left out."""
     written = []
-    for name, figure in _figures(comparison, runs):
+    for name, figure in _figures(summary, runs):
         save_figure(figure, folder / name)
         written.append(folder / name)
     return written
 
 
-def _figures(comparison: Comparison, runs: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
+def _figures(summary: Summary, runs: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
     if any(Curve.of(run.records).accuracy for run in runs):
         for axis in _AXES:
-            yield f"accuracy-{axis}.png", draw_accuracy(runs, axis, comparison.targets)
-    target = comparison.main_target()
+            yield f"accuracy-{axis}.png", draw_accuracy(runs, axis, summary.targets)
+    target = summary.main_target()
     if target is not None:
-        yield "time-to-accuracy.png", draw_way_to(comparison, target)
+        yield "time-to-accuracy.png", draw_way_to(summary, target)
     if any(run.records for run in runs):
         yield "cut-queue.png", draw_cuts_and_queues(runs)
 
@@ -69,7 +71,10 @@ def style_of(scheme: str) -> dict[str, Any]:
 
 
 def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> "Figure":
-    """Accuracy against delay, energy or rounds: mean over seeds, in a band from the lowest to the highest seed."""
+    """Accuracy against delay, energy or rounds: mean over seeds, in a band from the lowest to the highest seed.
+
+    Seeds end at different delays; one that has ended counts on with the accuracy it ended with.
+    """
     label, along = _AXES[axis]
     curves = {name: [c for c in group if c.accuracy] for name, group in _by_scheme(runs).items()}
     ends = [max(along(curve)) for group in curves.values() for curve in group]
@@ -89,14 +94,24 @@ def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ())
             axes.plot(x[-1], mean[-1], "o", color=style["color"], markersize=4, zorder=style["zorder"])
             if len(group) > 1:
                 low, high = 100 * accuracy.min(axis=0), 100 * accuracy.max(axis=0)
-                axes.fill_between(x, low, high, color=style["color"], alpha=0.13, linewidth=0, zorder=2)
-        axes.set(xlabel=label, ylabel="accuracy of the average model [%]", xscale="log" if logarithmic else "linear")
+                faint = name != OURS and len(curves) > CROWDED
+                axes.fill_between(
+                    x, low, high, color=style["color"], alpha=0.05 if faint else 0.15, linewidth=0, zorder=2
+                )
+        axes.set(xlabel=label, ylabel="accuracy of the average model [%]")
+        if logarithmic:
+            _make_logarithmic(axes)
         axes.set_ylim(bottom=0)
         seeds = len({run.seed for run in runs})
         band = f"; mean and range of {seeds} seeds" if seeds > 1 else "; one seed"
         axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{band})")
         figure.legend(loc="outside right center", handlelength=3.2)
     return figure
+
+
+def _make_logarithmic(axes: "Axes") -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def _by_scheme(runs: Sequence[Run]) -> dict[str, list[Curve]]:
@@ -109,26 +124,26 @@ def _by_scheme(runs: Sequence[Run]) -> dict[str, list[Curve]]:
 def _onto_one_axis(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]], logarithmic: bool
 ) -> tuple[Floats, Floats]:
-    """Points [P] where every curve is defined, and all curves there [seeds, P], linear in between."""
+    """Points [P] from where every curve has begun, and all curves there [seeds, P]: linear, then level."""
     finite = [(np.asarray(x), np.asarray(y)) for x, y in curves]
     finite = [(x[np.isfinite(x)], y[np.isfinite(x)]) for x, y in finite]
     if not finite or any(not x.size for x, _ in finite):
         return np.empty(0), np.empty((0, 0))
-    start, end = max(x[0] for x, _ in finite), min(x[-1] for x, _ in finite)
-    if len(finite) == 1 or end <= start:
+    start, end = max(x[0] for x, _ in finite), max(x[-1] for x, _ in finite)
+    if len(finite) == 1:
         return finite[0][0], finite[0][1][None]
     points = np.geomspace(start, end, _POINTS) if logarithmic and start > 0 else np.linspace(start, end, _POINTS)
     return points, np.array([np.interp(points, x, y) for x, y in finite])
 
 
-def draw_way_to(comparison: Comparison, target: float) -> "Figure":
+def draw_way_to(summary: Summary, target: float) -> "Figure":
     """Bars of delay and energy to a target, the fastest scheme on top; who didn't reach it is named too."""
-    needed = {name: comparison.to_reach(name, target, "delay_s") for name in comparison.runs}
+    needed = {name: summary.to_reach(name, target, "delay_s") for name in summary.runs}
     order = sorted(needed, key=lambda name: needed[name].mean if needed[name].seeds else math.inf)
     with drawing(10.5, 1.5 + 0.36 * len(order)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
-        _draw_bars(left, comparison, target, "delay_s", order)
-        _draw_bars(right, comparison, target, "energy_j", order)
+        _draw_bars(left, summary, target, "delay_s", order)
+        _draw_bars(right, summary, target, "energy_j", order)
         left.set(title=f"Delay to {percent(target)} accuracy", xlabel="s")
         right.set(title=f"Energy to {percent(target)} accuracy, all clients", xlabel="J")
         left.set_yticks(range(len(order)), order)
@@ -137,23 +152,23 @@ def draw_way_to(comparison: Comparison, target: float) -> "Figure":
             axes.tick_params(axis="y", length=0)
         for text in left.get_yticklabels():
             text.set_fontweight("bold" if text.get_text() == OURS else "normal")
-        if len(comparison.seeds) > 1:
+        if len(summary.seeds) > 1:
             figure.supxlabel(
-                f"mean ± standard deviation over the seeds that reached it, of {len(comparison.seeds)}; dots: seeds",
+                f"mean ± standard deviation over the seeds that reached it, of {len(summary.seeds)}; dots: seeds",
                 fontsize=8,
                 color="#666666",
             )
     return figure
 
 
-def _draw_bars(axes: "Axes", comparison: Comparison, target: float, resource: Resource, order: Sequence[str]) -> None:
-    values = {name: comparison.reached(name, target, resource) for name in order}
+def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource, order: Sequence[str]) -> None:
+    values = {name: summary.reached(name, target, resource) for name in order}
     every = [value for by_seed in values.values() for value in by_seed.values() if value > 0]
     logarithmic = bool(every) and max(every) > LOGARITHMIC_FROM * min(every)
     floor = min(every) / 2 if logarithmic else 0.0
     top = max(every, default=1.0)
     for row, name in enumerate(order):
-        stat, runs = comparison.to_reach(name, target, resource), len(comparison.runs[name])
+        stat, runs = summary.to_reach(name, target, resource), len(summary.runs[name])
         if not stat.seeds:
             axes.annotate("not reached", (0, row), (6, 0), *_BESIDE, color="#999999", va="center", style="italic")
             continue
@@ -172,8 +187,9 @@ def _draw_bars(axes: "Axes", comparison: Comparison, target: float, resource: Re
         )
         top = max(top, end)
     axes.grid(axis="y", visible=False)
-    axes.set_xscale("log" if logarithmic else "linear")
-    axes.set_xlim(floor, floor * (top / floor) ** 1.3 if logarithmic else 1.3 * top)
+    if logarithmic:
+        _make_logarithmic(axes)
+    axes.set_xlim(floor, floor * (top / floor) ** 1.35 if logarithmic else 1.35 * top)
 
 
 _BESIDE = (("axes fraction", "data"), "offset points")

@@ -38,6 +38,7 @@ class Batches:
         self._size = data.train_images.shape[2:]
         self._margin = max(self._size[0] // 8, 1) if augment else 0
         self._pixels = torch.from_numpy(_channels_last(data.train_images, self._margin)).to(device)
+        self._windows = _windows(self._pixels, *self._size)
         self._labels = torch.from_numpy(data.train_labels).to(device)
         self._to_input = Normaliser(data, device, dtype)
         self._order: tuple[int, NDArray[np.int64]] = (-1, parts)
@@ -63,12 +64,11 @@ class Batches:
             random = random_stream(self._seed, "augment", now)
             shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
             self._crops = now, np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
-        top, left, mirrored = self._crops[1][:, client]
-        height, width = self._size
-        rows = top[:, None] + np.arange(height)
-        columns = left[:, None] + np.where(mirrored[:, None] == 1, np.arange(width)[::-1], np.arange(width))
-        rows_, columns_ = (torch.from_numpy(index).to(self._device) for index in (rows, columns))
-        return self._pixels[samples[:, None, None], rows_[:, :, None], columns_[:, None, :]]
+        top, left, mirrored = torch.from_numpy(self._crops[1][:, client]).to(self._device)
+        images = self._windows[samples, top, left]
+        mirrored = mirrored.nonzero().squeeze(1)
+        images[mirrored] = images[mirrored].flip(2)
+        return images
 
 
 class Normaliser:
@@ -83,6 +83,16 @@ class Normaliser:
     def __call__(self, pixels: Tensor) -> Tensor:
         images = pixels.to(self._gain.dtype, memory_format=torch.channels_last)
         return images.mul_(self._gain).add_(self._offset)
+
+
+def _windows(pixels: Tensor, height: int, width: int) -> Tensor:
+    """[S, tops, lefts, height, width, C]: every crop of every image, as a view."""
+    samples, tall, wide, channels = pixels.shape
+    per_sample, per_row, per_column, per_channel = pixels.stride()
+    return pixels.as_strided(
+        (samples, tall - height + 1, wide - width + 1, height, width, channels),
+        (per_sample, per_row, per_column, per_row, per_column, per_channel),
+    )
 
 
 def _channels_last(images: NDArray[np.uint8], margin: int) -> NDArray[np.uint8]:

@@ -1,0 +1,309 @@
+"""`asfl compare`: all schemes in the same world, side by side, then one table and pictures."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from asfl.cli.data import DataDirOption
+from asfl.cli.options import JsonOption, PresetArgument, SetOption, console, print_json
+from asfl.cli.progress import stopping_on_ctrl_c
+from asfl.cli.run import STOPPED
+from asfl.compare import Comparison, Ended, Event, Job, plan_comparison, read_comparison, train_all
+from asfl.config import load_config
+from asfl.errors import AsflError
+from asfl.files import write_whole
+from asfl.records import RoundRecord
+from asfl.report.training import write_figures
+from asfl.schemes import SCHEMES, scheme_named
+from asfl.summary import OURS, SMOOTHED_OVER, Saving, Statistic, Summary, in_words, number, percent
+from asfl.units import format_si
+
+
+def compare(
+    preset: PresetArgument = "demo",
+    schemes: Annotated[str | None, typer.Option(help="Schemes, separated by commas. Default: all.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the preset's on.")] = 1,
+    overrides: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the runs go. Default: runs/compare-PRESET.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    targets: Annotated[
+        str | None, typer.Option(help="Accuracies to reach, such as 0.5,0.6. Default: chosen from the runs.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: as many as cores.")] = None,
+    redraw: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Show an earlier comparison; train nothing.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train all schemes in the same world and compare accuracy, delay and energy. Called again, it goes on."""
+    accuracies = _accuracies(targets)
+    names = schemes.split(",") if schemes is not None else None
+    for name in names or []:
+        scheme_named(name)
+    if redraw is not None:
+        if overrides or out:
+            raise AsflError("--from shows what is there; it goes with --schemes and --targets, not with --set or --out")
+        there = read_comparison(redraw)
+        shown = Comparison(there.folder, there.config, tuple(names or there.schemes), there.seeds)
+        _show(shown, accuracies, {}, as_json)
+        return
+    config = load_config(preset, overrides or []).config
+    first = config.scenario.seed
+    folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
+    comparison = plan_comparison(config, names or list(SCHEMES), range(first, first + seeds), folder, data_dir)
+    failed = _train(comparison, data_dir, workers)
+    _show(comparison, accuracies, failed, as_json)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _accuracies(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(0 < value <= 1 for value in values):
+        raise AsflError(f"--targets {text}: give accuracies between 0 and 1, separated by commas, such as 0.5,0.6")
+    return values
+
+
+def _train(comparison: Comparison, data_dir: Path | None, workers: int | None) -> dict[str, str]:
+    """Train what is left; why runs failed, by name. Ctrl-C ends the command here, when all runs are saved."""
+    jobs = comparison.jobs(data_dir)
+    comparison.remember()
+    if not jobs:
+        return {}
+    with stopping_on_ctrl_c() as stop, _Display(jobs, comparison) as display:
+        ended = train_all(jobs, workers=workers, on_event=display.show, should_stop=stop)
+    for job in jobs:
+        report = comparison.folder / f"{job.folder.name}.error.txt"
+        report.unlink(missing_ok=True)
+        if job.name in ended and ended[job.name].traceback:
+            write_whole(report, ended[job.name].traceback.encode())
+    failed = {name: end.reason for name, end in ended.items() if end.reason}
+    left = len(jobs) - sum(end.finished for end in ended.values())
+    if stop() and left:
+        _print_failures(failed)
+        print(f"stopped with {left} of {display.every} runs unfinished; the same command goes on where it stopped")
+        raise typer.Exit(STOPPED)
+    return failed
+
+
+class _Display:
+    """Progress on standard error: bars on a terminal, else a line for each run that ends."""
+
+    def __init__(self, jobs: Sequence[Job], comparison: Comparison) -> None:
+        self.every = len(comparison.schemes) * len(comparison.seeds)
+        self.over = self.every - len(jobs)
+        self.rounds = comparison.config.training.rounds
+        self.left = {job.name: self.rounds for job in jobs}
+        self.played, self.began = 0, time.monotonic()
+        self.last: dict[str, RoundRecord] = {}
+        self.accuracy: dict[str, float] = {}
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, highlight=False),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self.all = self.progress.add_task("all rounds", total=len(jobs) * self.rounds)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "_Display":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def show(self, job: Job, event: Event) -> None:
+        if isinstance(event, RoundRecord):
+            self._advance(job, event)
+        else:
+            self._end(job, event)
+        self.progress.update(self.all, completed=len(self.left) * self.rounds - sum(self.left.values()))
+
+    def _advance(self, job: Job, record: RoundRecord) -> None:
+        self.played += 1
+        self.left[job.name] = self.rounds - record.round
+        self.last[job.name] = record
+        if record.accuracy is not None:
+            self.accuracy[job.name] = record.accuracy
+        if job.name not in self.tasks:
+            self.tasks[job.name] = self.progress.add_task(job.name, total=self.rounds)
+        accuracy = f" {percent(self.accuracy[job.name], 1)}" if job.name in self.accuracy else ""
+        self.progress.update(self.tasks[job.name], completed=record.round, description=f"  {job.name}{accuracy}")
+
+    def _end(self, job: Job, end: Ended) -> None:
+        if job.name in self.tasks:
+            self.progress.remove_task(self.tasks.pop(job.name))
+        self.left[job.name] = 0 if end.finished or end.reason else self.left[job.name]
+        if end.finished or end.reason:
+            self.over += 1
+        line = f"{job.name}: {self._outcome(job.name, end)} [{self.over}/{self.every}{self._time_left()}]"
+        self.progress.console.print(line, markup=False, soft_wrap=True)
+
+    def _outcome(self, name: str, end: Ended) -> str:
+        record = self.last.get(name)
+        if end.reason:
+            return f"failed: {end.reason}"
+        if record is None:
+            return "was finished" if end.finished else "stopped before its first round"
+        accuracy = f"{percent(self.accuracy[name], 1)} " if name in self.accuracy else ""
+        cost = f"{number(record.total_delay_s)} s, {format_si(record.total_energy_j, 'J')}"
+        return f"{'' if end.finished else 'stopped, '}{accuracy}after {record.round} rounds, {cost}"
+
+    def _time_left(self) -> str:
+        left = sum(self.left.values())
+        if not left or not self.played:
+            return ""
+        seconds = (time.monotonic() - self.began) / self.played * left
+        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
+
+
+def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool) -> None:
+    """Write summary, table and pictures; print tables and words, or JSON."""
+    runs = comparison.finished_runs()
+    if not runs:
+        _print_failures(failed)
+        raise AsflError(f"{comparison.folder} has no finished run to show")
+    summary = Summary.of(runs, targets)
+    data = {**summary.to_json(), "failed": failed}
+    write_whole(comparison.folder / "summary.json", json.dumps(data, indent=2, allow_nan=False).encode())
+    write_whole(comparison.folder / "table.csv", summary.to_csv().encode())
+    pictures = write_figures(summary, runs, comparison.folder)
+    if as_json:
+        print_json(data)
+    else:
+        _print_reached(summary)
+        _print_rounds(summary)
+        out = console()
+        for sentence in in_words(summary):
+            out.print(sentence)
+        print(f"numbers: {comparison.folder / 'summary.json'}, {comparison.folder / 'table.csv'}")
+        for picture in pictures:
+            print(f"picture: {picture}")
+        missing = len(comparison.schemes) * len(comparison.seeds) - len(runs) - len(failed)
+        if missing:
+            print(f"not shown: {missing} runs that aren't finished")
+    _print_failures(failed)
+
+
+def _print_failures(failed: dict[str, str]) -> None:
+    for name, reason in failed.items():
+        print(f"error: {name} failed: {reason}", file=sys.stderr)
+
+
+def _table(title: str) -> Table:
+    """Narrow enough for a terminal of 80 columns."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=0,
+    )
+    table.add_column("scheme", no_wrap=True)
+    return table
+
+
+def _print_reached(summary: Summary) -> None:
+    main, several = summary.main_target(), len(summary.seeds) > 1
+    table = _table("what it reaches")
+    table.add_column("accuracy\nend, best", justify="right")
+    for target in summary.targets:
+        table.add_column(f"delay, energy\nto {percent(target)}", justify="right")
+    saves = main if OURS in summary.runs and len(summary.runs) > 1 else None
+    if saves is not None:
+        table.add_column(f"asfl saves\nto {percent(saves)}", justify="right")
+    for name in summary.runs:
+        final, best = (summary.over_seeds(name, key) for key in ("final_accuracy", "best_accuracy"))
+        row = [f"{_share(final)}\n{_share(best)}", *(_reached(summary, name, target) for target in summary.targets)]
+        table.add_row(name, *row, *([] if saves is None else [_saved(summary.saving(name, saves))]))
+    out = console()
+    out.print(table)
+    out.print(
+        "accuracy: of the average model, at the last evaluation and the best one; delay and energy: until the mean of "
+        f"{SMOOTHED_OVER} evaluations is at the target; "
+        + ("± standard deviation over the seeds that got there" if several else "one seed")
+        + ("; asfl saves: of the other's delay, of its energy\n" if saves is not None else "\n")
+    )
+
+
+def _reached(summary: Summary, scheme: str, target: float) -> str:
+    delay, energy = (summary.to_reach(scheme, target, resource) for resource in ("delay_s", "energy_j"))
+    if not delay.seeds:
+        return "not reached"
+    runs = len(summary.runs[scheme])
+    partly = f"\n{delay.seeds} of {runs} seeds" if delay.seeds < runs else ""
+    return f"{_amount(delay)} s\n{_amount(energy)} J{partly}"
+
+
+def _saved(saving: Saving | None) -> str:
+    if saving is None:
+        return ""
+    if saving.delay.seeds:
+        return f"{_share(saving.delay, 0)}\n{_share(saving.energy, 0)}"
+    only = [word for word, count in (("only asfl", saving.only_ours), ("only it", saving.only_theirs)) if count]
+    return "\n".join(only) or "neither"
+
+
+def _amount(stat: Statistic) -> str:
+    return number(stat.mean) + ("" if math.isnan(stat.sd) else f" ± {number(stat.sd, 2)}")
+
+
+def _share(stat: Statistic, decimals: int = 1) -> str:
+    if math.isnan(stat.mean):
+        return "–"
+    mean = round(100 * stat.mean, decimals) + 0.0  # never -0
+    spread = "" if math.isnan(stat.sd) else f" ± {100 * stat.sd:.{decimals}f}"
+    return f"{mean:.{decimals}f}{spread} %"
+
+
+_ROUNDS: dict[str, tuple[str, float]] = {
+    "delay_s": ("delay\ns", 1),
+    "energy_j": ("energy\nJ", 1),
+    "packet_error_rate": ("errors\n%", 100),
+    "updates_per_round": ("arrived", 1),
+    "cut": ("cut", 1),
+    "cut_moves": ("moves\n%", 100),
+    "resplit_share": ("re-split\n%", 100),
+    "discrepancy": ("dis-\ncrep.", 1),
+    "delay_over": ("delay\nover %", 100),
+    "energy_over": ("energy\nover %", 100),
+}
+"""Numbers of a run: header and scale."""
+
+
+def _print_rounds(summary: Summary) -> None:
+    table = _table("what the rounds look like")
+    for header, _ in _ROUNDS.values():
+        table.add_column(header, justify="right", no_wrap=True)
+    for scheme in summary.runs:
+        means = [scale * summary.over_seeds(scheme, key).mean for key, (_, scale) in _ROUNDS.items()]
+        table.add_row(scheme, *("–" if math.isnan(mean) else number(mean) for mean in means))
+    out = console()
+    out.print(table)
+    out.print(
+        "means over rounds and seeds; errors: expected, of those who took part; moves: rounds with another cut than "
+        "the one before; re-split: share of the delay; over: beyond the budget (energy: the worst client)\n"
+    )
