@@ -68,8 +68,9 @@ def test_every_cut(architecture: Architecture, norm: Norm) -> None:
     dataset: Dataset = "cifar10" if architecture == "vgg11" else "digits"
     model = tiny_model(architecture, norm, dataset, width=0.03)
     batches = tiny_batches(tiny_images(dataset, per_class=3), 3, batch_size=4)
-    plain, fast = trainers(model, batches, PROCEDURES["asfl"], "sgd", 3, 3)
-    for index, cut in enumerate([*range(1, len(model.units)), *range(len(model.units) - 1, 0, -1)]):
-        one = full_round(index, cut, 3)
-        np.testing.assert_allclose(fast.round(one).loss, plain.round(one).loss, rtol=1e-7)
-    assert_same(plain, fast)
+    for cut in range(1, len(model.units)):
+        plain, fast = trainers(model, batches, PROCEDURES["asfl"], "sgd", 3, 3)
+        for index, here in enumerate((cut, len(model.units) - cut)):
+            one = full_round(index, here, 3)
+            np.testing.assert_allclose(fast.round(one).loss, plain.round(one).loss, rtol=1e-7)
+        assert_same(plain, fast)

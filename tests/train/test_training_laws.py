@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.models import CuttableModel
 from asfl.profile import Architecture, Dataset, Norm
@@ -17,6 +16,7 @@ from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.state import TrainingState
 from asfl.train.trainer import RoundPlan
+from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 NETWORKS: list[tuple[Architecture, Dataset]] = [
     (name, "cifar10" if name.startswith("vgg") else "digits") for name in get_args(Architecture)
