@@ -38,7 +38,7 @@ def unsplit_step(model: CuttableModel, images: torch.Tensor, labels: torch.Tenso
     with torch.no_grad():
         for parameter in model.parameters():
             assert parameter.grad is not None
-            parameter -= rate * parameter.grad
+            parameter.sub_(parameter.grad, alpha=rate)
 
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
