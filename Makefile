@@ -21,9 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## the main job on the embedded default scenario
-	@$(BIN)/asfl scenario demo --plot $(OUT)/demo-world.png
-	@$(BIN)/asfl decide --rounds 40 --preset demo --plot $(OUT)/demo-decisions.png
+demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and compared
+	@$(BIN)/asfl compare demo --out $(OUT)/demo
 
 test: $(STAMP)  ## the fast tests (what CI runs)
 	@$(BIN)/python -m pytest -n 2

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib import metadata, util
+from importlib import metadata
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from platform import python_version
@@ -28,11 +28,11 @@ from pydantic import ValidationError
 from asfl._version import __version__
 from asfl.budgets import Budgets
 from asfl.config import Config
-from asfl.errors import AsflError, MissingExtraError
+from asfl.errors import AsflError
 from asfl.files import write_whole
 from asfl.play import leave_ctrl_c_to_the_parent, seeded
 from asfl.records import RoundRecord, read_records
-from asfl.run import first_difference, is_finished, read_manifest, run, usual_threads
+from asfl.run import check_training, first_difference, is_finished, read_manifest, run, usual_threads
 from asfl.schemes import scheme_named
 from asfl.summary import Run
 
@@ -165,11 +165,7 @@ def plan_comparison(
         raise AsflError(f"{folder} isn't empty and isn't a comparison; give --out the name of a new folder")
     comparison = Comparison(folder, config, tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds)))
     if any(not is_finished(comparison.run_folder(name, seed)) for name in schemes for seed in seeds):
-        if util.find_spec("torch") is None:
-            raise MissingExtraError("training", "train")
-        from asfl.data import load_data
-
-        load_data(config, data_dir)
+        check_training(config, data_dir)
     return comparison
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pydantic import ValidationError
 from asfl._version import __version__
 from asfl.budgets import Budgets, resolve_budgets
 from asfl.config import Config
-from asfl.errors import AsflError
+from asfl.errors import AsflError, MissingExtraError
 from asfl.files import write_whole
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.schemes import scheme_named
@@ -122,13 +123,24 @@ def run(
     else:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
-        from asfl.data import load_data
-
-        load_data(config, data_dir)  # before anything is written
+        check_training(config, data_dir)  # before anything is written
         budgets = budgets or resolve_budgets(World.of(config))
         manifest = Manifest(config, scheme, budgets, threads or usual_threads(), _facts(data_dir))
         write_whole(folder / MANIFEST_FILE, json.dumps(manifest.to_json(), indent=2).encode())
     return resume(folder, data_dir=data_dir, on_round=on_round, should_stop=should_stop)
+
+
+def check_training(config: Config, data_dir: Path | None = None) -> None:
+    """Refuse what can't be trained here: PyTorch, the GPU or the data is missing."""
+    if util.find_spec("torch") is None or util.find_spec("safetensors") is None:
+        raise MissingExtraError("training", "train")
+    from asfl.data import load_data
+
+    load_data(config, data_dir)
+    if config.training.device == "cuda":
+        from asfl.train.device import device_named
+
+        device_named("cuda")
 
 
 def resume(
@@ -142,6 +154,7 @@ def resume(
     manifest = read_manifest(folder)
     if is_finished(folder):
         return True
+    check_training(manifest.config, _data_dir(manifest, data_dir))
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
     from safetensors.torch import save
@@ -153,8 +166,7 @@ def resume(
 
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
-    given = manifest.facts.get("data_dir")
-    data = load_data(manifest.config, data_dir or (Path(given) if given else None))
+    data = load_data(manifest.config, _data_dir(manifest, data_dir))
     simulation = Simulation(manifest.config, scheme_named(manifest.scheme), data, manifest.budgets)
     checkpoint = load_checkpoint(folder / CHECKPOINTS, manifest.fingerprint)
     if checkpoint is not None:
@@ -201,6 +213,12 @@ def first_difference(before: Config, now: Config) -> str | None:
 def usual_threads() -> int:
     """As many as there are cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _data_dir(manifest: Manifest, given: Path | None) -> Path | None:
+    """The folder given now, else the one given when the run began."""
+    before = manifest.facts.get("data_dir")
+    return given or (Path(before) if before else None)
 
 
 def _same_or_refuse(manifest: Manifest, config: Config, scheme: str, folder: Path) -> None:

@@ -18,6 +18,7 @@ from asfl.records import RoundRecord
 from asfl.scenario import random_stream
 from asfl.schemes import Scheme
 from asfl.train.batches import Batches
+from asfl.train.device import device_named
 from asfl.train.evaluate import Evaluator
 from asfl.train.fast import FastTrainer
 from asfl.train.layout import ModelVectors
@@ -151,9 +152,9 @@ class Simulation:
         broken = np.flatnonzero(arrived & ~(np.isfinite(trained.loss) & np.isfinite(trained.update_norm2)))
         if broken.size:
             raise AsflError(
-                f"round {self.round_index + 1}: training has diverged, the loss of client {broken[0]} is "
-                f"{trained.loss[broken[0]]:g} (training.learning_rate = {self.config.training.learning_rate:g} may be "
-                "too high)"
+                f"round {self.round_index + 1}: training has diverged, client {broken[0]} has a loss of "
+                f"{trained.loss[broken[0]]:g} and an update of norm {np.sqrt(trained.update_norm2[broken[0]]):g} "
+                f"(training.learning_rate = {self.config.training.learning_rate:g} may be too high)"
             )
 
     def _record(self, aired: AiredRound, trained: Trained, evaluation: Evaluation | None) -> RoundRecord:
@@ -229,10 +230,3 @@ class Simulation:
         self.signals = Signals(tensors["signals.update_norm2"].numpy(), tensors["signals.update_scale"].item())
         self.total_delay_s, self.total_energy_j = tensors["total_delay_s"].item(), tensors["total_energy_j"].item()
         self.round_index = int(tensors["round_index"])
-
-
-def device_named(name: str) -> torch.device:
-    """Where to compute; "auto" is a GPU if there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise AsflError('training.device = "cuda", but PyTorch sees no GPU here; "auto" or "cpu" would work')
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

@@ -1,0 +1,286 @@
+"""`asfl run` and `asfl resume`: whatever interrupts a run, it ends as if nothing had."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asfl.config import Config, load_config
+from asfl.errors import AsflError
+from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.run import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, is_finished, read_manifest, resume, run
+from asfl.schemes import SCHEMES
+from conftest import Asfl, assert_refused
+
+TINY = [
+    "scenario.clients=3", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8", "training.rounds=6",
+    "output.checkpoint_every=2", "output.test_samples=50",
+]  # fmt: skip
+
+
+def tiny(*overrides: str) -> Config:
+    return load_config("demo", [*TINY, *overrides]).config
+
+
+def contents(folder: Path) -> tuple[str, bytes]:
+    return (folder / RECORDS_FILE).read_text(), (folder / MODEL_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_trains_and_resumes_bit_for_bit(scheme: str, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    config = tiny("training.rounds=5")
+    assert run(config, scheme, whole, threads=1)
+    stops: list[int] = []
+    while not run(
+        config, scheme, broken, threads=1, should_stop=lambda: True, on_round=lambda r: stops.append(r.round)
+    ):
+        pass
+    assert stops == [1, 2, 3, 4, 5]
+    assert contents(broken) == contents(whole)
+
+
+@pytest.mark.parametrize(
+    "overrides", [["training.optimizer=momentum"], ["training.local_steps=2"], ["model.norm=group"]]
+)
+def test_resumes_with_other_training(overrides: list[str], tmp_path: Path) -> None:
+    config = tiny(*overrides)
+    assert run(config, "asfl", tmp_path / "whole", threads=1)
+    rounds: list[RoundRecord] = []
+    assert not run(config, "asfl", tmp_path / "broken", threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)  # fmt: skip
+    assert resume(tmp_path / "broken")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+def test_same_seed_same_records_and_other_seed_others(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(tiny(f"scenario.seed={seed}", "training.rounds=3"), "asfl", tmp_path / name, threads=1)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a")[0] != contents(tmp_path / "c")[0]
+
+
+def test_schemes_share_world_and_mini_batches(tmp_path: Path) -> None:
+    """The first round's losses of two schemes that start with the same weights agree client by client."""
+    for scheme in ("sfl", "fedavg"):
+        run(tiny("training.rounds=1"), scheme, tmp_path / scheme, threads=1)
+    sfl, fedavg = (read_records(tmp_path / scheme)[0] for scheme in ("sfl", "fedavg"))
+    assert sfl.rb_count == fedavg.rb_count
+    assert sfl.arrived == fedavg.arrived
+    assert sfl.train_loss == pytest.approx(fedavg.train_loss, rel=1e-5)
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    config = tiny("training.rounds=12")
+    run(config, "asfl", whole, threads=1)
+    code = (
+        "import sys; from pathlib import Path; from asfl.config import load_config; from asfl.run import run\n"
+        "run(load_config('demo', sys.argv[2:]).config, 'asfl', Path(sys.argv[1]), threads=1)"
+    )
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-c", code, str(folder), *TINY, "training.rounds=12"]
+    random = np.random.default_rng(0)
+    for _ in range(4):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        before = len(read_records(folder)) if (folder / RECORDS_FILE).exists() else 0
+        while time.monotonic() < deadline and process.poll() is None:
+            records = (folder / RECORDS_FILE).read_text().count("\n") if (folder / RECORDS_FILE).exists() else 0
+            if records > before:
+                time.sleep(random.random() * 0.05)
+                break
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+    assert run(config, "asfl", folder, threads=1)
+    assert contents(folder) == contents(whole)
+
+
+@pytest.mark.parametrize("damage", ["cut", "bits", "no seal", "torn seal"])
+def test_a_torn_checkpoint_falls_back_to_the_one_before(damage: str, tmp_path: Path) -> None:
+    config, whole, folder = tiny(), tmp_path / "whole", tmp_path / "torn"
+    run(config, "asfl", whole, threads=1)
+    rounds: list[RoundRecord] = []
+    run(config, "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 5)
+    newest = sorted((folder / CHECKPOINTS).glob("*.safetensors"))[-1]
+    seal, content = newest.with_suffix(".json"), newest.read_bytes()
+    match damage:
+        case "cut":
+            newest.write_bytes(content[: len(content) // 2])
+        case "bits":
+            newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "no seal":
+            seal.unlink()
+        case "torn seal":
+            seal.write_text(seal.read_text()[:20])
+    again: list[int] = []
+    assert resume(folder, on_round=lambda record: again.append(record.round))
+    assert again[0] == 5  # the checkpoint of round 4 was taken
+    assert contents(folder) == contents(whole)
+
+
+def test_a_half_written_last_line_is_played_again(tmp_path: Path) -> None:
+    config, whole, folder = tiny(), tmp_path / "whole", tmp_path / "torn"
+    run(config, "asfl", whole, threads=1)
+    rounds: list[RoundRecord] = []
+    run(config, "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
+    with (folder / RECORDS_FILE).open("a") as file:
+        file.write(rounds[-1].to_line()[:100])
+    assert resume(folder)
+    assert contents(folder) == contents(whole)
+
+
+def test_no_checkpoint_at_all_starts_over(tmp_path: Path) -> None:
+    config, whole, folder = tiny(), tmp_path / "whole", tmp_path / "bare"
+    run(config, "asfl", whole, threads=1)
+    rounds: list[RoundRecord] = []
+    run(config, "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
+    shutil.rmtree(folder / CHECKPOINTS)
+    assert resume(folder)
+    assert contents(folder) == contents(whole)
+
+
+def test_manifest_says_what_the_run_is(tmp_path: Path) -> None:
+    config = tiny("training.rounds=1", "scenario.seed=7")
+    run(config, "asfl-pmax", tmp_path / "run", threads=1)
+    data = json.loads((tmp_path / "run" / MANIFEST_FILE).read_text())
+    assert (data["scheme"], data["seed"], data["threads"]) == ("asfl-pmax", 7, 1)
+    assert {"asfl", "python", "torch", "numpy", "git_commit", "started"} <= data["facts"].keys()
+    assert read_manifest(tmp_path / "run").config == config
+    assert is_finished(tmp_path / "run")
+
+
+def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
+    run(tiny("training.rounds=2"), "asfl", tmp_path / "run", threads=1)
+    before = contents(tmp_path / "run")
+    assert run(tiny("training.rounds=2"), "asfl", tmp_path / "run", on_round=lambda _: pytest.fail("played again"))
+    assert contents(tmp_path / "run") == before
+
+
+# ---------------------------------------------------------------------- what goes wrong
+def test_diverging_training_is_said_and_keeps_what_was_done(tmp_path: Path) -> None:
+    config = tiny("training.optimizer=sgd", "training.learning_rate=1e6", "model.norm=none", "training.rounds=20")
+    with pytest.raises(AsflError, match=r"round \d+: training has diverged.*training.learning_rate = 1e\+06"):
+        run(config, "asfl", tmp_path / "run", threads=1)
+    assert len(read_records(tmp_path / "run")) >= 1
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    for name, rate in (("a", "1e-3"), ("b", "2e-3")):
+        run(tiny(f"training.learning_rate={rate}"), "asfl", tmp_path / name, threads=1, should_stop=lambda: True)
+    shutil.rmtree(tmp_path / "a" / CHECKPOINTS)
+    shutil.copytree(tmp_path / "b" / CHECKPOINTS, tmp_path / "a" / CHECKPOINTS)
+    with pytest.raises(AsflError, match="belongs to another configuration"):
+        resume(tmp_path / "a")
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    run(tiny("training.rounds=1"), "asfl", tmp_path / "run", threads=1)
+    with pytest.raises(AsflError, match="training.rounds = 1 there, 2 here"):
+        run(tiny("training.rounds=2"), "asfl", tmp_path / "run")
+    with pytest.raises(AsflError, match="scheme asfl, not sfl"):
+        run(tiny("training.rounds=1"), "sfl", tmp_path / "run")
+
+
+def test_records_cut_short_are_noticed(tmp_path: Path) -> None:
+    rounds: list[RoundRecord] = []
+    folder = tmp_path / "run"
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 4)
+    (folder / RECORDS_FILE).write_text(rounds[0].to_line())
+    with pytest.raises(AsflError, match="ends after round 1, but the checkpoint is of round 4"):
+        resume(folder)
+
+
+def test_a_full_disk_loses_no_finished_round(tmp_path: Path) -> None:
+    """Writing fails from the third round on, as on a full disk; later there is room again."""
+    code = (
+        "import os, sys; from pathlib import Path; import asfl.run as r; from asfl.config import load_config\n"
+        "real, done = r._append, []\n"
+        "def full(file, line):\n"
+        "    done.append(1)\n"
+        "    if len(done) == 3: os.environ['FULL'] = '1'; file = Path('/dev/full')\n"
+        "    real(file, line)\n"
+        "r._append = full\n"
+        "from asfl.errors import AsflError\n"
+        "try: r.run(load_config('demo', sys.argv[2:]).config, 'asfl', Path(sys.argv[1]), threads=1)\n"
+        "except AsflError as error: print(error); sys.exit(2)\n"
+    )
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    folder, whole = tmp_path / "full", tmp_path / "whole"
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(folder), *TINY], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2, result.stderr
+    assert "No space left on device" in result.stdout
+    assert len(read_records(folder)) == 2
+    run(tiny(), "asfl", whole, threads=1)
+    assert resume(folder)
+    assert contents(folder) == contents(whole)
+
+
+# ---------------------------------------------------------------------- the command
+def test_run_and_resume_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
+    sets = [word for override in [*TINY, "training.rounds=4"] for word in ("--set", override)]
+    result = asfl("run", *sets, "--scheme", "sfl")
+    assert result.returncode == 0, result.stderr
+    assert "round 4/4" in result.stderr
+    assert "sfl, 4 rounds" in result.stdout
+    assert is_finished(tmp_path / "runs" / "demo-sfl-seed1")
+    assert "sfl, 4 rounds" in asfl("resume", "runs/demo-sfl-seed1").stdout
+    as_json = json.loads(asfl("resume", "runs/demo-sfl-seed1", "--json").stdout)
+    assert as_json["rounds"] == 4
+
+
+def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+    sets = [word for override in [*TINY, "training.rounds=400"] for word in ("--set", override)]
+    command = [sys.executable, "-c", "from asfl.cli import main; main()", "run", *sets, "--out", "run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    records = tmp_path / "run" / RECORDS_FILE
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (records.exists() and records.read_text().count("\n") >= 2):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    done = len(read_records(tmp_path / "run"))
+    assert f"stopped after round {done}; go on with: asfl resume run" in out
+    rounds: list[RoundRecord] = []
+    resume(tmp_path / "run", on_round=rounds.append, should_stop=lambda: True)
+    assert rounds[0].round == done + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--scheme", "asfll"], ["unknown scheme 'asfll'", "did you mean 'asfl'?"]),
+        (["run", "small-cifar10"], ["cifar10", "asfl data fetch cifar10", "ASFL_DATA_DIR"]),
+        (["run", "--set", "training.device=cuda"], ["cuda"]),
+        (["resume", "nowhere"], ["nowhere is not a run folder", "no such folder"]),
+        (["resume", "."], ["is not a run folder", "no manifest.json"]),
+    ],
+)
+def test_mistakes(asfl: Asfl, arguments: list[str], words: list[str], tmp_path: Path) -> None:
+    import torch
+
+    if "training.device=cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert_refused(asfl(*arguments), *words)
+    assert not any(tmp_path.iterdir())
+
+
+def test_out_must_be_new_or_a_run(asfl: Asfl, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    assert_refused(asfl("run", "--out", "mine"), "mine exists and is not a run folder")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / MANIFEST_FILE).write_text("{")
+    assert_refused(asfl("resume", "broken"), "is not the manifest of a run")
