@@ -1,0 +1,93 @@
+"""What the server knows of the learning, against plain loops."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asfl.train.fast import FastTrainer
+from asfl.train.signals import Signals, layer_norms, layer_spreads, sample_coordinates
+from asfl.train.trainer import Trained
+from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
+
+
+def trained(clients: int = 4, cut: int = 4) -> FastTrainer:
+    _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), clients), PROCEDURES["asfl"], "adam", clients)
+    for index in range(2):
+        fast.round(full_round(index, cut, clients))
+    return fast
+
+
+def plain_spreads(fast: FastTrainer) -> list[float]:
+    edges, rows = fast.layout.parameter_edges, fast.state.clients.parameters.numpy()
+    spreads = []
+    for unit in range(fast.layout.num_units):
+        if unit >= fast.state.cut:
+            spreads.append(0.0)
+            continue
+        layer = rows[:, edges[unit] : edges[unit + 1]]
+        mean = layer.mean(axis=0)
+        spreads.append(float(np.mean([np.sum((mean - own) ** 2) for own in layer])))
+    return spreads
+
+
+def test_spreads_by_layer() -> None:
+    fast = trained()
+    found = layer_spreads(fast.layout, fast.state.clients.parameters)
+    np.testing.assert_allclose(found, plain_spreads(fast), rtol=1e-10)
+    everything = np.arange(fast.state.clients.parameters.shape[1])
+    np.testing.assert_allclose(layer_spreads(fast.layout, fast.state.clients.parameters, everything), found, rtol=1e-12)
+
+
+def test_tiny_spreads_do_not_cancel_in_single_precision() -> None:
+    fast = trained()
+    size = fast.state.clients.parameters.shape[1]
+    noise = torch.randn(4, size, generator=torch.Generator().manual_seed(0)) * 1e-5
+    sides = torch.full((4, size), 3.0) + noise
+    exact = (sides.double() - sides.double().mean(0)).square().sum().item() / 4
+    assert layer_spreads(fast.layout, sides).sum() == pytest.approx(exact, rel=0.05)
+
+
+@given(st.integers(0, 2000), st.floats(0.01, 1.0), st.integers(0, 100))
+def test_sampled_coordinates_are_valid_and_as_many_as_asked(size: int, ratio: float, seed: int) -> None:
+    columns = sample_coordinates(size, ratio, np.random.default_rng(seed))
+    assert (np.diff(columns) > 0).all()
+    assert len(columns) == 0 or (columns[0] >= 0 and columns[-1] < size)
+    assert abs(len(columns) - size * ratio) <= 1
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.3])
+def test_sampled_spreads_are_unbiased(ratio: float) -> None:
+    fast = trained()
+    sides = fast.state.clients.parameters
+    random = np.random.default_rng(0)
+    samples = [
+        layer_spreads(fast.layout, sides, sample_coordinates(sides.shape[1], ratio, random)) / ratio for _ in range(400)
+    ]
+    exact = layer_spreads(fast.layout, sides)
+    error = np.std(samples, axis=0) / np.sqrt(len(samples))
+    assert (np.abs(np.mean(samples, axis=0) - exact) <= 5 * error + 1e-12).all()
+
+
+def test_running_mean_and_unknown_updates() -> None:
+    fast = trained(clients=3)
+    columns = np.arange(fast.state.clients.parameters.shape[1])
+    signals = Signals.none_yet(3)
+    assert signals.learning(fast.state, columns, 1.0, norms=False).update_norm2.tolist() == [1, 1, 1]
+    signals = signals.after(Trained(np.zeros(3), np.array([4.0, np.nan, 2.0])))
+    learning = signals.learning(fast.state, columns, 1.0, norms=False)
+    assert learning.update_scale == 3.0
+    assert learning.update_norm2.tolist() == [4.0, 3.0, 2.0]  # client 1 has none yet and counts like the mean
+    signals = signals.after(Trained(np.zeros(3), np.array([np.nan, 13.0, np.nan])))
+    assert signals.update_scale == pytest.approx(0.9 * 3.0 + 0.1 * 13.0)
+    assert signals.after(Trained.nothing(3)) is signals
+
+
+def test_norms_of_the_average_model() -> None:
+    fast = trained()
+    average, edges = fast.state.average_model().parameters.numpy(), fast.layout.parameter_edges
+    expected = [np.sum(average[a:b] ** 2) for a, b in pairwise(edges)]
+    np.testing.assert_allclose(layer_norms(fast.state), expected, rtol=1e-10)
