@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from asfl.budgets import Budgets
 from asfl.report.training import draw_accuracy, write_figures
-from asfl.summary import Curve, Reach, Run, Statistic, Summary, choose_targets, in_words, reach, summarize_run
+from asfl.summary import Curve, Reach, Run, Statistic, Summary, choose_targets, reach, summarize_run
+from asfl.words import in_words
 from made_up import made_up_round, made_up_run
 
 ACCURACIES = st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12)

@@ -25,8 +25,9 @@ from asfl.files import write_whole
 from asfl.records import RoundRecord
 from asfl.report.training import write_figures
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.summary import OURS, SMOOTHED_OVER, Saving, Statistic, Summary, in_words, number, percent
+from asfl.summary import OURS, SMOOTHED_OVER, Saving, Statistic, Summary, number, percent
 from asfl.units import format_si
+from asfl.words import in_words
 
 
 def compare(
@@ -185,7 +186,8 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
         _print_failures(failed)
         raise AsflError(f"{comparison.folder} has no finished run to show")
     summary = Summary.of(runs, targets)
-    data = {**summary.to_json(), "failed": failed}
+    sentences = in_words(summary)
+    data = {**summary.to_json(), "words": sentences, "failed": failed}
     write_whole(comparison.folder / "summary.json", json.dumps(data, indent=2, allow_nan=False).encode())
     write_whole(comparison.folder / "table.csv", summary.to_csv().encode())
     pictures = write_figures(summary, runs, comparison.folder)
@@ -195,7 +197,7 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
         _print_reached(summary)
         _print_rounds(summary)
         out = console()
-        for sentence in in_words(summary):
+        for sentence in sentences:
             out.print(sentence)
         print(f"numbers: {comparison.folder / 'summary.json'}, {comparison.folder / 'table.csv'}")
         for picture in pictures:

@@ -19,6 +19,7 @@ from asfl.report.decision import draw_decision, draw_playthroughs
 from asfl.report.figure import check_figure_path, save_figure
 from asfl.roundfile import read_round_file, solution_as_json
 from asfl.schemes import SCHEMES
+from asfl.summary import number
 from asfl.units import format_si
 
 
@@ -184,10 +185,5 @@ def _mean_and_spread(rows: list[dict[str, float]], key: str, unit: str) -> str:
     values = np.array([row[key] for row in rows]) * (100 if unit == "%" else 1)
     if np.isnan(values).any():
         return "–"
-    spread = f" ± {_short(values.std(ddof=1), 2)}" if len(values) > 1 else ""
-    return f"{_short(values.mean(), 3)}{spread}" + (f" {unit}" if unit else "")
-
-
-def _short(value: float, digits: int) -> str:
-    """So many significant digits, but never an exponent for a number people can read."""
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+    spread = f" ± {number(values.std(ddof=1), 2)}" if len(values) > 1 else ""
+    return f"{number(values.mean(), 3)}{spread}" + (f" {unit}" if unit else "")

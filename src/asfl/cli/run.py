@@ -1,7 +1,7 @@
 """`asfl run` and `asfl resume`: train one scheme."""
 
+import math
 import shlex
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from asfl.config import load_config
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.schemes import scheme_named
+from asfl.summary import Run, number, percent, summarize_run
 from asfl.units import format_si
 
 STOPPED = 130
@@ -71,52 +72,33 @@ def _conclude(folder: Path, finished: bool, as_json: bool) -> None:
         print(f"stopped after round {len(records)}; go on with: asfl resume {shlex.quote(str(folder))}")
         raise typer.Exit(STOPPED)
     if as_json:
-        print_json({"folder": str(folder), **summary_of(manifest, records)})
+        summary = summarize_run(Run(manifest.scheme, manifest.config.scenario.seed, records, manifest.budgets), [])
+        print_json({"folder": str(folder), **summary.to_json()})
         return
     _print_table(manifest, records)
     print(f"rounds: {folder / RECORDS_FILE}\nmodel:  {folder / MODEL_FILE}")
 
 
-def summary_of(manifest: Manifest, records: list[RoundRecord]) -> dict[str, float | str | int | None]:
-    """The numbers of a finished run."""
-    rounds, last = len(records), records[-1]
-    evaluated = [record.accuracy for record in records if record.accuracy is not None]
-    return {
-        "scheme": manifest.scheme,
-        "rounds": rounds,
-        "accuracy": last.accuracy,
-        "best_accuracy": max(evaluated),
-        "client_accuracy": last.client_accuracy,
-        "delay_s": last.total_delay_s,
-        "energy_j": last.total_energy_j,
-        "delay_per_round_s": last.total_delay_s / rounds,
-        "resplit_share": sum(r.resplit_delay_s for r in records) / max(last.total_delay_s, 1e-300),
-        "packet_error_rate": sum(r.mean_packet_error_rate for r in records) / rounds,
-        "arrived_per_round": sum(r.arrived_count for r in records) / rounds,
-        "discrepancy": sum(r.discrepancy for r in records) / rounds,
-    }
-
-
 def _print_table(manifest: Manifest, records: list[RoundRecord]) -> None:
-    summary, budgets, clients = summary_of(manifest, records), manifest.budgets, manifest.config.scenario.clients
-    last, rounds = records[-1], len(records)
-    energies = [sum(of_client) / rounds for of_client in zip(*(r.energy_j for r in records), strict=True)]
-    cuts = [record.mean_cut for record in records if record.cut is not None]
-    moves = sum(a != b for a, b in pairwise(cuts))
+    budgets, clients = manifest.budgets, manifest.config.scenario.clients
+    summary = summarize_run(Run(manifest.scheme, manifest.config.scenario.seed, records, budgets), [])
+    worst_j = max(sum(of_client) / len(records) for of_client in zip(*(r.energy_j for r in records), strict=True))
     rows = {
-        "accuracy": f"{100 * (last.accuracy or 0):.1f} % of the average model, "
-        f"{100 * (last.client_accuracy or 0):.1f} % of the clients' own",
-        "simulated time": f"{format_si(last.total_delay_s, 's')}, {format_si(last.total_delay_s / rounds, 's')} a "
-        f"round (budget {format_si(budgets.delay_s, 's')})",
-        "energy": f"{format_si(last.total_energy_j, 'J')}, at most {format_si(max(energies), 'J')} a round and client "
+        "accuracy": f"{percent(summary.final_accuracy, 1)} of the average model, "
+        f"{percent(summary.client_accuracy, 1)} of the clients' own",
+        "simulated time": f"{format_si(summary.total_delay_s, 's')}, {format_si(summary.delay_s, 's')} a round "
+        f"(budget {format_si(budgets.delay_s, 's')})",
+        "energy": f"{format_si(summary.total_energy_j, 'J')}, at most {format_si(worst_j, 'J')} a round and client "
         f"(budget {format_si(budgets.energy_j, 'J')})",
-        "packet errors": f"{100 * float(summary['packet_error_rate'] or 0):.1f} %, "
-        f"{summary['arrived_per_round']:.1f} of {clients} clients arrive",
-        "cut": f"{sum(cuts) / len(cuts):.1f} layers on the client, moved in {moves} rounds" if cuts else "none",
-        "re-splits": f"{100 * float(summary['resplit_share'] or 0):.1f} % of the time",
-        "discrepancy": f"{summary['discrepancy']:.2f} updates",
+        "packet errors": f"{percent(summary.packet_error_rate, 1)}, "
+        f"{summary.updates_per_round:.1f} of {clients} clients arrive",
+        "cut": "none: the whole model is on the clients"
+        if math.isnan(summary.cut)
+        else f"{summary.cut:.1f} layers on the client, moves in {percent(summary.cut_moves, 0)} of the rounds",
+        "re-splits": f"{percent(summary.resplit_share, 1)} of the time",
+        "discrepancy": f"{number(summary.discrepancy)} updates",
     }
-    table = Table(title=f"{manifest.scheme}, {rounds} rounds", title_justify="left", show_header=False)
+    table = Table(title=f"{manifest.scheme}, {summary.rounds} rounds", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name, text in rows.items():
