@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OUT    ?= out
+DATA   ?= data
 
-.PHONY: help env demo test lint bench study docs profiles clean
+.PHONY: help env demo test lint bench study results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -35,6 +36,9 @@ bench: $(STAMP)  ## timings, as ratios within one run
 
 study: $(STAMP)  ## the long studies behind the documentation, into $(OUT)
 	@$(BIN)/python -m studies $(OUT)
+
+results: $(STAMP)  ## train every scheme on real CIFAR below $(DATA): the tables of docs/results.md (hours)
+	@$(BIN)/python -m studies.learning $(OUT)/results $(DATA)
 
 docs: $(STAMP)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"

@@ -16,7 +16,7 @@ AUTO = ("decision.delay_budget_s=auto", "decision.energy_budget_j=auto")
 WORLDS = {
     "paper-cifar100, printed budgets": ("paper-cifar100", ()),
     "paper-cifar100, auto budgets": ("paper-cifar100", AUTO),
-    "small-cifar10, auto budgets": ("small-cifar10", ()),
+    "small-cifar10, full width, auto budgets": ("small-cifar10", ("model.width=1",)),
 }
 READINGS = (("corrected", "s"), ("printed", "(1-s)^2"), ("printed", "s"))
 COLUMNS = {

@@ -77,8 +77,8 @@ def air_round(
         memory=rules.queue_memory,
         participation_floor=rules.participation_floor,
     )
-    common_cut = np.ndim(reference.cut) == 0
-    after = AirState(queues, int(reference.cut) if common_cut else state.previous_cut)
+    moved = np.ndim(reference.cut) == 0 and reference.scheduled.any()  # without anybody, layers stay where they are
+    after = AirState(queues, int(reference.cut) if moved else state.previous_cut)
     return AiredRound(round_, problem, decision, reference, arrived, reference_arrived, cost, after)
 
 

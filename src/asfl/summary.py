@@ -109,7 +109,8 @@ class RunSummary:
     cut: float
     """NaN for FedAvg."""
     cut_moves: float
-    """Share of rounds that begin with another cut than the round before; with a cut per client: for any client."""
+    """Share of rounds that begin with another cut than the round before; with a cut per client: for any
+    client that takes part in both."""
     resplit_share: float
     """Σ re-split delay / Σ delay."""
     delay_over: float
@@ -165,7 +166,15 @@ def _share_of_moves(records: Sequence[RoundRecord]) -> float:
     if any(record.cut is None for record in records):
         return math.nan
     pairs = list(pairwise(records))
-    return fmean(after.cut != before.cut for before, after in pairs) if pairs else 0.0
+    return fmean(_moved(before, after) for before, after in pairs) if pairs else 0.0
+
+
+def _moved(before: RoundRecord, after: RoundRecord) -> bool:
+    """Whether the cut differs; with a cut per client: for any client that takes part in both rounds."""
+    if not (isinstance(before.cut, list) and isinstance(after.cut, list)):
+        return before.cut != after.cut
+    both = zip(before.cut, after.cut, before.rb_count, after.rb_count, strict=True)
+    return any(old != new for old, new, had, has in both if had > 0 and has > 0)
 
 
 @dataclass(frozen=True)
