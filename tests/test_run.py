@@ -235,6 +235,22 @@ def test_run_and_resume_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     assert as_json["rounds"] == 4
 
 
+def test_resume_plays_recorded_rounds_again_in_silence_or_aloud(asfl: Asfl, tmp_path: Path) -> None:
+    """The checkpoint is older than the records: some rounds come twice, and the command says so without stumbling."""
+    folder = tmp_path / "run"
+    rounds: list[RoundRecord] = []
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 5)
+    shutil.rmtree(folder / CHECKPOINTS)
+    result = asfl("resume", "run")
+    assert result.returncode == 0, result.stderr
+    assert "round 1/6" in result.stderr
+    assert "-" not in result.stderr.split("round 1/6")[1].split("\n")[0]
+
+
+def test_fewer_test_images_than_clients(tmp_path: Path) -> None:
+    assert run(tiny("output.test_samples=2", "training.rounds=2"), "asfl", tmp_path / "run", threads=1)
+
+
 def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
     sets = [word for override in [*TINY, "training.rounds=400"] for word in ("--set", override)]
     command = [sys.executable, "-c", "from asfl.cli import main; main()", "run", *sets, "--out", "run"]
@@ -260,6 +276,7 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path: Path) -> N
         (["run", "--scheme", "asfll"], ["unknown scheme 'asfll'", "did you mean 'asfl'?"]),
         (["run", "small-cifar10"], ["cifar10", "asfl data fetch cifar10", "ASFL_DATA_DIR"]),
         (["run", "--set", "training.device=cuda"], ["cuda"]),
+        (["run", "--set", "training.batch_size=300"], ["training.batch_size = 300", "6 clients only 239"]),
         (["resume", "nowhere"], ["nowhere is not a run folder", "no such folder"]),
         (["resume", "."], ["is not a run folder", "no manifest.json"]),
     ],

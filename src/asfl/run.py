@@ -136,7 +136,13 @@ def check_training(config: Config, data_dir: Path | None = None) -> None:
         raise MissingExtraError("training", "train")
     from asfl.data import load_data
 
-    load_data(config, data_dir)
+    data, clients = load_data(config, data_dir), config.scenario.clients
+    samples = len(data.train_labels) // clients
+    if samples < config.training.batch_size:
+        raise AsflError(
+            f"training.batch_size = {config.training.batch_size}, but {len(data.train_labels):,} training images of "
+            f"{config.data.name} give each of {clients} clients only {samples}"
+        )
     if config.training.device == "cuda":
         from asfl.train.device import device_named
 
@@ -290,5 +296,8 @@ def _git_commit() -> str | None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"config.{'.'.join(map(str, first['loc']))}: {first['msg']}"
     text = f"no {error} in it" if isinstance(error, KeyError) else str(error)
     return text.splitlines()[0] if text else type(error).__name__

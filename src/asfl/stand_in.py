@@ -1,4 +1,4 @@
-"""A stand-in for the learning state, for studies of radio and decision that train nothing.
+"""A stand-in for the learning state, where client sides that drift apart aren't trained.
 
 Every client's update has the squared norm 1, spread over the layers by their number of parameters. A share of it is
 the client's own (`divergence`), the rest is common to all. So with a of N clients arriving, the expected spread of a
@@ -32,9 +32,9 @@ class StandIn:
     weights_per_update: float = 1000.0
 
     @classmethod
-    def fresh(cls, profile: ModelProfile, num_clients: int) -> Self:
+    def fresh(cls, profile: ModelProfile, num_clients: int, divergence: float = 0.5) -> Self:
         share = profile.param_bits / max(float(profile.param_bits.sum()), 1.0)
-        return cls(share, np.zeros(profile.num_layers), num_clients)
+        return cls(share, np.zeros(profile.num_layers), num_clients, divergence)
 
     def learning(self) -> Learning:
         return Learning(

@@ -20,7 +20,9 @@ class RunProgress:
     """Shows each round as it is recorded."""
 
     def __init__(self, rounds: int, done: int, accuracy: float | None = None) -> None:
+        """`done`: rounds recorded before; some of them may be played again, from the last checkpoint on."""
         self._rounds, self._done, self._accuracy = rounds, done, accuracy
+        self._first: int | None = None
         self._console = Console(stderr=True, highlight=False)
         self._started = self._last_line = time.monotonic()
         self._bar: Progress | None = None
@@ -30,7 +32,7 @@ class RunProgress:
             columns = (
                 TextColumn("round"),
                 MofNCompleteColumn(),
-                BarColumn(),
+                BarColumn(bar_width=20),
                 TextColumn("{task.description}"),
                 TextColumn("ETA"),
                 TimeRemainingColumn(),
@@ -51,9 +53,10 @@ class RunProgress:
             self._bar.update(self._task, completed=record.round, description=self._text(record))
             return
         now = time.monotonic()
+        self._first = record.round if self._first is None else self._first
         if record.accuracy is not None or now - self._last_line > LINE_EVERY_S or record.round == self._rounds:
             self._last_line = now
-            left = (now - self._started) / (record.round - self._done) * (self._rounds - record.round)
+            left = (now - self._started) / (record.round - self._first + 1) * (self._rounds - record.round)
             print(
                 f"round {record.round}/{self._rounds}: {self._text(record)}, {left:.0f} s left",
                 file=sys.stderr,

@@ -38,24 +38,28 @@ _AXES: dict[str, tuple[str, Callable[[Curve], Sequence[float]]]] = {
 }
 
 
-def write_figures(summary: Summary, runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Draw and save all of them; those without anything to show are left out."""
+def write_figures(summary: Summary, runs: Sequence[Run], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Draw and save all of them, in each format; those without anything to show are left out."""
+    import matplotlib as mpl
+
     written = []
-    for name, figure in _figures(summary, runs):
-        save_figure(figure, folder / name)
-        written.append(folder / name)
+    with mpl.rc_context({"pdf.fonttype": 42}):  # publishers refuse the default, Type 3 fonts
+        for name, figure in _figures(summary, runs):
+            for kind in formats:
+                save_figure(figure, folder / f"{name}.{kind}")
+                written.append(folder / f"{name}.{kind}")
     return written
 
 
 def _figures(summary: Summary, runs: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
     if any(Curve.of(run.records).accuracy for run in runs):
         for axis in _AXES:
-            yield f"accuracy-{axis}.png", draw_accuracy(runs, axis, summary.targets)
+            yield f"accuracy-{axis}", draw_accuracy(runs, axis, summary.targets)
     target = summary.main_target()
     if target is not None:
-        yield "time-to-accuracy.png", draw_way_to(summary, target)
+        yield "time-to-accuracy", draw_way_to(summary, target)
     if any(run.records for run in runs):
-        yield "cut-queue.png", draw_cuts_and_queues(runs)
+        yield "cut-queue", draw_cuts_and_queues(runs)
 
 
 def style_of(scheme: str) -> dict[str, Any]:
