@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asfl.costs import Procedure, RoundCost, cost_of_all_cuts, round_cost
     from asfl.decision import Decision
     from asfl.errors import AsflError
+    from asfl.frames import load_runs
     from asfl.profile import ModelProfile, ModelSpec, load_profile
     from asfl.round import CostEquations, Round
     from asfl.world import World
@@ -38,6 +39,7 @@ _HOME = {
     "cost_of_all_cuts": "costs",
     "load_config": "config",
     "load_profile": "profile",
+    "load_runs": "frames",
     "make_channel": "channel",
     "resolve_budgets": "budgets",
     "round_cost": "costs",
@@ -63,6 +65,7 @@ __all__ = [
     "cost_of_all_cuts",
     "load_config",
     "load_profile",
+    "load_runs",
     "make_channel",
     "resolve_budgets",
     "round_cost",

@@ -1,0 +1,135 @@
+"""Runs as tables: from run folders to a pandas data frame in one call.
+
+    import asfl
+    rounds = asfl.load_runs("runs/compare-demo")
+    rounds.dropna(subset="accuracy").groupby("scheme").plot(x="total_delay_s", y="accuracy")
+
+One row per round (or per client and round, or per run), with the scheme, the seed, and every field of the configuration
+in which the runs differ, under its own name such as `data.dirichlet_alpha`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from asfl.config import Config
+from asfl.errors import AsflError, MissingExtraError
+from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.run import MANIFEST_FILE, Manifest, is_finished, read_manifest
+from asfl.summary import Run, summarize_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Per = Literal["round", "client", "run"]
+_BY_CLIENT = (
+    "rb_count", "tx_power_w", "packet_error_rate", "arrived", "energy_j", "resplit_energy_j", "energy_queue",
+    "participation_queue", "update_norm2",
+)  # fmt: skip
+"""Fields of a record that hold one entry per client."""
+
+
+def load_runs(*folders: str | Path, per: Per = "round") -> "pd.DataFrame":
+    """All runs in or below these folders as one table; unfinished runs too.
+
+    `per="round"`: one row per round; what is given per client is summed (energy) or averaged over those who took part.
+    `per="client"`: one row per client and round. `per="run"`: one row per run, with the numbers of `asfl compare`.
+    """
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("reading runs as a table", "frames") from error
+
+    runs = [(folder, read_manifest(folder)) for folder in run_folders(folders)]
+    varied = varied_fields([manifest.config for _, manifest in runs])
+    rows: list[dict[str, Any]] = []
+    for folder, manifest in runs:
+        of_run = {
+            "run": str(folder),
+            "scheme": manifest.scheme,
+            "seed": manifest.config.scenario.seed,
+            **{name: field_of(manifest.config, name) for name in varied},
+        }
+        records = read_records(folder) if (folder / RECORDS_FILE).exists() else []
+        rows += [{**of_run, **row} for row in _rows(folder, manifest, records, per)]
+    return pd.DataFrame(rows)
+
+
+def export_runs(folders: Sequence[str | Path], file: Path, per: Per = "round") -> int:
+    """Write that table as Parquet or CSV, by the ending of the name; returns the number of rows."""
+    from asfl.files import write_whole
+
+    if file.suffix not in (".parquet", ".csv"):
+        raise AsflError(f"--out {file}: the name must end in .parquet or .csv")
+    table = load_runs(*folders, per=per)
+    try:
+        content = table.to_csv(index=False).encode() if file.suffix == ".csv" else table.to_parquet(index=False)
+    except ImportError as error:
+        raise MissingExtraError("writing Parquet", "frames") from error
+    write_whole(file, content)
+    return len(table)
+
+
+def run_folders(folders: Sequence[str | Path]) -> list[Path]:
+    """Every run folder in or below these folders, each once, in order of their names."""
+    found: dict[Path, None] = {}
+    for folder in map(Path, folders):
+        below = sorted(file.parent for file in folder.rglob(MANIFEST_FILE)) if folder.is_dir() else []
+        if not below:
+            raise AsflError(f"{folder}: no run in or below this folder (a run has a {MANIFEST_FILE})")
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def varied_fields(configs: Sequence[Config]) -> list[str]:
+    """Names of the fields in which these configurations differ, but for the seed, which has a column of its own."""
+    leaves = [dict(_leaves(config.model_dump(mode="json"))) for config in configs]
+    names = dict.fromkeys(name for of_config in leaves for name in of_config)
+    differing = (name for name in names if len({repr(of_config.get(name)) for of_config in leaves}) > 1)
+    return [name for name in differing if name != "scenario.seed"]
+
+
+def field_of(config: Config, name: str) -> Any:
+    return dict(_leaves(config.model_dump(mode="json")))[name]
+
+
+def _leaves(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def _rows(folder: Path, manifest: Manifest, records: Sequence[RoundRecord], per: Per) -> Iterator[dict[str, Any]]:
+    if per == "run":
+        run = Run(manifest.scheme, manifest.config.scenario.seed, records, manifest.budgets)
+        numbers = summarize_run(run, []).to_json()
+        numbers.pop("reached")
+        yield {
+            **numbers,
+            "finished": is_finished(folder),
+            "delay_budget_s": manifest.budgets.delay_s,
+            "energy_budget_j": manifest.budgets.energy_j,
+        }
+        return
+    for record in records:
+        plain = asdict(record)
+        if per == "client":
+            cuts = record.cut if isinstance(record.cut, list) else [record.cut] * len(record.rb_count)
+            for client, cut in enumerate(cuts):
+                of_client = {name: plain[name][client] for name in _BY_CLIENT}
+                yield {"round": record.round, "client": client, "cut": cut, **of_client}
+            continue
+        whole = {name: value for name, value in plain.items() if name not in _BY_CLIENT}
+        yield {
+            **whole,
+            "cut": record.mean_cut,
+            "energy_j": sum(record.energy_j),
+            "resplit_energy_j": sum(record.resplit_energy_j),
+            "energy_queue": sum(record.energy_queue) / len(record.energy_queue),
+            "packet_error_rate": record.mean_packet_error_rate,
+            "arrived": record.arrived_count,
+            "scheduled": record.scheduled_count,
+        }
