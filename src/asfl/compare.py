@@ -53,10 +53,12 @@ class Job:
     folder: Path
     data_dir: Path | None = None
     threads: int = 1
+    point: str = ""
+    """Which point of a sweep it belongs to, if any."""
 
     @property
     def name(self) -> str:
-        return f"{self.scheme} seed {self.seed}"
+        return f"{self.point} {self.scheme} seed {self.seed}".lstrip()
 
 
 @dataclass(frozen=True)

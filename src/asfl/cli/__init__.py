@@ -5,7 +5,7 @@ import sys
 import typer
 
 from asfl._version import __version__
-from asfl.cli import compare, config, cost, data, decide, export, profile, run, scenario
+from asfl.cli import compare, config, cost, data, decide, export, profile, report, run, scenario, sweep
 from asfl.errors import AsflError
 
 app = typer.Typer(
@@ -24,8 +24,11 @@ app.command("cost")(cost.cost)
 app.command("decide")(decide.decide)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("sweep")(sweep.sweep)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
+app.command("report")(report.report)
+app.command("watch")(report.watch)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,30 +3,24 @@
 import json
 import math
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from asfl.cli.data import DataDirOption
 from asfl.cli.options import JsonOption, PresetArgument, SetOption, console, print_json
-from asfl.cli.progress import stopping_on_ctrl_c
+from asfl.cli.progress import ManyRunsProgress, stopping_on_ctrl_c
 from asfl.cli.run import STOPPED
-from asfl.compare import Comparison, Ended, Event, Job, plan_comparison, read_comparison, train_all
+from asfl.compare import Comparison, plan_comparison, read_comparison, train_all
 from asfl.config import load_config
 from asfl.errors import AsflError
 from asfl.files import write_whole
-from asfl.records import RoundRecord
 from asfl.report.training import write_figures
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.summary import OURS, SMOOTHED_OVER, Saving, Statistic, Summary, number, percent
-from asfl.units import format_si
 from asfl.words import in_words
 
 
@@ -49,7 +43,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Train all schemes in the same world and compare accuracy, delay and energy. Called again, it goes on."""
-    accuracies = _accuracies(targets)
+    wanted = accuracies(targets)
     names = schemes.split(",") if schemes is not None else None
     for name in names or []:
         scheme_named(name)
@@ -58,19 +52,20 @@ def compare(
             raise AsflError("--from shows what is there; it goes with --schemes and --targets, not with --set or --out")
         there = read_comparison(redraw)
         shown = Comparison(there.folder, there.config, tuple(names or there.schemes), there.seeds)
-        _show(shown, accuracies, {}, as_json)
+        _show(shown, wanted, {}, as_json)
         return
     config = load_config(preset, overrides or []).config
     first = config.scenario.seed
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
     comparison = plan_comparison(config, names or list(SCHEMES), range(first, first + seeds), folder, data_dir)
     failed = _train(comparison, data_dir, workers)
-    _show(comparison, accuracies, failed, as_json)
+    _show(comparison, wanted, failed, as_json)
     if failed:
         raise typer.Exit(2)
 
 
-def _accuracies(text: str | None) -> list[float] | None:
+def accuracies(text: str | None) -> list[float] | None:
+    """The accuracies of `--targets`."""
     if text is None:
         return None
     try:
@@ -88,7 +83,8 @@ def _train(comparison: Comparison, data_dir: Path | None, workers: int | None) -
     comparison.remember()
     if not jobs:
         return {}
-    with stopping_on_ctrl_c() as stop, _Display(jobs, comparison) as display:
+    every = len(comparison.schemes) * len(comparison.seeds)
+    with stopping_on_ctrl_c() as stop, ManyRunsProgress(jobs, every) as display:
         ended = train_all(jobs, workers=workers, on_event=display.show, should_stop=stop)
     for job in jobs:
         report = comparison.folder / f"{job.folder.name}.error.txt"
@@ -99,84 +95,9 @@ def _train(comparison: Comparison, data_dir: Path | None, workers: int | None) -
     left = len(jobs) - sum(end.finished for end in ended.values())
     if stop() and left:
         _print_failures(failed)
-        print(f"stopped with {left} of {display.every} runs unfinished; the same command goes on where it stopped")
+        print(f"stopped with {left} of {every} runs unfinished; the same command goes on where it stopped")
         raise typer.Exit(STOPPED)
     return failed
-
-
-class _Display:
-    """Progress on standard error: bars on a terminal, else a line for each run that ends."""
-
-    def __init__(self, jobs: Sequence[Job], comparison: Comparison) -> None:
-        self.every = len(comparison.schemes) * len(comparison.seeds)
-        self.over = self.every - len(jobs)
-        self.rounds = comparison.config.training.rounds
-        self.left = {job.name: self.rounds for job in jobs}
-        self.played, self.began = 0, time.monotonic()
-        self.last: dict[str, RoundRecord] = {}
-        self.accuracy: dict[str, float] = {}
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True, highlight=False),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self.all = self.progress.add_task("all rounds", total=len(jobs) * self.rounds)
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_Display":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def show(self, job: Job, event: Event) -> None:
-        if isinstance(event, RoundRecord):
-            self._advance(job, event)
-        else:
-            self._end(job, event)
-        self.progress.update(self.all, completed=len(self.left) * self.rounds - sum(self.left.values()))
-
-    def _advance(self, job: Job, record: RoundRecord) -> None:
-        self.played += 1
-        self.left[job.name] = self.rounds - record.round
-        self.last[job.name] = record
-        if record.accuracy is not None:
-            self.accuracy[job.name] = record.accuracy
-        if job.name not in self.tasks:
-            self.tasks[job.name] = self.progress.add_task(job.name, total=self.rounds)
-        accuracy = f" {percent(self.accuracy[job.name], 1)}" if job.name in self.accuracy else ""
-        self.progress.update(self.tasks[job.name], completed=record.round, description=f"  {job.name}{accuracy}")
-
-    def _end(self, job: Job, end: Ended) -> None:
-        if job.name in self.tasks:
-            self.progress.remove_task(self.tasks.pop(job.name))
-        self.left[job.name] = 0 if end.finished or end.reason else self.left[job.name]
-        if end.finished or end.reason:
-            self.over += 1
-        line = f"{job.name}: {self._outcome(job.name, end)} [{self.over}/{self.every}{self._time_left()}]"
-        self.progress.console.print(line, markup=False, soft_wrap=True)
-
-    def _outcome(self, name: str, end: Ended) -> str:
-        record = self.last.get(name)
-        if end.reason:
-            return f"failed: {end.reason}"
-        if record is None:
-            return "was finished" if end.finished else "stopped before its first round"
-        accuracy = f"{percent(self.accuracy[name], 1)} " if name in self.accuracy else ""
-        cost = f"{number(record.total_delay_s)} s, {format_si(record.total_energy_j, 'J')}"
-        return f"{'' if end.finished else 'stopped, '}{accuracy}after {record.round} rounds, {cost}"
-
-    def _time_left(self) -> str:
-        left = sum(self.left.values())
-        if not left or not self.played:
-            return ""
-        seconds = (time.monotonic() - self.began) / self.played * left
-        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
 
 def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool) -> None:

@@ -3,14 +3,16 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from asfl.compare import Ended, Event, Job
 from asfl.records import RoundRecord
+from asfl.summary import number, percent
 from asfl.units import format_si
 
 LINE_EVERY_S = 10.0
@@ -70,6 +72,81 @@ class RunProgress:
             f"{accuracy}{format_si(record.total_delay_s, 's')}, {format_si(record.total_energy_j, 'J')}, {cut}, "
             f"{record.arrived_count} of {record.scheduled_count} arrived"
         )
+
+
+class ManyRunsProgress:
+    """Progress on standard error: bars on a terminal, else a line for each run that ends."""
+
+    def __init__(self, jobs: Sequence[Job], every: int) -> None:
+        """`jobs`: what is left to do; `every`: how many runs there are, with those that were done before."""
+        self.every, self.over = every, every - len(jobs)
+        self.left = {job.name: job.config.training.rounds for job in jobs}
+        self.rounds = sum(self.left.values())
+        self.played, self.began = 0, time.monotonic()
+        self.last: dict[str, RoundRecord] = {}
+        self.accuracy: dict[str, float] = {}
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, highlight=False),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self.all = self.progress.add_task("all rounds", total=self.rounds)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "ManyRunsProgress":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def show(self, job: Job, event: Event) -> None:
+        if isinstance(event, RoundRecord):
+            self._advance(job, event)
+        else:
+            self._end(job, event)
+        self.progress.update(self.all, completed=self.rounds - sum(self.left.values()))
+
+    def _advance(self, job: Job, record: RoundRecord) -> None:
+        self.played += 1
+        self.left[job.name] = job.config.training.rounds - record.round
+        self.last[job.name] = record
+        if record.accuracy is not None:
+            self.accuracy[job.name] = record.accuracy
+        if job.name not in self.tasks:
+            self.tasks[job.name] = self.progress.add_task(job.name, total=job.config.training.rounds)
+        accuracy = f" {percent(self.accuracy[job.name], 1)}" if job.name in self.accuracy else ""
+        self.progress.update(self.tasks[job.name], completed=record.round, description=f"  {job.name}{accuracy}")
+
+    def _end(self, job: Job, end: Ended) -> None:
+        if job.name in self.tasks:
+            self.progress.remove_task(self.tasks.pop(job.name))
+        self.left[job.name] = 0 if end.finished or end.reason else self.left[job.name]
+        if end.finished or end.reason:
+            self.over += 1
+        line = f"{job.name}: {self._outcome(job.name, end)} [{self.over}/{self.every}{self._time_left()}]"
+        self.progress.console.print(line, markup=False, soft_wrap=True)
+
+    def _outcome(self, name: str, end: Ended) -> str:
+        record = self.last.get(name)
+        if end.reason:
+            return f"failed: {end.reason}"
+        if record is None:
+            return "was finished" if end.finished else "stopped before its first round"
+        accuracy = f"{percent(self.accuracy[name], 1)} " if name in self.accuracy else ""
+        cost = f"{number(record.total_delay_s)} s, {format_si(record.total_energy_j, 'J')}"
+        return f"{'' if end.finished else 'stopped, '}{accuracy}after {record.round} rounds, {cost}"
+
+    def _time_left(self) -> str:
+        left = sum(self.left.values())
+        if not left or not self.played:
+            return ""
+        seconds = (time.monotonic() - self.began) / self.played * left
+        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
 
 class StopRequest:

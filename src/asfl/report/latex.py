@@ -1,4 +1,4 @@
-"""The tables of a comparison for a paper: LaTeX with booktabs, to be \\input as they are."""
+"""The tables of a comparison for a paper: LaTeX with booktabs, as they are."""
 
 from collections.abc import Sequence
 

@@ -46,6 +46,10 @@ class Report:
         return [(summary, [run.as_run() for run in world.counted]) for world, summary in pairs if summary.runs]
 
 
+_LEGEND = '<div class="legend" role="group" aria-label="schemes shown" data-legend></div>'
+"""Filled by the script: buttons that switch schemes off and on, in all charts at once."""
+
+
 def chart_library() -> str:
     """The script that draws; it makes no requests."""
     try:
@@ -56,7 +60,7 @@ def chart_library() -> str:
 
 
 def page(report: Report, *, data_dir: Path | None = None, version: str = "", library: str | None = None) -> str:
-    """One HTML file. With a `version` it is a served page, which asks for newer ones and loads the library by itself."""
+    """One HTML file. With a `version` it is a served page, which asks for newer ones and loads the library apart."""
     collected = report.collected
     mixes, mix_notes = label_mixes(collected.runs, data_dir)
     data, profile_notes = _data(report, mixes)
@@ -74,7 +78,9 @@ def page(report: Report, *, data_dir: Path | None = None, version: str = "", lib
         "data": _as_script(data),
         "style": _file("style.css"),
         "program": _file("page.js"),
-        "library": f'<script src="{PLOTLY_PATH}"></script>' if version else f"<script>{library or chart_library()}</script>",
+        "library": f'<script src="{PLOTLY_PATH}"></script>'
+        if version
+        else f"<script>{library or chart_library()}</script>",
         "asfl": escape(__version__),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _file("template.html"))
@@ -146,15 +152,16 @@ def _sections(report: Report, data: Json) -> list[Section]:
 def _accuracy() -> Section:
     controls = choice("axis", "against", {"delay": "Seconds", "energy": "Joules", "rounds": "Rounds"})
     controls += choice("scale", "scale of the horizontal axis", {"linear": "Linear", "log": "Log"})
-    legend = '<div class="legend" role="group" aria-label="schemes shown" data-legend></div>'
-    drawn = chart("chart-accuracy", "Accuracy of the average model of every scheme; the tables have the numbers", "tall")
+    drawn = chart(
+        "chart-accuracy", "Accuracy of the average model of every scheme; the tables have the numbers", "tall"
+    )
     return Section(
         "accuracy",
         "Accuracy",
         "How far the average model got for the time, the energy or the rounds it took (mean of 3 evaluations). Bands "
         "reach from the lowest to the highest seed; dotted horizontal lines are the targets; thin lines are unfinished "
         "runs. A name switches its scheme off and on.",
-        f'<div class="controls">{controls}</div>{legend}{drawn}',
+        f'<div class="controls">{controls}</div>{_LEGEND}{drawn}',
     )
 
 
@@ -169,7 +176,6 @@ def _way_to(data: Json) -> Section:
             f'{title}<div class="controls">{choice(f"target-{number}", "target accuracy", options)}</div>'
             f'<div class="pair">{chart(f"chart-delay-{number}", "Delay to the target by scheme", size)}'
             f"{chart(f'chart-energy-{number}', 'Energy to the target by scheme', size)}</div>"
-            f'<div data-savings="{number}"></div>'
         )
     return Section(
         "targets",
@@ -225,13 +231,14 @@ def _run(data: Json) -> Section:
 def _discrepancy() -> Section:
     controls = choice("drift", "quantity", {"discrepancy": "Discrepancy", "spread": "Spread"})
     controls += choice("drift-scale", "scale of the vertical axis", {"linear": "Linear", "log": "Log"})
+    drawn = chart("chart-discrepancy", "Discrepancy by scheme and round")
     return Section(
         "discrepancy",
         "Discrepancy",
         "Discrepancy is what ASFL keeps small: how far client sides have drifted apart, plus the share of updates "
         "expected to be lost, in units of one update. Spread is the first part alone, in squared weights. Schemes that "
         "average their client sides every round have none.",
-        f'<div class="controls">{controls}</div>{chart("chart-discrepancy", "Discrepancy by scheme and round")}',
+        f'<div class="controls">{controls}</div>{_LEGEND}{drawn}',
     )
 
 
@@ -258,8 +265,8 @@ def _layers(data: Json) -> Section:
     return Section(
         "layers",
         "Layers and cuts",
-        "What every layer weighs: parameters move when the cut moves, activations of the last layer on the client cross "
-        "the link for every sample. Below: how often each scheme cut behind each layer.",
+        "What every layer weighs: parameters move when the cut moves, activations of the client's last layer cross the "
+        "link for every sample. Below: how often each scheme cut behind each layer.",
         "".join(parts),
     )
 

@@ -282,7 +282,12 @@ def _map(records: Sequence[RoundRecord], of_round: Callable[[RoundRecord], Seque
     high = 254.0 + low if whole else high  # whole numbers stay exact
     step = (high - low) / 254 or 1.0
     cells = np.where(finite, np.round((np.where(finite, values, low) - low) / step), _MISSING).astype(np.uint8)
-    return {"rows": values.shape[0], "low": low, "step": number(step), "cells": base64.b64encode(cells).decode()}
+    return {
+        "rows": values.shape[0],
+        "low": low,
+        "step": number(step),
+        "cells": base64.b64encode(cells.tobytes()).decode(),
+    }
 
 
 def _mean_of(values: Sequence[float]) -> float:

@@ -24,7 +24,8 @@ from asfl.schemes import SCHEMES
 # ---------------------------------------------------------------------- label mix
 def mix_key(config: Config) -> str:
     """The same for runs whose clients hold the same samples."""
-    return f"{config.data.name} α={config.data.dirichlet_alpha:g} N={config.scenario.clients} seed={config.scenario.seed}"
+    data, scenario = config.data, config.scenario
+    return f"{data.name}, α = {data.dirichlet_alpha:g}, {scenario.clients} clients, seed {scenario.seed}"
 
 
 def label_mixes(runs: Sequence[FoundRun], data_dir: Path | None) -> tuple[Json, list[str]]:
@@ -123,6 +124,10 @@ def _command(words: Sequence[str], changed: dict[str, Any]) -> str:
 
 def _as_toml(value: Any) -> str:
     """As `--set` reads it; words need no quotes."""
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w-]*", value) and value not in ("true", "false", "nan", "inf"):
+    if (
+        isinstance(value, str)
+        and re.fullmatch(r"[A-Za-z][\w-]*", value)
+        and value not in ("true", "false", "nan", "inf")
+    ):
         return value
     return json.dumps(value)

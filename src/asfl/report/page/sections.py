@@ -52,7 +52,7 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], caption: st
     heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     body = "".join(
         f'<tr{" class=ours" if row and row[0] == "asfl" else ""}><th scope="row">{escape(row[0])}</th>'
-        + "".join(f'<td{" class=muted" if cell == "not reached" else ""}>{escape(cell)}</td>' for cell in row[1:])
+        + "".join(f"<td{' class=muted' if cell == 'not reached' else ''}>{escape(cell)}</td>" for cell in row[1:])
         + "</tr>"
         for row in rows
     )
@@ -110,7 +110,7 @@ def _span(values: Sequence[float], unit: str) -> str:
 
 def _unfinished(collected: Collected) -> str:
     rows = [
-        f'<li><span>{escape(world.series(run.scheme))} seed {run.seed}</span>'
+        f"<li><span>{escape(world.series(run.scheme))} seed {run.seed}</span>"
         f'<progress max="{run.rounds}" value="{len(run.records)}" aria-label="{escape(run.name)}"></progress>'
         f"<span>{len(run.records)} of {run.rounds} rounds</span></li>"
         for world in collected.worlds

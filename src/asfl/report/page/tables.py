@@ -118,8 +118,9 @@ _ROUNDS: dict[str, tuple[str, float]] = {
 def _rounds(summary: Summary) -> Table:
     rows = [[name, *(_scaled(summary, name, key) for key in _ROUNDS)] for name in summary.runs]
     note = (
-        f"{_spread(summary)} of means over rounds. Errors: expected, of those who took part; moves: rounds with another "
-        "cut than the one before; re-split: share of the delay; over: beyond the budget (energy: the worst client)."
+        f"{_spread(summary)} of means over rounds. Errors: expected, of those who took part; moves: rounds with "
+        "another cut than the one before; re-split: share of the delay; over: beyond the budget "
+        "(energy: the worst client)."
     )
     header = ["scheme", *(text for text, _ in _ROUNDS.values())]
     return Table("rounds", "What the rounds look like", note, header, rows)

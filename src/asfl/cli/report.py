@@ -1,0 +1,81 @@
+"""`asfl report` and `asfl watch`: runs as one page, and as figures and tables for a paper."""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asfl.cli.compare import accuracies
+from asfl.cli.data import DataDirOption
+from asfl.errors import AsflError
+from asfl.files import write_whole
+from asfl.report.latex import latex_tables
+from asfl.report.page import Report, chart_library, page
+from asfl.report.page.collect import signature
+from asfl.report.page.serve import ADDRESS, LivePage, open_server
+from asfl.report.training import write_figures
+
+FoldersArgument = Annotated[
+    list[Path], typer.Argument(metavar="DIR…", help="Run folders, or the folders of comparisons.", show_default=False)
+]
+TargetsOption = Annotated[
+    str | None, typer.Option(help="Accuracies to reach, such as 0.5,0.6. Default: chosen from the runs.")
+]
+
+
+def report(
+    folders: FoldersArgument,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where PDF, SVG and LaTeX go. Default: NAME-figures beside the page."),
+    ] = None,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="The page only.")] = False,
+    targets: TargetsOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
+    if out.is_dir():
+        raise AsflError(f"--out {out} is a folder; give a file name, such as {out / 'report.html'}")
+    library = chart_library()
+    made = Report.of(folders, accuracies(targets))
+    if not made.collected.runs:
+        raise AsflError(f"{', '.join(map(str, folders))}: no run has begun yet; there is nothing to report")
+    write_whole(out, page(made, data_dir=data_dir, library=library).encode())
+    print(f"page: {out}")
+    if no_figures:
+        return
+    folder = figures or out.with_name(f"{out.stem}-figures")
+    worlds = made.runs()
+    for number, (summary, runs) in enumerate(worlds, start=1):
+        write_figures(summary, runs, folder / str(number) if len(worlds) > 1 else folder, ("pdf", "svg"))
+    write_whole(folder / "tables.tex", latex_tables(made.tables()).encode())
+    print(f"figures and tables: {folder}")
+
+
+def watch(
+    folders: FoldersArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 is any free one.")] = 8321,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    targets: TargetsOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Follow running experiments in the browser: the report, renewed as rounds are played. Ctrl-C ends it."""
+    wanted = accuracies(targets)
+
+    def build(version: str) -> str:
+        return page(Report.of(folders, wanted), data_dir=data_dir, version=version)
+
+    Report.of(folders, wanted)  # mistakes are told here, not in the browser
+    server = open_server(LivePage(lambda: signature(folders), build, chart_library()), port)
+    address = f"http://{ADDRESS}:{server.server_port}/"
+    print(f"the report is at {address} (Ctrl-C ends it)", flush=True)
+    if open_browser:
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("stopped")
+    finally:
+        server.server_close()
