@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import torch
 from rich.table import Table
 
 from asfl.train.layout import Layout
@@ -42,6 +43,7 @@ def print_memory(name: str, cut: int, clients: int) -> None:
     """Bytes that the training state holds, and bytes by which this process has grown to get there."""
     from resource import RUSAGE_SELF, getrusage  # not on every system
 
+    torch.set_num_threads(1)
     model, batches = new_model(name), new_batches(random_images(clients * SAMPLES), clients, SAMPLES)
     before = getrusage(RUSAGE_SELF).ru_maxrss
     trainer = new_trainer(model, batches, clients, merge=1)

@@ -43,7 +43,7 @@ def timed(play: Play, calls: int = 1) -> Timed:
 
 @contextmanager
 def training_threads(threads: int) -> Iterator[None]:
-    """This process as `asfl run` sets it up; the memory setting stays."""
+    """Set this process up as `asfl run` does; the memory setting stays."""
     keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
