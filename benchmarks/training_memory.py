@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 from rich.table import Table
@@ -15,7 +16,10 @@ FLOAT_BYTES = 4
 
 
 def memory_table(name: str) -> Table:
-    """What the training state holds, and the peak by which a fresh process grows in one round."""
+    """What the training state holds, and how much the peak of a fresh process grows by one round.
+
+    The growth has a constant part: activations, and what PyTorch loads and compiles for its first step.
+    """
     table = Table(title=f"memory of {name} in MB: weights and Adam state")
     columns = "cut", "clients", "held", "held / (one model + client sides)", "growth of the process", "N whole models"
     for column in columns:
@@ -41,16 +45,20 @@ def memory_table(name: str) -> Table:
 
 def print_memory(name: str, cut: int, clients: int) -> None:
     """Bytes that the training state holds, and bytes by which this process has grown to get there."""
-    from resource import RUSAGE_SELF, getrusage  # not on every system
-
     torch.set_num_threads(1)
     model, batches = new_model(name), new_batches(random_images(clients * SAMPLES), clients, SAMPLES)
-    before = getrusage(RUSAGE_SELF).ru_maxrss
+    before = _peak_bytes()
     trainer = new_trainer(model, batches, clients, merge=1)
     trainer.round(full_round(0, cut, clients))
-    growth = getrusage(RUSAGE_SELF).ru_maxrss - before
     held = sum(tensor.nbytes for tensor in trainer.state.tensors().values())
-    print(held, growth * (1 if sys.platform == "darwin" else 1024))
+    print(held, _peak_bytes() - before)
+
+
+def _peak_bytes() -> int:
+    """Of this program; 0 where there is no such file. (What `getrusage` says includes the process that started it.)"""
+    status = Path("/proc/self/status")
+    lines = status.read_text("ascii").splitlines() if status.exists() else []
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def _measured_in_new_process(name: str, cut: int, clients: int) -> tuple[int, int]:

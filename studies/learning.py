@@ -36,7 +36,7 @@ class Experiment:
         return f"asfl compare {self.preset}{chosen} --seeds {len(SEEDS)}{options} --out {self.name}"
 
 
-_CIFAR10, _CIFAR100 = (0.25, 0.3, 0.35), (0.05, 0.08, 0.1)
+_CIFAR10, _CIFAR100 = (0.25, 0.3, 0.35), (0.04, 0.06, 0.08)
 _CHARGED_AS_CORRECTED = ("decision.uplink_power=shared", "decision.gradient_bits=activations")
 EXPERIMENTS = (
     Experiment("small-cifar10", "small-cifar10", _CIFAR10),

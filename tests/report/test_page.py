@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import comparison_folder, run_folder
 
 from asfl.cli.report import report
 from asfl.config import load_config
@@ -21,12 +22,11 @@ from asfl.records import RECORDS_FILE
 from asfl.report.page import Report, page
 from asfl.report.page.bounds import Excess, check_gap, check_queues, why_not
 from asfl.report.page.charts import MOST_POINTS, map_columns, one_run
-from asfl.report.page.collect import FoundRun, collect
+from asfl.report.page.collect import FoundRun, collect, signature
 from asfl.report.page.origins import nearest_preset, run_command
 from asfl.run import MANIFEST_FILE
 from conftest import Asfl, assert_refused
 from made_up import made_up_round
-from run_folders import comparison_folder, run_folder
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -169,6 +169,17 @@ def test_runs_of_different_worlds_stay_apart(tmp_path: Path) -> None:
     assert "asfl (learning_rate 0.01)" in text
     assert '<tr class="different"><th scope="row">training.learning_rate</th>' in text
     assert [title for title, _ in made.tables()] == ["learning_rate 0.01", "learning_rate 0.1"]
+
+
+def test_a_sweep_is_the_comparisons_in_it(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    comparison_folder(sweep / "training.batch_size=1", overrides=["training.batch_size=1"])
+    comparison_folder(sweep / "training.batch_size=2", overrides=["training.batch_size=2"])
+    (sweep / "sweep.json").write_text("{}")
+    before = signature([sweep])
+    assert [world.title for world in collect([sweep]).worlds] == ["batch_size 1", "batch_size 2"]
+    (sweep / "training.batch_size=2" / "asfl-seed1" / RECORDS_FILE).write_text("")
+    assert signature([sweep]) != before
 
 
 # ---------------------------------------------------------------------- bounds

@@ -170,7 +170,7 @@ def _way_to(data: Json) -> Section:
     for number, bars in enumerate(data["bars"]):
         options = {str(index): target["label"] for index, target in enumerate(bars["targets"])}
         rows = max(len(target["rows"]) for target in bars["targets"])
-        size = "bars-few" if rows <= 4 else "bars-some" if rows <= 8 else "bars-many"
+        size = "bars-one" if rows <= 2 else "bars-few" if rows <= 4 else "bars-some" if rows <= 8 else "bars-many"
         title = f"<h3>{escape(bars['world'])}</h3>" if bars["world"] else ""
         parts.append(
             f'{title}<div class="controls">{choice(f"target-{number}", "target accuracy", options)}</div>'

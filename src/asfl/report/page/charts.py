@@ -201,7 +201,7 @@ def discrepancies(collected: Collected) -> list[Json]:
                     for name in ("discrepancy", "spread")
                 }
                 parts = {name: numbers(_binned(values)) for name, values in columns.items()}
-                found.append({"name": world.series(scheme), "x": numbers(_binned(np.arange(1, rounds + 1))), **parts})
+                found.append({"name": world.series(scheme), "x": numbers(_binned(np.arange(1.0, rounds + 1))), **parts})
     return found
 
 

@@ -17,6 +17,7 @@ from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, comparable, is_finished, read_manifest
 from asfl.schemes import SCHEMES
 from asfl.summary import Run, Summary
+from asfl.sweep import SWEEP_FILE
 
 WATCHED = (COMPARE_FILE, MANIFEST_FILE, RECORDS_FILE, MODEL_FILE)
 """The files of a folder that a report depends on."""
@@ -101,25 +102,26 @@ class Collected:
 
 
 def collect(folders: Sequence[Path]) -> Collected:
-    """Read run folders and comparisons; a clear error for anything else."""
+    """Read run folders, comparisons and sweeps of them; a clear error for anything else."""
     if not folders:
         raise AsflError("no folder given; give run folders or the folders of comparisons")
     notes: list[str] = []
     compared: set[Path] = set()
     places: dict[Path, Path] = {}
-    for folder in folders:
+    for folder in _points(folders):
         for place in _run_folders(folder, notes):
             places.setdefault(place.resolve(), place)
             if place != folder:
                 compared.add(place)
     runs = _without_twins([_read(place) for place in places.values()], notes)
-    title = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
-    return Collected(title, _worlds(runs, compared), notes)
+    names = list(dict.fromkeys(folder.resolve().name for folder in folders))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return Collected(", ".join(names[:3]) + more, _worlds(runs, compared), notes)
 
 
 def signature(folders: Sequence[Path]) -> str:
     """Changes whenever a report of these folders would."""
-    files = (place / name for folder in folders for place in (folder, *_below(folder)) for name in WATCHED)
+    files = (place / name for folder in _points(folders) for place in (folder, *_below(folder)) for name in WATCHED)
     return repr([_stamp(file) for file in files])
 
 
@@ -133,6 +135,17 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 
 # ---------------------------------------------------------------------- reading
+def _points(folders: Sequence[Path]) -> list[Path]:
+    """A sweep is the comparisons in it."""
+    found: list[Path] = []
+    for folder in folders:
+        if (folder / SWEEP_FILE).is_file():
+            found += [child for child in _below(folder) if (child / COMPARE_FILE).is_file()]
+        else:
+            found.append(folder)
+    return found
+
+
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
     if (folder / COMPARE_FILE).is_file():
         comparison = read_comparison(folder)

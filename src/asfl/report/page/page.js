@@ -240,7 +240,7 @@ function drawMix(run) {
   place.hidden = !mix;
   if (!mix) return;
   const trace = { type: "heatmap", z: mix.shares, ...scaleBar("%"), hovertemplate: "client %{y}, label %{x}: %{z:.1f} %<extra></extra>" };
-  draw("chart-mix", [trace], layout(`Label mix of every client (${run.mix})`, "label", "client", { xaxis: { showgrid: false, zeroline: false, tickformat: "d" }, yaxis: { showgrid: false, zeroline: false, tickformat: "d", autorange: "reversed" } }));
+  draw("chart-mix", [trace], layout("Label mix of every client", `label (${plain(run.mix)})`, "client", { xaxis: { showgrid: false, zeroline: false, tickformat: "d" }, yaxis: { showgrid: false, zeroline: false, tickformat: "d", autorange: "reversed" } }));
 }
 
 const currentRun = () => (state.run === null ? data.first : state.run);
@@ -274,7 +274,7 @@ function drawLayers() {
     draw(`chart-flops-${number}`, [bar("forward", profile.forward, css("--bar")), bar("backward", profile.backward, css("--second"))], layout("Work", "", "MFLOP a sample", { showlegend: true, xaxis: few }));
     const names = Object.keys(profile.cuts);
     const trace = { type: "heatmap", z: names.map((name) => profile.cuts[name]), x: units.slice(0, -1), y: names.map((name) => plain(shorten(name, 24))), ...scaleBar("%"), zmax: 100, xgap: 1, ygap: 2, hovertemplate: "%{y} cut behind %{x} in %{z:.1f} % of rounds<extra></extra>" };
-    draw(`chart-cuts-${number}`, [trace], layout("Where the cut was, % of rounds", "cut behind", "", { xaxis: { ...few, zeroline: false }, yaxis: { showgrid: false, autorange: "reversed" } }));
+    draw(`chart-cuts-${number}`, [trace], layout("Where the cut was", "cut behind", "", { xaxis: { ...few, zeroline: false }, yaxis: { showgrid: false, autorange: "reversed" } }));
   });
 }
 

@@ -56,11 +56,11 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], caption: st
         + "</tr>"
         for row in rows
     )
-    head = f"<caption><b>{escape(title)}</b> {escape(caption)}</caption>" if title or caption else ""
+    words = f"<figcaption><b>{escape(title)}</b> {escape(caption)}</figcaption>" if title or caption else ""
     label = escape(title or "table")
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>{head}'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<figure>{words}<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+        f'<table aria-label="{label}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div></figure>'
     )
 
 
@@ -94,6 +94,8 @@ def _figures(world: World) -> str:
         "delay budget a round": _span([one.delay_s for one in budgets], "s"),
         "energy budget a client": _span([one.energy_j for one in budgets], "J"),
     }
+    if world.title:  # one of several, whose title says what sets it apart
+        shown = {name: text for name, text in shown.items() if name.startswith(("runs", "seed", "delay", "energy"))}
     cards = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown.items())
     return f'<dl class="figures">{cards}</dl>'
 
@@ -193,8 +195,8 @@ def configuration(collected: Collected) -> str:
         '<div class="scroll" tabindex="0" role="region" aria-label="configuration"><table class="left"><thead><tr>'
         f'<th scope="col">field</th><th scope="col">value</th></tr></thead><tbody>{rows}</tbody></table></div>'
     )
-    count = f"{len(different)} differ between runs" if len(trees) > 1 else f"{len(names)} fields"
-    return f"<details><summary>All fields ({escape(count)})</summary>{body}</details>"
+    marked = f"; those in which runs differ ({len(different)}) are marked" if different else ""
+    return f"<details><summary>All {len(names)} fields of the configuration{marked}</summary>{body}</details>"
 
 
 def _who(name: str, trees: Sequence[tuple[FoundRun, Mapping[str, Any]]]) -> str:
@@ -219,10 +221,10 @@ def versions(collected: Collected) -> str:
         if fact == "started" and len(seen) > 1:
             seen = [f"{min(seen)} to {max(seen)}"]
         if seen != ["–"]:
-            rows.append([fact.replace("_", " "), ", ".join(seen)])
+            rows.append(["asfl version" if fact == "asfl" else fact.replace("_", " "), ", ".join(seen)])
     threads = sorted({run.manifest.threads for run in collected.runs})
     rows.append(["threads", ", ".join(map(str, threads))])
-    return table_html(["", "made with"], rows, title="Versions.").replace("<table>", '<table class="left">', 1)
+    return table_html(["", "made with"], rows, title="Versions.").replace("<table ", '<table class="left" ', 1)
 
 
 def commands(collected: Collected) -> str:

@@ -51,7 +51,7 @@ def partly(stat: Statistic, runs: int) -> str:
 
 
 def _spread(summary: Summary) -> str:
-    return "mean ± standard deviation over seeds" if len(summary.seeds) > 1 else "one seed"
+    return "Mean ± standard deviation over seeds" if len(summary.seeds) > 1 else "One seed"
 
 
 def _accuracy(summary: Summary) -> Table:
@@ -71,8 +71,8 @@ def _reached(summary: Summary, resource: Resource) -> Table:
         needed = [summary.to_reach(name, target, resource) for target in summary.targets]
         rows.append([name, *(amount(s) + partly(s, len(runs)) if s.seeds else NOT_REACHED for s in needed)])
     note = (
-        f"{_spread(summary)}, of those that got there. Reached: when the mean of {SMOOTHED_OVER} evaluations is at "
-        "the target."
+        f"{_spread(summary)}{' that got there' if len(summary.seeds) > 1 else ''}. Reached: when the mean of "
+        f"{SMOOTHED_OVER} evaluations is at the target."
     )
     header = ["scheme", *(f"to {percent(target)}" for target in summary.targets)]
     return Table(what.split()[0].lower(), f"{what} to a target accuracy, {unit}", note, header, rows)
@@ -84,9 +84,7 @@ def _saved(summary: Summary) -> Table:
         for name in summary.runs
         if name != OURS
     ]
-    note = (
-        f"Of the other scheme's delay / of its energy; {_spread(summary)}, paired by seed. Negative: ASFL needs more."
-    )
+    note = f"{_spread(summary)}, paired: share of the other's delay / of its energy. Negative: ASFL needs more."
     header = ["against", *(f"to {percent(target)}" for target in summary.targets)]
     return Table("savings", "What ASFL saves, %", note, header, rows)
 
@@ -118,7 +116,7 @@ _ROUNDS: dict[str, tuple[str, float]] = {
 def _rounds(summary: Summary) -> Table:
     rows = [[name, *(_scaled(summary, name, key) for key in _ROUNDS)] for name in summary.runs]
     note = (
-        f"{_spread(summary)} of means over rounds. Errors: expected, of those who took part; moves: rounds with "
+        f"{_spread(summary)}; means over rounds. Errors: expected, of those who took part; moves: rounds with "
         "another cut than the one before; re-split: share of the delay; over: beyond the budget "
         "(energy: the worst client)."
     )

@@ -42,12 +42,24 @@ def run_folder(
     return folder
 
 
-def comparison_folder(folder: Path, schemes: Sequence[str] = ("asfl", "fedavg"), seeds: Sequence[int] = (1, 2)) -> Path:
+def comparison_folder(
+    folder: Path,
+    schemes: Sequence[str] = ("asfl", "fedavg"),
+    seeds: Sequence[int] = (1, 2),
+    overrides: Sequence[str] = (),
+) -> Path:
     """The first scheme learns fastest; every seed a little better than the one before."""
-    config = load_config("demo", ["training.rounds=3"]).config
+    config = load_config("demo", ["training.rounds=3", *overrides]).config
     Comparison(folder, config, tuple(schemes), tuple(seeds)).remember()
     for place, scheme in enumerate(schemes):
         for seed in seeds:
             top = 0.6 - 0.1 * place + 0.01 * seed
-            run_folder(folder / f"{scheme}-seed{seed}", scheme, (top / 3, top / 2, top), seed=seed, delay_s=2.0 + place)
+            run_folder(
+                folder / f"{scheme}-seed{seed}",
+                scheme,
+                (top / 3, top / 2, top),
+                seed=seed,
+                delay_s=2.0 + place,
+                overrides=overrides,
+            )
     return folder
