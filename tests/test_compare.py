@@ -96,7 +96,7 @@ def test_no_run_outlives_the_comparison(tmp_path: Path) -> None:
     assert len(read_records(file.parent)) < 400
 
 
-def _wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def _wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -235,7 +235,7 @@ def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
     try:
         _wait_until((folder / RECORDS_FILE).exists)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 130, err
