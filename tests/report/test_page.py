@@ -169,6 +169,8 @@ def test_runs_of_different_worlds_stay_apart(tmp_path: Path) -> None:
     assert "asfl (learning_rate 0.01)" in text
     assert '<tr class="different"><th scope="row">training.learning_rate</th>' in text
     assert [title for title, _ in made.tables()] == ["learning_rate 0.01", "learning_rate 0.1"]
+    elsewhere = run_folder(tmp_path / "elsewhere", overrides=["training.batch_size=2", "radio.num_rbs=9"])
+    assert [world.title for world in collect([slow, elsewhere]).worlds] == ["slow", "elsewhere"]
 
 
 def test_a_sweep_is_the_comparisons_in_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import comparison_folder, run_folder
 
 from asfl.cli.report import watch
 from asfl.errors import AsflError
@@ -22,7 +23,6 @@ from asfl.report.page import Report, page
 from asfl.report.page.collect import signature
 from asfl.report.page.serve import LivePage, open_server
 from made_up import made_up_round
-from run_folders import comparison_folder, run_folder
 
 
 def _live(folder: Path, library: str = "/* library */") -> LivePage:
@@ -154,16 +154,20 @@ def _press(browser: Any, selector: str) -> None:
 def test_toggles_theme_and_silence(browser: Any, tmp_path: Path) -> None:
     whole = comparison_folder(tmp_path / "<img src=x onerror=alert(1)>", ("asfl", "fedavg", "sfl"))
     file = tmp_path / "page.html"
-    file.write_text(page(Report.of([whole])), "utf-8")
+    long = run_folder(
+        tmp_path / "a-run-whose-name-is-longer-than-a-phone-is-wide-if-nobody-breaks-it",
+        overrides=["training.learning_rate=0.1", "training.batch_size=2", "radio.num_rbs=9"],
+    )
+    file.write_text(page(Report.of([whole, long])), "utf-8")
     browser.get(file.as_uri())
     assert browser.execute_script("return document.querySelectorAll('img').length") == 0
     drawn = browser.execute_script("return [...document.querySelectorAll('.chart')].filter((c) => c.data).length")
     assert drawn == browser.execute_script("return document.querySelectorAll('.chart').length")
 
     before = _traces(browser, "chart-accuracy")
-    _press(browser, '[data-legend] [data-name="fedavg"]')
+    _press(browser, '[data-legend] [data-name^="fedavg"]')
     assert _traces(browser, "chart-accuracy") == before - 3  # band, line, end
-    pressed = "return document.querySelector('[data-legend] [data-name=fedavg]').getAttribute('aria-pressed')"
+    pressed = "return document.querySelector('[data-legend] [data-name^=fedavg]').getAttribute('aria-pressed')"
     assert browser.execute_script(pressed) == "false"
     _press(browser, '[data-choice="axis"] [data-value="energy"]')
     axis = "return document.getElementById('chart-accuracy').layout.xaxis"

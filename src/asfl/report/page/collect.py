@@ -190,7 +190,7 @@ def _worlds(runs: Sequence[FoundRun], compared: set[Path]) -> list[World]:
     groups: dict[str, list[FoundRun]] = {}
     for run in runs:
         groups.setdefault(_world_key(run), []).append(run)
-    titles = _titles([group[0] for group in groups.values()])
+    titles = _titles([group[0] for group in groups.values()], compared)
     return [
         World(
             title,
@@ -208,20 +208,21 @@ def _world_key(run: FoundRun) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def _titles(firsts: Sequence[FoundRun]) -> list[str]:
-    """What is different: "training.learning_rate = 0.01"; long lists end in "…"."""
+def _titles(firsts: Sequence[FoundRun], compared: set[Path]) -> list[str]:
+    """What is different, such as "learning_rate 0.01"; where that is more than two fields, the name of the folder."""
     if len(firsts) == 1:
         return [""]
     plain = [dict(leaves(comparable(run.manifest.config))) for run in firsts]
     names = list(dict.fromkeys(name for one in plain for name in one if name != "scenario.seed"))
     different = [name for name in names if len({repr(one.get(name)) for one in plain}) > 1]
-    shown = [", ".join(f"{name.rpartition('.')[2]} {one.get(name)}" for name in different[:3]) for one in plain]
-    more = ", …" if len(different) > 3 else ""
-    titles = [text + more for text in shown]
-    return [
-        title if titles.count(title) == 1 else f"{title}; {run.folder.name}"
-        for title, run in zip(titles, firsts, strict=True)
-    ]
+    folders = [(run.folder.parent if run.folder in compared else run.folder).resolve().name for run in firsts]
+    if len(different) > 2 and len(set(folders)) == len(folders):
+        return folders
+    return [", ".join(f"{name.rpartition('.')[2]} {_short(one.get(name))}" for name in different) for one in plain]
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _place(scheme: str) -> int:
