@@ -30,7 +30,7 @@ def main(
         "decisions": decision_table,
         "rbs": rb_block_table,
         "rounds": lambda: round_table(models, cores, repeats),
-        "merge": lambda: merge_table(models, cores, repeats),
+        "merge": lambda: merge_table(model or SMALL_MODELS[:1], cores, repeats),  # it takes long
         "memory": lambda: memory_table(models[-1]),
         "spreads": lambda: spread_table(models, cores, repeats),
         "evaluation": lambda: evaluation_table(models, cores, repeats),

@@ -1,5 +1,6 @@
 """`asfl report` and `asfl watch`: runs as one page, and as figures and tables for a paper."""
 
+import signal
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -73,6 +74,8 @@ def watch(
     print(f"the report is at {address} (Ctrl-C ends it)", flush=True)
     if open_browser:
         webbrowser.open(address)
+    # Shells start background jobs deaf to Ctrl-C, and Python then leaves it at that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
