@@ -71,12 +71,12 @@ def watch(
     Report.of(folders, wanted)  # mistakes are told here, not in the browser
     server = open_server(LivePage(lambda: signature(folders), build, chart_library()), port)
     address = f"http://{ADDRESS}:{server.server_port}/"
-    print(f"the report is at {address} (Ctrl-C ends it)", flush=True)
-    if open_browser:
-        webbrowser.open(address)
-    # Shells start background jobs deaf to Ctrl-C, and Python then leaves it at that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        # Shells start background jobs deaf to Ctrl-C, and Python then leaves it at that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(f"the report is at {address} (Ctrl-C ends it)", flush=True)
+        if open_browser:
+            webbrowser.open(address)
         server.serve_forever()
     except KeyboardInterrupt:
         print("stopped")
