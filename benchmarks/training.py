@@ -19,7 +19,7 @@ from asfl.costs import ASFL
 from asfl.data import ImageData
 from asfl.models import CuttableModel, build_model
 from asfl.profile import ModelSpec, load_profile
-from asfl.simulate import MERGED_ACTIVATIONS
+from asfl.simulate import clients_a_pass
 from asfl.train.batches import Batches
 from asfl.train.fast import FastTrainer
 from asfl.train.optimizers import Adam
@@ -110,8 +110,7 @@ def splitfed_rounds(name: str, cut: int) -> Play:
 
 def default_merge(name: str) -> int:
     """How many clients `Simulation` lets share a server pass."""
-    values = float(load_profile(name).activation_bits.sum()) / 32 * BATCH
-    return int(np.clip(MERGED_ACTIVATIONS // values, 1, CLIENTS))
+    return clients_a_pass(load_profile(name), BATCH, CLIENTS)
 
 
 def new_model(name: str) -> CuttableModel:

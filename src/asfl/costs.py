@@ -33,6 +33,11 @@ class Procedure:
     """EPSL's φ: this share of the sample positions is averaged over clients before the server's backward pass, and
     its activation gradient is broadcast."""
 
+    @property
+    def keeps_client_sides(self) -> bool:
+        """Whether each client keeps its own side, which moves only when the cut does."""
+        return not (self.exchanges_client_model or self.full_local_model)
+
 
 ASFL = Procedure()
 FEDAVG = Procedure(full_local_model=True)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from asfl.config import Config
+from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError, MissingExtraError
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import MANIFEST_FILE, Manifest, is_finished, read_manifest
@@ -45,11 +45,12 @@ def load_runs(*folders: str | Path, per: Per = "round") -> "pd.DataFrame":
     varied = varied_fields([manifest.config for _, manifest in runs])
     rows: list[dict[str, Any]] = []
     for folder, manifest in runs:
+        fields = by_name(manifest.config.model_dump(mode="json"))
         of_run = {
             "run": str(folder),
             "scheme": manifest.scheme,
             "seed": manifest.config.scenario.seed,
-            **{name: field_of(manifest.config, name) for name in varied},
+            **{name: fields[name] for name in varied},
         }
         records = read_records(folder) if (folder / RECORDS_FILE).exists() else []
         rows += [{**of_run, **row} for row in _rows(folder, manifest, records, per)]
@@ -84,22 +85,8 @@ def run_folders(folders: Sequence[str | Path]) -> list[Path]:
 
 def varied_fields(configs: Sequence[Config]) -> list[str]:
     """Names of the fields in which these configurations differ, but for the seed, which has a column of its own."""
-    leaves = [dict(_leaves(config.model_dump(mode="json"))) for config in configs]
-    names = dict.fromkeys(name for of_config in leaves for name in of_config)
-    differing = (name for name in names if len({repr(of_config.get(name)) for of_config in leaves}) > 1)
+    differing = differing_names([by_name(config.model_dump(mode="json")) for config in configs])
     return [name for name in differing if name != "scenario.seed"]
-
-
-def field_of(config: Config, name: str) -> Any:
-    return dict(_leaves(config.model_dump(mode="json")))[name]
-
-
-def _leaves(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _rows(folder: Path, manifest: Manifest, records: Sequence[RoundRecord], per: Per) -> Iterator[dict[str, Any]]:

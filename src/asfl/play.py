@@ -45,11 +45,14 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
     """Play rounds of one scheme in a world."""
     rules, clients = rules_of(world.config, budgets), world.config.scenario.clients
     state, learning = AirState.fresh(clients), StandIn.fresh(world.profile, clients)
-    averaged = scheme.procedure.exchanges_client_model or scheme.procedure.full_local_model
     for index in range(rounds):
         aired = air_round(world, scheme, rules, learning.learning(), state, index)
         state, decision, reference, cost = aired.state, aired.decision, aired.reference, aired.cost
-        spread = 0.0 if averaged else float(learning.layer_spread[: int(np.min(reference.cut))].sum())
+        spread = (
+            float(learning.layer_spread[: int(np.min(reference.cut))].sum())
+            if scheme.procedure.keeps_client_sides
+            else 0.0
+        )
         if np.ndim(reference.cut) == 0:
             learning = learning.after(int(reference.cut), aired.reference_arrived)
         scheduled = decision.scheduled

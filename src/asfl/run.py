@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from asfl._version import __version__
 from asfl.budgets import Budgets, resolve_budgets
-from asfl.config import Config
+from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError, MissingExtraError
 from asfl.files import write_whole
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
@@ -56,6 +56,11 @@ class Manifest:
         config = comparable(self.config)
         text = json.dumps([FORMAT, self.scheme, config], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def data_dir(self, given: Path | None) -> Path | None:
+        """The folder given now, else the one given when the run began."""
+        before = self.facts.get("data_dir")
+        return given or (Path(before) if before else None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -160,7 +165,7 @@ def resume(
     manifest = read_manifest(folder)
     if is_finished(folder):
         return True
-    check_training(manifest.config, _data_dir(manifest, data_dir))
+    check_training(manifest.config, manifest.data_dir(data_dir))
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
     from safetensors.torch import save
@@ -172,7 +177,7 @@ def resume(
 
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
-    data = load_data(manifest.config, _data_dir(manifest, data_dir))
+    data = load_data(manifest.config, manifest.data_dir(data_dir))
     simulation = Simulation(manifest.config, scheme_named(manifest.scheme), data, manifest.budgets)
     checkpoint = load_checkpoint(folder / CHECKPOINTS, manifest.fingerprint)
     if checkpoint is not None:
@@ -202,29 +207,14 @@ def resume(
 
 def first_difference(before: Config, now: Config) -> str | None:
     """The first field in which two configurations differ in a way that changes results: "a.b = 1 there, 2 here"."""
-
-    def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in tree.items():
-            found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-        return found
-
-    old, new = leaves(comparable(before)), leaves(comparable(now))
-    for name in dict.fromkeys([*old, *new]):
-        if old.get(name) != new.get(name):
-            return f"{name} = {old.get(name)} there, {new.get(name)} here"
-    return None
+    old, new = by_name(comparable(before)), by_name(comparable(now))
+    name = next(iter(differing_names([old, new])), None)
+    return None if name is None else f"{name} = {old.get(name)} there, {new.get(name)} here"
 
 
 def usual_threads() -> int:
     """As many as there are cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _data_dir(manifest: Manifest, given: Path | None) -> Path | None:
-    """The folder given now, else the one given when the run began."""
-    before = manifest.facts.get("data_dir")
-    return given or (Path(before) if before else None)
 
 
 def _same_or_refuse(manifest: Manifest, config: Config, scheme: str, folder: Path) -> None:

@@ -14,6 +14,7 @@ from asfl.data import ImageData, partition
 from asfl.errors import AsflError
 from asfl.models import build_model
 from asfl.optimize import Queues
+from asfl.profile import ModelProfile
 from asfl.records import RoundRecord
 from asfl.scenario import random_stream
 from asfl.schemes import Scheme
@@ -26,6 +27,7 @@ from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.signals import Signals, sample_coordinates
 from asfl.train.trainer import RoundPlan, Trained
+from asfl.units import BITS_PER_VALUE
 from asfl.world import World
 
 MERGED_ACTIVATIONS = 1 << 24
@@ -75,7 +77,9 @@ class Simulation:
             num_clients=clients,
             seed=seed,
             device=self.device,
-            merge=clients if self.device.type == "cuda" else self._clients_a_pass(),
+            merge=clients
+            if self.device.type == "cuda"
+            else clients_a_pass(self.world.profile, training.batch_size, clients),
         )
         self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
         order = random_stream(seed, "test images").permutation(self._evaluator.num_samples)
@@ -103,7 +107,7 @@ class Simulation:
             self.config.decision.discrepancy_sample_ratio,
             norms=self.rules.reading == "printed",
         )
-        if not self.trainer.keeps_client_sides:
+        if not self.scheme.procedure.keeps_client_sides:
             learning = replace(learning, layer_spread=self.shadow.layer_spread * learning.update_scale)
         # 2. Channel, decision, arrivals, costs, queues.
         aired = air_round(self.world, self.scheme, self.rules, learning, self.air, index)
@@ -147,11 +151,6 @@ class Simulation:
         return self.trainer.layout.state_dict(average)
 
     # ------------------------------------------------------------------ pieces
-    def _clients_a_pass(self) -> int:
-        """How many clients share a server pass on a CPU: many if the network is small, else one by one."""
-        values = float(self.world.profile.activation_bits.sum()) / 32 * self.config.training.batch_size
-        return int(np.clip(MERGED_ACTIVATIONS // max(values, 1.0), 1, self.config.scenario.clients))
-
     def _reported_coordinates(self) -> NDArray[np.int64]:
         random = random_stream(self.config.scenario.seed, "reported coordinates", self.round_index)
         size = self.trainer.state.clients.parameters.shape[1]
@@ -174,7 +173,7 @@ class Simulation:
     def _record(self, aired: AiredRound, trained: Trained, evaluation: Evaluation | None) -> RoundRecord:
         decision, cost, queues = aired.decision, aired.cost, aired.state.queues
         problem = aired.problem
-        keeps = self.trainer.keeps_client_sides
+        keeps = self.scheme.procedure.keeps_client_sides
         spread = float(problem.spread_of_cut[int(np.min(decision.cut))]) if keeps else 0.0
         if problem.rules.reading == "corrected":  # there it is in updates already
             spread *= problem.learning.update_scale
@@ -246,3 +245,9 @@ class Simulation:
         self.shadow = replace(self.shadow, layer_spread=tensors["shadow.layer_spread"].numpy())
         self.total_delay_s, self.total_energy_j = tensors["total_delay_s"].item(), tensors["total_energy_j"].item()
         self.round_index = int(tensors["round_index"])
+
+
+def clients_a_pass(profile: ModelProfile, batch_size: int, num_clients: int) -> int:
+    """How many clients share a server pass on a CPU: many if the network is small, else one by one."""
+    values = float(profile.activation_bits.sum()) / BITS_PER_VALUE * batch_size
+    return int(np.clip(MERGED_ACTIVATIONS // max(values, 1.0), 1, num_clients))

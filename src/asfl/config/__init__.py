@@ -1,6 +1,6 @@
 """The whole experiment as one frozen, validated tree, read from TOML; presets by name."""
 
-from asfl.config.load import Resolved, load_config, preset_names
+from asfl.config.load import Resolved, by_name, differing_names, load_config, preset_names
 from asfl.config.tree import (
     Channel,
     Compute,
@@ -26,6 +26,8 @@ __all__ = [
     "Resolved",
     "Scenario",
     "Training",
+    "by_name",
+    "differing_names",
     "load_config",
     "preset_names",
 ]

@@ -52,7 +52,7 @@ def load_config(preset_or_file: str | Path | None = None, overrides: Sequence[st
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise AsflError(explain(error, Config, sources)) from None
-    every = {".".join(path): "default" for path, _ in _leaves(config.model_dump())}
+    every = dict.fromkeys(by_name(config.model_dump()), "default")
     return Resolved(config, every | sources)
 
 
@@ -105,6 +105,17 @@ def _leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterable
             yield from _leaves(value, (*prefix, key))
         else:
             yield (*prefix, key), value
+
+
+def by_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested tree as one dictionary: {"a.b": value}."""
+    return {".".join(path): value for path, value in _leaves(values)}
+
+
+def differing_names(trees: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names in which dictionaries such as `by_name` makes differ, in the order they come."""
+    names = dict.fromkeys(name for tree in trees for name in tree)
+    return [name for name in names if len({repr(tree.get(name)) for tree in trees}) > 1]
 
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any, source: str) -> None:

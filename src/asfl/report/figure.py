@@ -1,14 +1,13 @@
 """How every figure looks, and how it reaches the disk: whole or not at all."""
 
 import io
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asfl.errors import AsflError
+from asfl.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,15 +63,7 @@ def save_figure(figure: "Figure", path: Path) -> None:
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
     with mpl.rc_context(_STYLE):
         figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(buffer.getvalue())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise AsflError(f"can't write {path}: {error.strerror or error}") from None
+    write_whole(path, buffer.getvalue())
 
 
 def whole_numbers(axes: "Axes") -> None:

@@ -52,15 +52,10 @@ class FastTrainer:
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
         self._client_gradients = initial.parameters.new_zeros(0, 0)
 
-    @property
-    def keeps_client_sides(self) -> bool:
-        """Whether each client keeps its own side, which moves only in stage 1."""
-        return not (self.procedure.exchanges_client_model or self.procedure.full_local_model)
-
     def round(self, plan: RoundPlan) -> Trained:
         """Stages 1 to 3."""
         arrived, shift = np.flatnonzero(plan.arrived), 0.0
-        if self.keeps_client_sides and plan.scheduled.any():
+        if self.procedure.keeps_client_sides and plan.scheduled.any():
             shift = self.state.resplit(int(plan.cut[np.argmax(plan.scheduled)]), plan.scheduled)
         if not arrived.size:
             return Trained.nothing(self.state.num_clients, shift)
@@ -90,7 +85,7 @@ class FastTrainer:
         statistics = state.server.statistics.repeat(len(arrived), 1)
         losses: dict[int, Tensor] = {}
         norms: dict[int, Tensor] = {}
-        total = None if self.keeps_client_sides else torch.zeros_like(state.server.parameters)
+        total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
             sides = [self._side(client, cut) for client in clients]
@@ -155,7 +150,7 @@ class FastTrainer:
 
         on_server = (cuts[:, None] <= np.arange(units)).sum(axis=0)
         lowest = int(cuts.min())
-        averaged_from = lowest if self.keeps_client_sides else 0
+        averaged_from = lowest if self.procedure.keeps_client_sides else 0
         server_before = state.server.parameters[edges[lowest] :].clone()
         a, b = int(edges[averaged_from]), int(layout.statistic_edges[averaged_from])
         torch.div(sums.parameters[a:], len(arrived), out=state.server.parameters[a:])
@@ -215,8 +210,9 @@ class FastTrainer:
         self._server.bind_statistics(statistics)
         (logits,) = self._server.run(received, cut, units)
         losses = F.cross_entropy(logits, torch.cat(labels), reduction="none").view(len(clients), -1).mean(1)
-        if self.procedure.aggregated_share > 0:
-            returned = self._backward_aggregated(losses, logits, received, cut)
+        shared = round(self.procedure.aggregated_share * self._batches.batch_size)
+        if shared:
+            returned = self._backward_aggregated(losses, logits, received, cut, shared)
         else:
             torch.autograd.backward(losses.sum())
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
@@ -225,18 +221,14 @@ class FastTrainer:
             torch.autograd.backward(carry, parts)
         return losses.detach()
 
-    def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int) -> Carry:
-        """EPSL: the first share φ of the sample positions go backward once for all clients.
+    def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int, shared: int) -> Carry:
+        """EPSL: the first `shared` sample positions, a share φ, go backward once for all clients.
 
         Their last-layer gradients are averaged over the clients. The pass they go back through is that of the averaged
         activations of these positions, a choice (its paper leaves it open): one forward pass more, which no statistics
         remember. What comes out is broadcast: each client gets it as the gradient of its own activations there.
         """
         clients, batch = len(losses), self._batches.batch_size
-        shared = round(self.procedure.aggregated_share * batch)
-        if shared == 0:
-            torch.autograd.backward(losses.sum())
-            return tuple(tensor.grad for tensor in received if tensor.grad is not None)
         (last,) = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
         by_position = last.view(clients, batch, -1)
         averaged = by_position[:, :shared].mean(0)
@@ -260,7 +252,7 @@ class FastTrainer:
     # ------------------------------------------------------------------ pieces
     def _side(self, client: int, cut: int) -> ModelVectors:
         """A client's side at the start of the round: its own, or a copy of everybody's."""
-        if self.keeps_client_sides:
+        if self.procedure.keeps_client_sides:
             return self.state.clients.row(client)
         return self._front(self.state.server, cut).clone()
 

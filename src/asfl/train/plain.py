@@ -73,7 +73,7 @@ class PlainTrainer:
 
     def round(self, plan: RoundPlan) -> Trained:
         arrived = np.flatnonzero(plan.arrived).tolist()
-        keeps = not (self._procedure.exchanges_client_model or self._procedure.full_local_model)
+        keeps = self._procedure.keeps_client_sides
         if self._procedure.in_sequence:
             return self._hand_on(plan, arrived)
 

@@ -5,13 +5,13 @@ such runs may be averaged over seeds or held against each other in a table.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asfl.compare import COMPARE_FILE, read_comparison
-from asfl.config import Config
+from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, comparable, is_finished, read_manifest
@@ -125,15 +125,6 @@ def signature(folders: Sequence[Path]) -> str:
     return repr([_stamp(file) for file in files])
 
 
-def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a nested dictionary: ("a.b", value)."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
 # ---------------------------------------------------------------------- reading
 def _points(folders: Sequence[Path]) -> list[Path]:
     """A sweep is the comparisons in it."""
@@ -212,9 +203,8 @@ def _titles(firsts: Sequence[FoundRun], compared: set[Path]) -> list[str]:
     """What is different, such as "learning_rate 0.01"; where that is more than two fields, the name of the folder."""
     if len(firsts) == 1:
         return [""]
-    plain = [dict(leaves(comparable(run.manifest.config))) for run in firsts]
-    names = list(dict.fromkeys(name for one in plain for name in one if name != "scenario.seed"))
-    different = [name for name in names if len({repr(one.get(name)) for one in plain}) > 1]
+    plain = [by_name(comparable(run.manifest.config)) for run in firsts]
+    different = [name for name in differing_names(plain) if name != "scenario.seed"]
     folders = [(run.folder.parent if run.folder in compared else run.folder).resolve().name for run in firsts]
     if len(different) > 2 and len(set(folders)) == len(folders):
         return folders

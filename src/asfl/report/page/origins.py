@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from asfl.config import Config, load_config, preset_names
+from asfl.config import Config, by_name, load_config, preset_names
 from asfl.data import load_data
 from asfl.errors import AsflError
 from asfl.profile import ModelProfile, load_profile
 from asfl.report.data import LabelMix
 from asfl.report.page.charts import Json, numbers
-from asfl.report.page.collect import FoundRun, World, leaves
+from asfl.report.page.collect import FoundRun, World
 from asfl.run import comparable
 from asfl.schemes import SCHEMES
 
@@ -36,9 +36,8 @@ def label_mixes(runs: Sequence[FoundRun], data_dir: Path | None) -> tuple[Json, 
         config, key = run.manifest.config, mix_key(run.manifest.config)
         if key in found:
             continue
-        before = run.manifest.facts.get("data_dir")
         try:
-            mix = LabelMix.of(config, load_data(config, data_dir or (Path(before) if before else None)))
+            mix = LabelMix.of(config, load_data(config, run.manifest.data_dir(data_dir)))
         except (AsflError, OSError) as error:
             notes[f"The label mix of {config.data.name} isn't shown: {str(error).splitlines()[0]}"] = None
             continue
@@ -103,7 +102,7 @@ def compare_command(world: World) -> str | None:
 
 def nearest_preset(config: Config) -> tuple[str, dict[str, Any]]:
     """The preset that needs the fewest changes, and those changes."""
-    wanted = dict(leaves(comparable(config)))
+    wanted = by_name(comparable(config))
     found: dict[str, dict[str, Any]] = {}
     for name in preset_names():
         preset = _preset(name)
@@ -114,7 +113,7 @@ def nearest_preset(config: Config) -> tuple[str, dict[str, Any]]:
 
 @lru_cache
 def _preset(name: str) -> dict[str, Any]:
-    return dict(leaves(comparable(load_config(name).config)))
+    return by_name(comparable(load_config(name).config))
 
 
 def _command(words: Sequence[str], changed: dict[str, Any]) -> str:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from asfl.config import by_name
 from asfl.report.page.bounds import Check, check_gap, check_queues, why_not
-from asfl.report.page.collect import Collected, FoundRun, World, leaves
+from asfl.report.page.collect import Collected, FoundRun, World
 from asfl.report.page.origins import compare_command, run_command
 from asfl.report.page.tables import Table, tables_of
 from asfl.summary import Summary, number
@@ -180,7 +181,7 @@ def _plainly(checks: Sequence[Check]) -> str:
 # ---------------------------------------------------------------------- where it comes from
 def configuration(collected: Collected) -> str:
     """Every field; those in which runs differ come first and say who has what."""
-    trees = [(run, dict(leaves(run.manifest.config.model_dump(mode="json")))) for run in collected.runs]
+    trees = [(run, by_name(run.manifest.config.model_dump(mode="json"))) for run in collected.runs]
     names = list(dict.fromkeys(name for _, tree in trees for name in tree))
     different = [name for name in names if len({repr(tree.get(name)) for _, tree in trees}) > 1]
     rows = "".join(
