@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asfl.compare import Comparison, plan_comparison, read_comparison, train_all
+from asfl.compare import Comparison, plan_comparison, read_comparison
 from asfl.config import load_config
+from asfl.engines.processes import train_all
 from asfl.schemes import SCHEMES
-from asfl.summary import Statistic, Summary, number, percent
+from asfl.summary import Summary, amount, percent
 from asfl.words import in_words
 
 SEEDS = (1, 2, 3)
@@ -95,7 +96,7 @@ def _ways(summary: Summary, scheme: str) -> Iterator[str]:
         delay, energy = (summary.to_reach(scheme, target, resource) for resource in ("delay_s", "energy_j"))
         runs = len(summary.runs[scheme])
         partly = f" ({delay.seeds} of {runs})" if delay.seeds < runs else ""
-        yield f"{_text(delay)} / {_text(energy)}{partly}" if delay.seeds else "not reached"
+        yield f"{amount(delay)} / {amount(energy)}{partly}" if delay.seeds else "not reached"
 
 
 def _saving(summary: Summary, scheme: str, target: float) -> str:
@@ -104,17 +105,11 @@ def _saving(summary: Summary, scheme: str, target: float) -> str:
         return ""
     if not saving.delay.seeds:
         return "only ASFL" if saving.only_ours else "only it" if saving.only_theirs else "neither"
-    return f"{_text(saving.delay, 100)} / {_text(saving.energy, 100)}"
+    return f"{amount(saving.delay, 100)} / {amount(saving.energy, 100)}"
 
 
 def _mean(summary: Summary, scheme: str, quantity: str, scale: float) -> str:
-    return _text(summary.over_seeds(scheme, quantity), scale)
-
-
-def _text(stat: Statistic, scale: float = 1) -> str:
-    if stat.mean != stat.mean:
-        return "–"
-    return number(scale * stat.mean) + (f" ± {number(scale * stat.sd, 2)}" if stat.sd == stat.sd else "")
+    return amount(summary.over_seeds(scheme, quantity), scale)
 
 
 def _markdown(header: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from asfl.budgets import Budgets
-from asfl.compare import Job
 from asfl.errors import AsflError
+from asfl.jobs import Job
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest
 from asfl.summary import Run

@@ -15,9 +15,11 @@ import pytest
 import typer
 
 from asfl.cli.compare import compare
-from asfl.compare import Comparison, Ended, Event, Job, plan_comparison, read_comparison, train_all
+from asfl.compare import Comparison, plan_comparison, read_comparison
 from asfl.config import Config, load_config
+from asfl.engines.processes import train_all
 from asfl.errors import AsflError
+from asfl.jobs import Ended, Event, Job
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from conftest import Asfl, assert_refused
 from made_up import pretend
@@ -104,7 +106,7 @@ def _wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
 
 
 def test_jobs_share_world_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.compare.usual_threads", lambda: 5)
+    monkeypatch.setattr("asfl.engines.processes.usual_threads", lambda: 5)
     comparison = _plan(tmp_path / "out", "asfl,sl", seeds=2)
     jobs = comparison.jobs()
     assert [job.name for job in jobs] == ["sl seed 1", "asfl seed 1", "sl seed 2", "asfl seed 2"]
@@ -201,7 +203,7 @@ def test_the_command_trains_once(asfl: Asfl, tmp_path: Path) -> None:
 def test_failed_runs_are_named_and_the_rest_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("asfl.cli.compare.train_all", partial(train_all, train=pretend))
+    monkeypatch.setattr("asfl.engines.processes.train_all", partial(train_all, train=pretend))
     monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
     out, three = tmp_path / "out", [f"training.rounds={ROUNDS}"]
     with pytest.raises(typer.Exit) as left:

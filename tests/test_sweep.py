@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asfl.compare import train_all
+from asfl.engines.processes import train_all
 from asfl.errors import AsflError
 from asfl.sweep import SWEEP_FILE, Axis, plan_sweep, point_name
 from conftest import Asfl, assert_refused

@@ -348,6 +348,22 @@ def _rounded_down(accuracy: float) -> float:
     return (percent if percent < 20 else percent - percent % 5) / 100
 
 
+def amount(stat: Statistic, scale: float = 1) -> str:
+    """A statistic in its unit, with its spread if there is one."""
+    if math.isnan(stat.mean):
+        return "–"
+    return number(scale * stat.mean) + ("" if math.isnan(stat.sd) else f" ± {number(scale * stat.sd, 2)}")
+
+
+def share(stat: Statistic, decimals: int = 1, sign: str = "") -> str:
+    """A statistic of shares in percent, followed by the sign if one is given."""
+    if math.isnan(stat.mean):
+        return "–"
+    mean = round(100 * stat.mean, decimals) + 0.0  # never -0
+    spread = "" if math.isnan(stat.sd) else f" ± {100 * stat.sd:.{decimals}f}"
+    return f"{mean:.{decimals}f}{spread}{sign}"
+
+
 def percent(share: float, decimals: int | None = None) -> str:
     """As many decimals as asked for; by default as many as it takes."""
     return f"{100 * share:.4g} %" if decimals is None else f"{100 * share:.{decimals}f} %"

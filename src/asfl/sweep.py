@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from asfl.compare import Comparison, Job, plan_comparison
+from asfl.compare import Comparison, plan_comparison
 from asfl.config import load_config
 from asfl.errors import AsflError
 from asfl.files import write_whole
+from asfl.jobs import Job
 
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
@@ -68,7 +69,7 @@ class Sweep:
 
     @property
     def num_runs(self) -> int:
-        return sum(len(point.comparison.schemes) * len(point.comparison.seeds) for point in self.points)
+        return sum(point.comparison.num_runs for point in self.points)
 
     def jobs(self, data_dir: Path | None = None) -> list[Job]:
         """What is left to do, point after point."""

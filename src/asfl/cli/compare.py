@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,24 +9,34 @@ import typer
 from rich import box
 from rich.table import Table
 
-from asfl.cli.data import DataDirOption
-from asfl.cli.options import JsonOption, PresetArgument, SetOption, console, print_json
-from asfl.cli.progress import ManyRunsProgress, stopping_on_ctrl_c
-from asfl.cli.run import STOPPED
-from asfl.compare import Comparison, plan_comparison, read_comparison, train_all
+from asfl.cli.options import (
+    AddressOption,
+    DataDirOption,
+    EngineOption,
+    JsonOption,
+    PresetArgument,
+    SchemesOption,
+    SeedsOption,
+    SetOption,
+    WorkersOption,
+    console,
+    print_json,
+)
+from asfl.cli.training import engine_named, print_failures, train_jobs
+from asfl.compare import Comparison, plan_comparison, read_comparison
 from asfl.config import load_config
 from asfl.errors import AsflError
 from asfl.files import write_whole
 from asfl.report.training import write_figures
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.summary import OURS, SMOOTHED_OVER, Saving, Statistic, Summary, number, percent
+from asfl.summary import OURS, SMOOTHED_OVER, Saving, Summary, amount, number, percent, share
 from asfl.words import in_words
 
 
 def compare(
     preset: PresetArgument = "demo",
-    schemes: Annotated[str | None, typer.Option(help="Schemes, separated by commas. Default: all.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the preset's on.")] = 1,
+    schemes: SchemesOption = None,
+    seeds: SeedsOption = 1,
     overrides: SetOption = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs go. Default: runs/compare-PRESET.")
@@ -36,7 +45,9 @@ def compare(
     targets: Annotated[
         str | None, typer.Option(help="Accuracies to reach, such as 0.5,0.6. Default: chosen from the runs.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: as many as cores.")] = None,
+    workers: WorkersOption = None,
+    engine: EngineOption = "processes",
+    address: AddressOption = None,
     redraw: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Show an earlier comparison; train nothing.")
     ] = None,
@@ -58,7 +69,10 @@ def compare(
     first = config.scenario.seed
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
     comparison = plan_comparison(config, names or list(SCHEMES), range(first, first + seeds), folder, data_dir)
-    failed = _train(comparison, data_dir, workers)
+    trainer = engine_named(engine, workers, address)
+    jobs = comparison.jobs(data_dir)
+    comparison.remember()
+    failed = train_jobs(jobs, comparison.num_runs, trainer)
     _show(comparison, wanted, failed, as_json)
     if failed:
         raise typer.Exit(2)
@@ -77,34 +91,11 @@ def accuracies(text: str | None) -> list[float] | None:
     return values
 
 
-def _train(comparison: Comparison, data_dir: Path | None, workers: int | None) -> dict[str, str]:
-    """Train what is left; why runs failed, by name. Ctrl-C ends the command here, when all runs are saved."""
-    jobs = comparison.jobs(data_dir)
-    comparison.remember()
-    if not jobs:
-        return {}
-    every = len(comparison.schemes) * len(comparison.seeds)
-    with stopping_on_ctrl_c() as stop, ManyRunsProgress(jobs, every) as display:
-        ended = train_all(jobs, workers=workers, on_event=display.show, should_stop=stop)
-    for job in jobs:
-        report = comparison.folder / f"{job.folder.name}.error.txt"
-        report.unlink(missing_ok=True)
-        if job.name in ended and ended[job.name].traceback:
-            write_whole(report, ended[job.name].traceback.encode())
-    failed = {name: end.reason for name, end in ended.items() if end.reason}
-    left = len(jobs) - sum(end.finished for end in ended.values())
-    if stop() and left:
-        _print_failures(failed)
-        print(f"stopped with {left} of {every} runs unfinished; the same command goes on where it stopped")
-        raise typer.Exit(STOPPED)
-    return failed
-
-
 def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool) -> None:
     """Write summary, table and pictures; print tables and words, or JSON."""
     runs = comparison.finished_runs()
     if not runs:
-        _print_failures(failed)
+        print_failures(failed)
         raise AsflError(f"{comparison.folder} has no finished run to show")
     summary = Summary.of(runs, targets)
     sentences = in_words(summary)
@@ -123,15 +114,10 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
         print(f"numbers: {comparison.folder / 'summary.json'}, {comparison.folder / 'table.csv'}")
         for picture in pictures:
             print(f"picture: {picture}")
-        missing = len(comparison.schemes) * len(comparison.seeds) - len(runs) - len(failed)
+        missing = comparison.num_runs - len(runs) - len(failed)
         if missing:
             print(f"not shown: {missing} runs that aren't finished")
-    _print_failures(failed)
-
-
-def _print_failures(failed: dict[str, str]) -> None:
-    for name, reason in failed.items():
-        print(f"error: {name} failed: {reason}", file=sys.stderr)
+    print_failures(failed)
 
 
 def _table(title: str) -> Table:
@@ -160,7 +146,10 @@ def _print_reached(summary: Summary) -> None:
         table.add_column(f"asfl saves\nto {percent(saves)}", justify="right")
     for name in summary.runs:
         final, best = (summary.over_seeds(name, key) for key in ("final_accuracy", "best_accuracy"))
-        row = [f"{_share(final)}\n{_share(best)}", *(_reached(summary, name, target) for target in summary.targets)]
+        row = [
+            f"{share(final, sign=' %')}\n{share(best, sign=' %')}",
+            *(_reached(summary, name, target) for target in summary.targets),
+        ]
         table.add_row(name, *row, *([] if saves is None else [_saved(summary.saving(name, saves))]))
     out = console()
     out.print(table)
@@ -178,28 +167,16 @@ def _reached(summary: Summary, scheme: str, target: float) -> str:
         return "not reached"
     runs = len(summary.runs[scheme])
     partly = f"\n{delay.seeds} of {runs} seeds" if delay.seeds < runs else ""
-    return f"{_amount(delay)} s\n{_amount(energy)} J{partly}"
+    return f"{amount(delay)} s\n{amount(energy)} J{partly}"
 
 
 def _saved(saving: Saving | None) -> str:
     if saving is None:
         return ""
     if saving.delay.seeds:
-        return f"{_share(saving.delay, 0)}\n{_share(saving.energy, 0)}"
+        return f"{share(saving.delay, 0, ' %')}\n{share(saving.energy, 0, ' %')}"
     only = [word for word, count in (("only asfl", saving.only_ours), ("only it", saving.only_theirs)) if count]
     return "\n".join(only) or "neither"
-
-
-def _amount(stat: Statistic) -> str:
-    return number(stat.mean) + ("" if math.isnan(stat.sd) else f" ± {number(stat.sd, 2)}")
-
-
-def _share(stat: Statistic, decimals: int = 1) -> str:
-    if math.isnan(stat.mean):
-        return "–"
-    mean = round(100 * stat.mean, decimals) + 0.0  # never -0
-    spread = "" if math.isnan(stat.sd) else f" ± {100 * stat.sd:.{decimals}f}"
-    return f"{mean:.{decimals}f}{spread} %"
 
 
 _ROUNDS: dict[str, tuple[str, float]] = {

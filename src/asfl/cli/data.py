@@ -1,6 +1,5 @@
 """`asfl data`: get a data set, and see how it is spread over the clients."""
 
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -9,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from asfl.cli.options import JsonOption, PlotOption, PresetArgument, SetOption, console, print_json
+from asfl.cli.options import DataDirOption, JsonOption, PlotOption, PresetArgument, SetOption, console, print_json
 from asfl.config import load_config
 from asfl.data import load_data
 from asfl.data.cifar import CIFAR
@@ -19,11 +18,6 @@ from asfl.report.data import LabelMix, draw_label_mix
 from asfl.report.figure import check_figure_path, save_figure
 
 app = typer.Typer(help="Get data sets, and see how they are spread over the clients.", no_args_is_help=True)
-
-DataDirOption = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="The folder for data sets. Default: ASFL_DATA_DIR, else ./data."),
-]
 
 
 @app.command()

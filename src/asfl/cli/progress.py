@@ -10,7 +10,7 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from asfl.compare import Ended, Event, Job
+from asfl.jobs import Ended, Event, Job
 from asfl.records import RoundRecord
 from asfl.summary import number, percent
 from asfl.units import format_si

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from asfl.cli.compare import accuracies
-from asfl.cli.data import DataDirOption
+from asfl.cli.options import DataDirOption
 from asfl.errors import AsflError
 from asfl.files import write_whole
 from asfl.report.latex import latex_tables

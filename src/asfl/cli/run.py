@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from asfl.cli.data import DataDirOption
-from asfl.cli.options import JsonOption, PresetArgument, SetOption, console, print_json
+from asfl.cli.options import STOPPED, DataDirOption, JsonOption, PresetArgument, SetOption, console, print_json
 from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
 from asfl.config import load_config
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
@@ -17,9 +16,6 @@ from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.schemes import scheme_named
 from asfl.summary import Run, number, percent, summarize_run
 from asfl.units import format_si
-
-STOPPED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 
 def run(

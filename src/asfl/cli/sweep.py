@@ -3,23 +3,29 @@
 import csv
 import io
 import math
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from asfl.cli.data import DataDirOption
-from asfl.cli.options import PresetArgument, SetOption, console
-from asfl.cli.progress import ManyRunsProgress, stopping_on_ctrl_c
-from asfl.cli.run import STOPPED
-from asfl.compare import train_all
+from asfl.cli.options import (
+    AddressOption,
+    DataDirOption,
+    EngineOption,
+    PresetArgument,
+    SchemesOption,
+    SeedsOption,
+    SetOption,
+    WorkersOption,
+    console,
+)
+from asfl.cli.training import engine_named, print_failures, train_jobs
 from asfl.errors import AsflError
 from asfl.files import write_whole
 from asfl.report.figure import save_figure
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.summary import Statistic, Summary, choose_targets, number, percent
+from asfl.summary import Summary, amount, choose_targets, percent
 from asfl.sweep import Axis, Sweep, plan_sweep
 
 
@@ -29,12 +35,14 @@ def sweep(
         list[str] | None,
         typer.Option(metavar="A.B=V1,V2,…", help="A field and its values; repeated, all combinations."),
     ] = None,
-    schemes: Annotated[str | None, typer.Option(help="Schemes, separated by commas. Default: all.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the preset's on.")] = 1,
+    schemes: SchemesOption = None,
+    seeds: SeedsOption = 1,
     overrides: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go.")] = Path("runs/sweep"),
     data_dir: DataDirOption = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: as many as cores.")] = None,
+    workers: WorkersOption = None,
+    engine: EngineOption = "processes",
+    address: AddressOption = None,
 ) -> None:
     """Compare schemes for every value of some fields. Called again, it does what is left."""
     names = schemes.split(",") if schemes is not None else list(SCHEMES)
@@ -42,26 +50,14 @@ def sweep(
         scheme_named(name)
     axes = [Axis.parse(text) for text in over or []]
     planned = plan_sweep(preset, overrides or [], axes, names, seeds, out, data_dir)
-    failed = _train(planned, data_dir, workers)
-    _show(planned)
-    for name, reason in failed.items():
-        print(f"error: {name} failed: {reason}", file=sys.stderr)
-    if failed:
-        raise typer.Exit(2)
-
-
-def _train(planned: Sweep, data_dir: Path | None, workers: int | None) -> dict[str, str]:
+    trainer = engine_named(engine, workers, address)
     jobs = planned.jobs(data_dir)
     planned.remember()
-    if not jobs:
-        return {}
-    with stopping_on_ctrl_c() as stop, ManyRunsProgress(jobs, planned.num_runs) as display:
-        ended = train_all(jobs, workers=workers, on_event=display.show, should_stop=stop)
-    left = len(jobs) - sum(end.finished for end in ended.values())
-    if stop() and left:
-        print(f"stopped with {left} of {planned.num_runs} runs unfinished; the same command goes on where it stopped")
-        raise typer.Exit(STOPPED)
-    return {name: end.reason for name, end in ended.items() if end.reason}
+    failed = train_jobs(jobs, planned.num_runs, trainer)
+    _show(planned)
+    print_failures(failed)
+    if failed:
+        raise typer.Exit(2)
 
 
 def _show(planned: Sweep) -> None:
@@ -88,7 +84,7 @@ def _show(planned: Sweep) -> None:
                 shown[f"energy_j to {value:g}"] = summary.to_reach(scheme, value, "energy_j"), 1
             for key, scale in (("delay_s", 1), ("energy_j", 1), ("packet_error_rate", 100), ("discrepancy", 1)):
                 shown[key] = summary.over_seeds(scheme, key), scale
-            table.add_row(*values, scheme, *(_text(stat, scale) for stat, scale in shown.values()))
+            table.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
             for quantity, (stat, _) in shown.items():
                 numbers = ("" if math.isnan(number) else number for number in (stat.mean, stat.sd))
                 writer.writerow([*values, scheme, quantity, *numbers, stat.seeds])
@@ -101,9 +97,3 @@ def _show(planned: Sweep) -> None:
         picture = planned.folder / "sweep.png"
         save_figure(draw_sweep(planned.axes[0], [(p.settings[0][1], of_p) for p, of_p in runs.items()]), picture)
         print(f"picture: {picture}")
-
-
-def _text(stat: Statistic, scale: float) -> str:
-    if math.isnan(stat.mean):
-        return "–"
-    return number(scale * stat.mean) + ("" if math.isnan(stat.sd) else f" ± {number(scale * stat.sd, 2)}")

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from asfl.records import RoundRecord
 from asfl.report.page.bounds import queue_bounds
 from asfl.report.page.collect import Collected, FoundRun, World
-from asfl.report.page.tables import amount, partly, share
+from asfl.report.page.tables import partly
 from asfl.report.training import LOGARITHMIC_FROM, style_of
-from asfl.summary import OURS, Curve, Resource, Summary, percent
+from asfl.summary import OURS, Curve, Resource, Summary, amount, percent, share
 
 Floats = NDArray[np.float64]
 Json = dict[str, Any]

@@ -1,10 +1,9 @@
 """The tables of a comparison as plain text, for the page and for LaTeX alike: mean ± standard deviation over seeds."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asfl.summary import OURS, SMOOTHED_OVER, Resource, Saving, Statistic, Summary, number, percent
+from asfl.summary import OURS, SMOOTHED_OVER, Resource, Saving, Statistic, Summary, amount, percent, share
 
 NOT_REACHED = "not reached"
 
@@ -29,21 +28,6 @@ def tables_of(summary: Summary) -> list[Table]:
         if OURS in summary.runs and len(summary.runs) > 1:
             tables.append(_saved(summary))
     return [*tables, _rounds(summary)]
-
-
-def amount(stat: Statistic) -> str:
-    """A positive quantity: three digits of the mean, two of the deviation."""
-    if math.isnan(stat.mean):
-        return "–"
-    return number(stat.mean) + ("" if math.isnan(stat.sd) else f" ± {number(stat.sd, 2)}")
-
-
-def share(stat: Statistic, decimals: int = 1) -> str:
-    """In percent, without the sign."""
-    if math.isnan(stat.mean):
-        return "–"
-    mean = round(100 * stat.mean, decimals) + 0.0  # never -0
-    return f"{mean:.{decimals}f}" + ("" if math.isnan(stat.sd) else f" ± {100 * stat.sd:.{decimals}f}")
 
 
 def partly(stat: Statistic, runs: int) -> str:
@@ -126,4 +110,4 @@ def _rounds(summary: Summary) -> Table:
 
 def _scaled(summary: Summary, scheme: str, quantity: str) -> str:
     stat, scale = summary.over_seeds(scheme, quantity), _ROUNDS[quantity][1]
-    return amount(Statistic(scale * stat.mean, scale * stat.sd, stat.seeds))
+    return amount(stat, scale)
