@@ -302,6 +302,18 @@ def test_argos_errors_name_file_field_and_remedy(tmp_path: Path, name: str, valu
     assert "ch1_los_loc1.hdf5" in str(caught.value)
 
 
+def test_each_antenna_makes_every_pair_a_user(tmp_path: Path) -> None:
+    samples = sounder_samples(channels(6), np.fft.ifftshift(lts()))
+    sounder = write_sounder(tmp_path / "sounder.hdf5", samples, sounder_attributes(lts()))
+    for path in (write_argos(tmp_path / "argos.hdf5", channels(6)), sounder):
+        pairs = read_trace(path, antenna="each")
+        assert len(set(pairs.user_names)) == CLIENTS * ANTENNAS
+        assert pairs.user_names[CLIENTS] == "client 0, antenna 1"
+        one_by_one = [values for antenna in range(ANTENNAS) for values in read_trace(path, antenna=antenna).values]
+        for values, expected in zip(pairs.values, one_by_one, strict=True):
+            np.testing.assert_array_equal(values, expected)
+
+
 @pytest.mark.parametrize("antenna", [-1, 2])
 def test_antenna_out_of_range(tmp_path: Path, antenna: int) -> None:
     argos = write_argos(tmp_path / "argos.hdf5", channels(1))

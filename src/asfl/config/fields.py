@@ -51,6 +51,7 @@ AutoSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto"], Unit("s"), _nu
 AutoJoule = Annotated[Annotated[float, Gt(0)] | Literal["auto"], Unit("J"), _number_in("J")]
 AutoDecibel = Annotated[float | Literal["auto"], Unit("dB"), _number_in("dB")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
+EachIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["each"]
 AutoIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["auto"]
 
 

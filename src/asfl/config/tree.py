@@ -13,6 +13,7 @@ from asfl.config.fields import (
     Count,
     CyclesPerFlop,
     Decibel,
+    EachIndex,
     Hertz,
     Index,
     JoulePerCycleHertz2,
@@ -43,8 +44,9 @@ class Channel(Section):
     """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "snr_db", "rsrp_dbm"] = "auto"
     """Which measurement of a CSV or NPZ file to use; "auto" takes SNR if the file has it."""
-    trace_antenna: Index = 0
-    """Which base-station antenna of an HDF5 file stands for the server."""
+    trace_antenna: EachIndex = 0
+    """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
+    base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""
     trace_samples_per_round: Count = 1
     """How many samples of the trace pass from one round to the next."""
     trace_rsrp_tx_power_w: Watt = dbm_to_w(15.0)

@@ -16,6 +16,7 @@ from asfl.errors import AsflError, nearest
 
 Quantity = Literal["snr_db", "rsrp_dbm", "relative_gain"]
 RequestedQuantity = Literal["auto", "snr_db", "rsrp_dbm", "relative_gain"]
+Antenna = int | Literal["each"]
 
 MAX_MISSING_SHARE = 0.5
 """A user with a larger share of missing values is left out: most of its trace would be made up."""
@@ -43,11 +44,12 @@ class UserSeries:
     values: NDArray[np.float64]
 
 
-def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: int = 0) -> Trace:
+def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: Antenna = 0) -> Trace:
     """Read a channel trace; the suffix of the file says how.
 
     `quantity` picks what to read of a file that holds several ("auto" takes SNR before RSRP); an HDF5 file
-    gives `relative_gain` only. `antenna` counts the base-station antennas of an HDF5 file; tables have none.
+    gives `relative_gain` only. `antenna` counts the base-station antennas of an HDF5 file; with "each", every pair of
+    a client's and a base-station antenna is a user. Tables have no antennas.
     """
     from asfl.traces import renew, tables  # here, since both need the types above
 

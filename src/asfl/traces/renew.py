@@ -9,6 +9,7 @@ Argos is called "legacy".
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.errors import AsflError, MissingExtraError
-from asfl.traces import Trace, UserSeries, build_trace
+from asfl.traces import Antenna, Trace, UserSeries, build_trace
 from asfl.traces.pilots import LTS, PilotFormat, gains_in_blocks
 
 ARGOS_RATE_HZ = 20e6
@@ -27,8 +28,8 @@ _DAMAGED = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 """What h5py raises on a damaged file, depending on where the damage is."""
 
 
-def read_hdf5(path: Path, antenna: int) -> Trace:
-    """Relative gain per client and frame at one base-station antenna, from either layout.
+def read_hdf5(path: Path, antenna: Antenna) -> Trace:
+    """Relative gain per client and frame at one base-station antenna, or at each of them, from either layout.
 
     A frame without any client is dropped, since files are created with room for 2,000 frames. If the pilots
     of just some clients are lost in a frame, theirs are missing values, treated as in a table.
@@ -40,21 +41,34 @@ def read_hdf5(path: Path, antenna: int) -> Trace:
     try:
         with h5py.File(path, "r") as file:
             if isinstance(file.get("Data/Pilot_Samples"), h5py.Dataset):
-                gains, frame_period_s = _read_sounder(path, file["Data"], antenna)
+                read, samples, antenna_axis = partial(_read_sounder, path, file["Data"]), file["Data/Pilot_Samples"], 3
             elif isinstance(file.get("Pilot_Samples"), h5py.Dataset):
-                gains, frame_period_s = _read_argos(path, file, antenna)
+                read, samples, antenna_axis = partial(_read_argos, path, file), file["Pilot_Samples"], 1
             else:
                 raise AsflError(
                     f"{path}: no dataset /Data/Pilot_Samples (Sounder) or /Pilot_Samples (Argos) in it; "
                     f"the file holds: {', '.join(file) or 'nothing'}"
                 )
+            has_axis = len(samples.shape) > antenna_axis  # if not, reading says what is wrong
+            every = range(samples.shape[antenna_axis] if has_axis else 1)
+            antennas = every if antenna == "each" else [antenna]
+            of_antenna = [read(number) for number in antennas]
     except _DAMAGED as error:
         raise AsflError(f"{path}: not an HDF5 file, or a damaged or incomplete one: {error}") from error
+    frame_period_s = of_antenna[0][1]
+    gains = np.hstack([of_one for of_one, _ in of_antenna])
     gains = gains[~np.isnan(gains).all(axis=1)]
     if len(gains) == 0:
-        raise AsflError(f"{path}: Pilot_Samples of antenna {antenna} are all zero; no frame was recorded")
+        which = "every antenna" if antenna == "each" else f"antenna {antenna}"
+        raise AsflError(f"{path}: Pilot_Samples of {which} are all zero; no frame was recorded")
     time_s = np.arange(len(gains), dtype=np.float64) * np.float64(frame_period_s)
-    users = [UserSeries(f"client {client}", time_s, column) for client, column in enumerate(gains.T)]
+    clients = range(gains.shape[1] // len(antennas))
+    names = [
+        f"client {client}" + (f", antenna {number}" if antenna == "each" else "")
+        for number in antennas
+        for client in clients
+    ]
+    users = [UserSeries(name, time_s, column) for name, column in zip(names, gains.T, strict=True)]
     return build_trace(path, "relative_gain", users, frame_period_s)
 
 
