@@ -75,8 +75,9 @@ def _show(planned: Sweep) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*(axis.field for axis in planned.axes), "scheme", "quantity", "mean", "sd", "seeds"])
-    for point, of_point in runs.items():
-        summary, values = Summary.of(of_point, target), [value for _, value in point.settings]
+    summaries = {point: Summary.of(of_point, target) for point, of_point in runs.items()}
+    for point, summary in summaries.items():
+        values = [value for _, value in point.settings]
         for scheme in summary.runs:
             shown = {"accuracy": (summary.over_seeds(scheme, "final_accuracy"), 100)}
             for value in target:
@@ -92,8 +93,10 @@ def _show(planned: Sweep) -> None:
     write_whole(planned.folder / "sweep.csv", text.getvalue().encode())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:
-        from asfl.report.sweep import draw_sweep
+        from asfl.report.sweep import ACCURACY, draw_sweep, way_to
 
         picture = planned.folder / "sweep.png"
-        save_figure(draw_sweep(planned.axes[0], [(p.settings[0][1], of_p) for p, of_p in runs.items()]), picture)
+        labels = [point.settings[0][1] for point in summaries]
+        panels = [ACCURACY, *(panel for value in target for panel in way_to(value))]
+        save_figure(draw_sweep(planned.axes[0].field, labels, list(summaries.values()), panels), picture)
         print(f"picture: {picture}")

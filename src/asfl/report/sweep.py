@@ -1,44 +1,71 @@
-"""The picture of a sweep over one field."""
+"""Numbers of several comparisons side by side, against what is varied between them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from asfl.report.figure import drawing
-from asfl.report.training import style_of
-from asfl.summary import Run, Summary, choose_targets, percent
-from asfl.sweep import Axis
+from asfl.report.training import LOGARITHMIC_FROM, style_of
+from asfl.summary import Resource, Statistic, Summary, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_sweep(axis: Axis, points: Sequence[tuple[str, Sequence[Run]]]) -> "Figure":
-    """Final accuracy, and delay and energy to an accuracy that most runs reach, against the values of the field."""
-    target = choose_targets([run for _, runs in points for run in runs])[:1]
-    summaries = [Summary.of(runs, target) for _, runs in points]
+@dataclass(frozen=True)
+class Panel:
+    """One number of a scheme in a comparison."""
+
+    title: str
+    unit: str
+    value: Callable[[Summary, str], Statistic]
+    scale: float = 1.0
+
+
+ACCURACY = Panel("Accuracy after the last round", "%", lambda s, scheme: s.over_seeds(scheme, "final_accuracy"), 100)
+TOTALS = (
+    ACCURACY,
+    Panel("Total delay", "s", lambda s, scheme: s.over_seeds(scheme, "total_delay_s")),
+    Panel("Total energy", "J", lambda s, scheme: s.over_seeds(scheme, "total_energy_j")),
+)
+
+
+def way_to(target: float) -> tuple[Panel, Panel]:
+    """Delay and energy to an accuracy."""
+
+    def panel(title: str, unit: str, resource: Resource) -> Panel:
+        name = f"{title} to {percent(target)}"
+        return Panel(name, unit, lambda s, scheme: s.to_reach(scheme, target, resource))
+
+    return panel("Delay", "s", "delay_s"), panel("Energy", "J", "energy_j")
+
+
+def draw_sweep(varied: str, labels: Sequence[str], summaries: Sequence[Summary], panels: Sequence[Panel]) -> "Figure":
+    """One panel per number, one line per scheme; bars are ± a standard deviation over seeds."""
     schemes = list(dict.fromkeys(scheme for summary in summaries for scheme in summary.runs))
-    places = np.arange(len(points))
-    with drawing(11.5, 4.2) as figure:
-        accuracy, delay, energy = figure.subplots(1, 3)
-        for scheme in schemes:
-            style = {**style_of(scheme), "marker": "o", "markersize": 4, "capsize": 2}
-            stats = [summary.over_seeds(scheme, "final_accuracy") for summary in summaries]
-            spread = [0.0 if math.isnan(stat.sd) else 100 * stat.sd for stat in stats]
-            accuracy.errorbar(places, [100 * stat.mean for stat in stats], spread, label=scheme, **style)
-            for axes, resource in ((delay, "delay_s"), (energy, "energy_j")):
-                reached = [s.to_reach(scheme, value, resource) for s in summaries for value in target]  # type: ignore[arg-type]
-                if target:
-                    spread = [0.0 if math.isnan(stat.sd) else stat.sd for stat in reached]
-                    axes.errorbar(places, [stat.mean for stat in reached], spread, **style)
-        accuracy.set(title="Accuracy after the last round", ylabel="%")
-        goal = percent(target[0]) if target else "any accuracy"
-        delay.set(title=f"Delay to {goal}", ylabel="s", yscale="log")
-        energy.set(title=f"Energy to {goal}", ylabel="J", yscale="log")
-        for axes in (accuracy, delay, energy):
-            axes.set_xticks(places, [value for value, _ in points])
-            axes.set_xlabel(axis.field)
-        figure.legend(loc="outside right center", handlelength=3.2)
+    places = np.arange(len(labels))
+    with drawing(3.4 * len(panels) + 1.6, 4.2) as figure:
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            shown: list[float] = []
+            for scheme in schemes:
+                stats = [panel.value(summary, scheme) for summary in summaries]
+                means = [panel.scale * stat.mean for stat in stats]
+                spread = [0.0 if math.isnan(stat.sd) else panel.scale * stat.sd for stat in stats]
+                style = {**style_of(scheme), "marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
+                shown += [mean for mean in means if 0 < mean < math.inf]
+                axes.errorbar(places, means, spread, label=scheme, **style)
+            axes.set(title=panel.title, ylabel=panel.unit, xlabel=varied)
+            if shown and max(shown) > LOGARITHMIC_FROM * min(shown):
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            else:
+                axes.set_ylim(bottom=0)
+            turned = max(map(len, labels)) > 8
+            axes.set_xticks(places, labels, rotation=20 if turned else 0, ha="right" if turned else "center")
+            axes.set_xlim(-0.4, len(labels) - 0.6)
+        handles = axes.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside right center", handlelength=3.2)
     return figure

@@ -16,6 +16,7 @@ from asfl.errors import AsflError, nearest
 
 Quantity = Literal["snr_db", "rsrp_dbm", "relative_gain"]
 RequestedQuantity = Literal["auto", "snr_db", "rsrp_dbm", "relative_gain"]
+HDF5_SUFFIXES = (".hdf5", ".h5")
 Antenna = int | Literal["each"]
 
 MAX_MISSING_SHARE = 0.5
@@ -58,7 +59,7 @@ def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: Antenn
     if not path.is_file():
         raise AsflError(f"{path}: no such file")
     name = path.name.lower()
-    if name.endswith((".hdf5", ".h5")):
+    if name.endswith(HDF5_SUFFIXES):
         if quantity not in ("auto", "relative_gain"):
             hint = "leave the quantity (scenario.channel.trace_quantity) at auto"
             raise AsflError(f"{path}: an HDF5 file gives no {quantity}; {hint}")

@@ -1,0 +1,105 @@
+"""The pictures of a recipe."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from asfl.report.figure import drawing
+from asfl.report.sweep import ACCURACY, TOTALS, draw_sweep
+from asfl.report.training import draw_accuracy, draw_way_to, style_of
+from asfl.reproduce import Outcome, Recipe
+from asfl.summary import OURS, Run, Summary, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WINDOW = 10
+"""Rounds over which moves of the cut are counted."""
+
+
+def recipe_figures(recipe: Recipe, outcomes: Mapping[str, Sequence[Outcome]]) -> "Iterator[tuple[str, Figure]]":
+    """(name, figure), of every preset; the name begins with the preset if there are several."""
+    for preset, of_preset in outcomes.items():
+        prefix = f"{preset}-" if len(outcomes) > 1 else ""
+        for name, figure in _figures(recipe, of_preset):
+            yield prefix + name, figure
+
+
+def _figures(recipe: Recipe, outcomes: Sequence[Outcome]) -> "Iterator[tuple[str, Figure]]":
+    labels, summaries = [outcome.label for outcome in outcomes], [outcome.summary for outcome in outcomes]
+    for picture in recipe.pictures:
+        if picture == "accuracy":
+            yield "accuracy", draw_sweep(recipe.varied if any(labels) else "", labels, summaries, [ACCURACY])
+        elif picture == "totals":
+            yield "totals", draw_sweep(recipe.varied, labels, summaries, TOTALS)
+        else:
+            for outcome in outcomes:
+                prefix = f"{outcome.label}-" if len(outcomes) > 1 else ""
+                for name, figure in _of_one_world(picture, outcome):
+                    yield prefix + name, figure
+
+
+def _of_one_world(picture: str, outcome: Outcome) -> "Iterator[tuple[str, Figure]]":
+    target = outcome.summary.main_target()
+    if picture == "curves":
+        for axis in ("delay", "energy"):
+            yield f"accuracy-{axis}", draw_accuracy(outcome.runs, axis, outcome.summary.targets)
+    elif picture == "way" and target is not None:
+        yield "time-to-accuracy", draw_way_to(outcome.summary, target)
+    elif picture == "errors":
+        yield "errors-discrepancy", draw_errors_and_discrepancy(outcome.summary)
+    elif picture == "resplits":
+        yield "resplits", draw_resplits([run for run in outcome.runs if run.scheme == OURS])
+
+
+def draw_errors_and_discrepancy(summary: Summary) -> "Figure":
+    """Bars per scheme; the discrepancy on a logarithmic scale, since schemes differ by orders of magnitude."""
+    with drawing(9.5, 3.6) as figure:
+        errors, discrepancy = figure.subplots(1, 2)
+        _draw_bars(errors, summary, "packet_error_rate", 100)
+        _draw_bars(discrepancy, summary, "discrepancy", 1)
+        errors.set(title="Packet error rate", ylabel="%")
+        discrepancy.set(title="Model discrepancy, in updates", yscale="log")
+    return figure
+
+
+def _draw_bars(axes: "Axes", summary: Summary, quantity: str, scale: float) -> None:
+    for place, scheme in enumerate(summary.runs):
+        stat, seen = summary.over_seeds(scheme, quantity), list(summary.by_seed(scheme, quantity).values())
+        colour = style_of(OURS)["color"] if scheme == OURS else "#b9c4d4"
+        axes.bar(place, scale * stat.mean, color=colour, width=0.66)
+        axes.plot(np.full(len(seen), place), scale * np.array(seen), ".", color="#333333", markersize=4)
+    axes.set_xticks(range(len(summary.runs)), list(summary.runs), rotation=20, ha="right")
+    axes.grid(axis="x", visible=False)
+
+
+def draw_resplits(runs: Sequence[Run]) -> "Figure":
+    """How delay and the delay of re-splits add up, and how often the cut moves; a faint line per seed."""
+    with drawing(9.5, 3.8) as figure:
+        delays, moves = figure.subplots(1, 2)
+        totals, resplits, shares = [], [], []
+        for run in runs:
+            totals.append(list(accumulate(record.delay_s for record in run.records)))
+            resplits.append(list(accumulate(record.resplit_delay_s for record in run.records)))
+            moved = [before.cut != after.cut for before, after in pairwise(run.records)]
+            shares.append([100 * fmean(moved[max(0, end - WINDOW) : end]) for end in range(1, len(moved) + 1)])
+        _draw_lines(delays, totals, "#3565a8", "all of it")
+        _draw_lines(delays, resplits, style_of(OURS)["color"], "re-splits")
+        _draw_lines(moves, shares, style_of(OURS)["color"], "")
+        share = np.mean([part[-1] / whole[-1] for part, whole in zip(resplits, totals, strict=True) if whole[-1]])
+        delays.set(title=f"Delay so far; re-splits take {percent(float(share), 1)}", ylabel="s", xlabel="round")
+        moves.set(title=f"Rounds where the cut moves, of the last {WINDOW}", ylabel="%", xlabel="round", ylim=(0, 100))
+        delays.legend()
+    return figure
+
+
+def _draw_lines(axes: "Axes", lines: Sequence[Sequence[float]], colour: str, label: str) -> None:
+    for line in lines:
+        axes.plot(range(1, len(line) + 1), line, color=colour, linewidth=0.8, alpha=0.35)
+    shortest = min(map(len, lines))
+    mean = np.mean([line[:shortest] for line in lines], axis=0)
+    axes.plot(range(1, shortest + 1), mean, color=colour, linewidth=2.2, label=label)
