@@ -35,7 +35,7 @@ def spread_table(models: Sequence[str], threads: int, repeats: int) -> Table:
                 columns = sample_coordinates(size, 0.05, random)
                 candidates: dict[str, Callable[[], object]] = {
                     "buffer": lambda la=layout, s=sides: layer_spreads(la, s),  # type: ignore[misc]
-                    "sampled": lambda la=layout, s=sides, c=columns: layer_spreads(la, s, c),  # type: ignore[misc]
+                    "sampled": lambda la=layout, s=sides, c=columns: layer_spreads(la, s[:, c], c),  # type: ignore[misc]
                     "tensors": lambda b=by_client: spreads_tensor_by_tensor(b),  # type: ignore[misc]
                 }
                 seconds = take_turns({key: timed(play, calls=10) for key, play in candidates.items()}, repeats)

@@ -102,7 +102,7 @@ class Simulation:
         index = self.round_index
         # 1. What the server knows of the learning.
         learning = self.signals.learning(
-            self.trainer.state,
+            self.trainer.fleet,
             self._reported_coordinates(),
             self.config.decision.discrepancy_sample_ratio,
             norms=self.rules.reading == "printed",
@@ -153,7 +153,7 @@ class Simulation:
     # ------------------------------------------------------------------ pieces
     def _reported_coordinates(self) -> NDArray[np.int64]:
         random = random_stream(self.config.scenario.seed, "reported coordinates", self.round_index)
-        size = self.trainer.state.clients.parameters.shape[1]
+        size = int(self.trainer.layout.parameter_edges[self.trainer.state.cut])
         return sample_coordinates(size, self.config.decision.discrepancy_sample_ratio, random)
 
     def _plan(self, aired: AiredRound) -> RoundPlan:

@@ -64,9 +64,8 @@ def test_sampled_spreads_are_unbiased(ratio: float) -> None:
     fast = trained()
     sides = fast.state.clients.parameters
     random = np.random.default_rng(0)
-    samples = [
-        layer_spreads(fast.layout, sides, sample_coordinates(sides.shape[1], ratio, random)) / ratio for _ in range(400)
-    ]
+    drawn = [sample_coordinates(sides.shape[1], ratio, random) for _ in range(400)]
+    samples = [layer_spreads(fast.layout, fast.fleet.report(columns), columns) / ratio for columns in drawn]
     exact = layer_spreads(fast.layout, sides)
     error = np.std(samples, axis=0) / np.sqrt(len(samples))
     assert (np.abs(np.mean(samples, axis=0) - exact) <= 5 * error + 1e-12).all()
@@ -76,9 +75,9 @@ def test_running_mean_and_unknown_updates() -> None:
     fast = trained(clients=3)
     columns = np.arange(fast.state.clients.parameters.shape[1])
     signals = Signals.none_yet(3)
-    assert signals.learning(fast.state, columns, 1.0, norms=False).update_norm2.tolist() == [1, 1, 1]
+    assert signals.learning(fast.fleet, columns, 1.0, norms=False).update_norm2.tolist() == [1, 1, 1]
     signals = signals.after(Trained(np.zeros(3), np.array([4.0, np.nan, 2.0])))
-    learning = signals.learning(fast.state, columns, 1.0, norms=False)
+    learning = signals.learning(fast.fleet, columns, 1.0, norms=False)
     assert learning.update_scale == 3.0
     assert learning.update_norm2.tolist() == [4.0, 3.0, 2.0]  # client 1 has none yet and counts like the mean
     signals = signals.after(Trained(np.zeros(3), np.array([np.nan, 13.0, np.nan])))

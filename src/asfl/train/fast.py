@@ -5,8 +5,10 @@ Equal to `asfl.train.plain`, which reads like the paper. What makes it fast, all
 - Averaging server-side models that started equal and took one SGD step each is one step with the mean gradient. So
   there is one server model, into which the gradients of all arrived clients are added.
 - The server takes the activations of up to `merge` clients in one batch; batch norm still treats them one by one.
-- Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied.
-- Clients whose packet is lost train nothing, so their forward pass isn't computed.
+- Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
+- Clients whose packet is lost train nothing, so they aren't asked to.
+
+The clients are a `Fleet`: what is below runs the same whether they are in this process or on other machines.
 
 With several local steps the server-side models drift apart within the round: then one client after the other trains
 a scratch copy, and the copies are averaged as they come.
@@ -24,6 +26,7 @@ from asfl.costs import Procedure
 from asfl.models import Carry, CuttableModel
 from asfl.scenario import random_stream
 from asfl.train.batches import Batches
+from asfl.train.fleet import Fleet, LocalFleet
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.replica import Replica
@@ -44,23 +47,29 @@ class FastTrainer:
         self.layout = Layout(model)
         self.procedure, self.rule = procedure, rule
         self._batches, self._seed, self._merge = batches, seed, merge
-        self._model, self._device, self._dtype = model, device, dtype
         initial = self.layout.flatten(model, device, dtype)
-        self.state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
+        self._state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
         self._server = Replica(model, self.layout, device, dtype, server=True)
-        self._clients: list[Replica] = []
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
-        self._client_gradients = initial.parameters.new_zeros(0, 0)
+        keeps = procedure.keeps_client_sides
+        self.fleet: Fleet = LocalFleet(model, self._state, batches, rule, keeps_sides=keeps)
+
+    @property
+    def state(self) -> TrainingState:
+        return self._state
+
+    @state.setter
+    def state(self, state: TrainingState) -> None:
+        self._state = self.fleet.state = state
 
     def round(self, plan: RoundPlan) -> Trained:
         """Stages 1 to 3."""
         arrived, shift = np.flatnonzero(plan.arrived), 0.0
         if self.procedure.keeps_client_sides and plan.scheduled.any():
-            shift = self.state.resplit(int(plan.cut[np.argmax(plan.scheduled)]), plan.scheduled)
+            shift = self.fleet.resplit(int(plan.cut[np.argmax(plan.scheduled)]), plan.scheduled)
         if not arrived.size:
             return Trained.nothing(self.state.num_clients, shift)
         cuts = plan.cut[arrived]
-        self._prepare(int(cuts.max()), len(arrived))
         if self.procedure.in_sequence:
             order = random_stream(self._seed, "scheme: order", plan.index).permutation(arrived)
             losses, norms = self._hand_on(plan.index, order.tolist(), int(cuts[0]))
@@ -88,12 +97,13 @@ class FastTrainer:
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
-            sides = [self._side(client, cut) for client in clients]
-            of_group = self._exchange(index, step, clients, cut, sides, [statistics[member] for member in members])
-            for place, (member, client, side) in enumerate(zip(members, clients, sides, strict=True)):
-                losses[member] = of_group[place]
-                norms[member] = self._step_client(client, cut, side, self._client_gradients[place])
-                if total is not None:
+            if total is not None:
+                self.fleet.load(clients, self._front(state.server, cut))
+            of_group = self._exchange(index, step, clients, cut, [statistics[member] for member in members])
+            losses.update(zip(members, of_group[0], strict=True))
+            norms.update(zip(members, of_group[1], strict=True))
+            if total is not None:
+                for member, side in zip(members, self.fleet.give(clients), strict=True):
                     total[: edges[cut]] += side.parameters
                     statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
 
@@ -129,21 +139,23 @@ class FastTrainer:
         edges = layout.parameter_edges
         sums = ModelVectors(torch.zeros_like(state.server.parameters), torch.zeros_like(state.server.statistics))
         moments = torch.zeros_like(state.server_optimizer.moments)
-        losses, norms = [], []
+        losses, norms, averages_sides = [], [], not self.procedure.keeps_client_sides
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
-            side, copy, optimizer = self._side(client, cut), state.server.clone(), state.server_optimizer.clone()
-            before = side.parameters.clone()
+            copy, optimizer = state.server.clone(), state.server_optimizer.clone()
+            if averages_sides:
+                self.fleet.load([client], self._front(state.server, cut))
             self._server.bind(copy, self._server_gradient, cut, units)
             of_client = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                of_client.append(self._exchange(index, step, [client], cut, [side], [copy.statistics])[0])
-                self._step_client(client, cut, side, self._client_gradients[0])
+                of_client += self._exchange(index, step, [client], cut, [copy.statistics])[0]
                 self._step_server(copy, self._server_gradient, optimizer, cut)
             losses.append(torch.stack(of_client).mean())
-            norms.append((side.parameters - before).square().sum())
-            copy.parameters[: edges[cut]] = side.parameters
-            copy.statistics[: layout.statistic_edges[cut]] = side.statistics
+            norms += self.fleet.moved([client])
+            if averages_sides:
+                (side,) = self.fleet.give([client])
+                copy.parameters[: edges[cut]] = side.parameters
+                copy.statistics[: layout.statistic_edges[cut]] = side.statistics
             sums.parameters += copy.parameters
             sums.statistics += copy.statistics
             moments[:, edges[cut] :] += optimizer.moments[:, edges[cut] :]
@@ -166,60 +178,52 @@ class FastTrainer:
     def _hand_on(self, index: int, order: Sequence[int], cut: int) -> tuple[list[Tensor], list[Tensor]]:
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
         self._server.bind(state.server, self._server_gradient, cut, units)
-        side = self._front(state.server, cut)
+        front, several = self._front(state.server, cut), self._batches.local_steps > 1
         losses, norms = [], []
         for client in order:
-            before = state.server.parameters.clone() if self._batches.local_steps > 1 else None
+            before = state.server.parameters[edges[cut] :].clone() if several else None
+            self.fleet.load([client], front)
             of_client = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                of_client.append(self._exchange(index, step, [client], cut, [side], [state.server.statistics])[0])
-                norm = self._step_client(client, cut, side, self._client_gradients[0])
-                norm += self._step_server(state.server, self._server_gradient, state.server_optimizer, cut)
+                of_step, (norm,) = self._exchange(index, step, [client], cut, [state.server.statistics])
+                of_client += of_step
+                on_server = self._step_server(state.server, self._server_gradient, state.server_optimizer, cut)
+            if before is not None:
+                (norm,) = self.fleet.moved([client])
+                on_server = (state.server.parameters[edges[cut] :] - before).square().sum()
             losses.append(torch.stack(of_client).mean())
-            norms.append(norm if before is None else (state.server.parameters - before).square().sum())
+            norms.append(norm + on_server)
+            front.copy_(self.fleet.give([client])[0])
         return losses, norms
 
     # ------------------------------------------------------------------ forward and backward through the cut
     def _exchange(
-        self, index: int, step: int, clients: Sequence[int], cut: int, sides: Sequence[ModelVectors],
-        statistics: Sequence[Tensor],
-    ) -> Tensor:  # fmt: skip
-        """Forward on the clients, server pass, backward on the clients; gradients are left in their buffers.
+        self, index: int, step: int, clients: Sequence[int], cut: int, statistics: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Forward on the clients, server pass, backward and a step on the clients.
 
-        Returns the loss of each client. The sum of the losses goes backward, so each client gets the gradient of its
-        own mean loss, and the server the sum over clients.
+        Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer. The sum
+        of the losses goes backward, so each client gets the gradient of its own mean loss, and the server the sum over
+        clients.
         """
         units = self.layout.num_units
-        carries: list[Carry] = []
-        labels: list[Tensor] = []
-        for place, (client, side) in enumerate(zip(clients, sides, strict=True)):
-            replica, gradient = self._clients[place], self._client_gradients[place]
-            gradient[: self.layout.parameter_edges[cut]].zero_()
-            replica.bind(side, gradient, 0, cut)
-            images, truth = self._batches.batch(index, client, step)
-            carries.append(replica.run((images,), 0, cut))
-            labels.append(truth)
         if cut == units:  # FedAvg: the client has the loss itself
-            losses = torch.stack(
-                [F.cross_entropy(carry[0], truth) for carry, truth in zip(carries, labels, strict=True)]
-            )
-            torch.autograd.backward(losses.sum())
-            return losses.detach()
-        received = tuple(_together(parts).requires_grad_() for parts in zip(*carries, strict=True))
+            return self.fleet.learn(index, step, clients)
+        sent = self.fleet.forward(index, step, clients, cut)
+        received = tuple(_together(parts).requires_grad_() for parts in zip(*(carry for carry, _ in sent), strict=True))
         self._server.bind_statistics(statistics)
         (logits,) = self._server.run(received, cut, units)
-        losses = F.cross_entropy(logits, torch.cat(labels), reduction="none").view(len(clients), -1).mean(1)
+        labels = torch.cat([truth for _, truth in sent])
+        losses = F.cross_entropy(logits, labels, reduction="none").view(len(clients), -1).mean(1)
         shared = round(self.procedure.aggregated_share * self._batches.batch_size)
         if shared:
             returned = self._backward_aggregated(losses, logits, received, cut, shared)
         else:
             torch.autograd.backward(losses.sum())
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
-        parts_by_client = zip(*(tensor.chunk(len(clients)) for tensor in returned), strict=True)
-        for carry, parts in zip(carries, parts_by_client, strict=True):
-            torch.autograd.backward(carry, parts)
-        return losses.detach()
+        by_client = zip(*(tensor.chunk(len(clients)) for tensor in returned), strict=True)
+        return list(losses.detach()), self.fleet.backward(clients, list(by_client))
 
     def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int, shared: int) -> Carry:
         """EPSL: the first `shared` sample positions, a share φ, go backward once for all clients.
@@ -250,42 +254,20 @@ class FastTrainer:
         return tuple(returned)
 
     # ------------------------------------------------------------------ pieces
-    def _side(self, client: int, cut: int) -> ModelVectors:
-        """A client's side at the start of the round: its own, or a copy of everybody's."""
-        if self.procedure.keeps_client_sides:
-            return self.state.clients.row(client)
-        return self._front(self.state.server, cut).clone()
-
     def _front(self, vectors: ModelVectors, cut: int) -> ModelVectors:
         """The first `cut` units, as a view."""
         parameters, statistics = self.layout.parameter_edges[cut], self.layout.statistic_edges[cut]
         return ModelVectors(vectors.parameters[:parameters], vectors.statistics[:statistics])
-
-    def _step_client(self, client: int, cut: int, side: ModelVectors, gradient: Tensor) -> Tensor:
-        optimizer = self.state.client_optimizer(client)
-        with torch.no_grad():
-            return step_units(self.rule, self.layout, side.parameters, gradient, optimizer, 0, cut)
 
     def _step_server(self, server: ModelVectors, gradient: Tensor, optimizer: OptimizerState, cut: int) -> Tensor:
         with torch.no_grad():
             units = self.layout.num_units
             return step_units(self.rule, self.layout, server.parameters, gradient, optimizer, cut, units)
 
-    def _prepare(self, highest_cut: int, num_arrived: int) -> None:
-        """Room for the client gradients, replicas and optimiser states of this round."""
-        at_once = num_arrived if self.procedure.aggregated_share > 0 else min(self._merge, num_arrived)
-        at_once = max(at_once, len(self._clients), 1)
-        while len(self._clients) < at_once:
-            self._clients.append(Replica(self._model, self.layout, self._device, self._dtype))
-        size = max(int(self.layout.parameter_edges[highest_cut]), self._client_gradients.shape[1])
-        if self._client_gradients.shape != (at_once, size):
-            self._client_gradients = self._server_gradient.new_zeros(at_once, size)
-        self.state.make_room(highest_cut)
-
 
 def _together(parts: Sequence[Tensor]) -> Tensor:
-    """What several clients sent, as one batch, cut off from how they made it."""
-    return parts[0].detach() if len(parts) == 1 else torch.cat([part.detach() for part in parts])
+    """What several clients sent, as one batch."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _by_client(tensor: Tensor, clients: int) -> Tensor:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.optimize import Learning
+from asfl.train.fleet import Fleet
 from asfl.train.layout import Layout
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Trained
@@ -49,16 +50,18 @@ class Signals:
             update_scale=max(scale, np.finfo(float).tiny),  # updates of exactly 0 must not divide by 0
         )
 
-    def learning(self, state: TrainingState, sampled: NDArray[np.int64], ratio: float, *, norms: bool) -> Learning:
+    def learning(self, fleet: Fleet, sampled: NDArray[np.int64], ratio: float, *, norms: bool) -> Learning:
         """For the next decision. `norms`: also ‖w̄_m‖², which only the printed objective needs.
 
         A client without an update so far counts like the mean one; before any update all count 1.
         """
         scale = 1.0 if np.isnan(self.update_scale) else self.update_scale
-        units = state.layout.num_units
+        layout = fleet.state.layout
+        if norms:
+            fleet.gather()
         return Learning(
-            layer_spread=layer_spreads(state.layout, state.clients.parameters, sampled) / ratio,
-            layer_norm2=layer_norms(state) if norms else np.zeros(units),
+            layer_spread=layer_spreads(layout, fleet.report(sampled), sampled) / ratio,
+            layer_norm2=layer_norms(fleet.state) if norms else np.zeros(layout.num_units),
             update_norm2=np.where(np.isnan(self.update_norm2), scale, self.update_norm2),
             update_scale=scale,
         )
@@ -73,16 +76,14 @@ def sample_coordinates(size: int, ratio: float, random: np.random.Generator) -> 
 
 
 def layer_spreads(layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None) -> Floats:
-    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² of client sides [N, P_c], over these columns (default: all); 0 for other layers.
+    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² of client sides [N, P_c], or of these columns of them; 0 for other layers.
 
     Deviations from the mean are squared, not Σ‖w‖² − N‖w̄‖²: in single precision that difference cancels.
     """
-    size = sides.shape[1]
-    by_column = torch.empty(size if columns is None else len(columns), dtype=torch.float64)
-    chosen = None if columns is None else torch.from_numpy(columns).to(sides.device)
+    by_column = torch.empty(sides.shape[1], dtype=torch.float64)
     for start in range(0, len(by_column), COLUMNS_AT_ONCE):
         here = slice(start, start + COLUMNS_AT_ONCE)
-        block = sides[:, here] if chosen is None else sides[:, chosen[here]]
+        block = sides[:, here]
         by_column[here] = (block - block.mean(0)).square_().mean(0)
     edges = layout.parameter_edges if columns is None else np.searchsorted(columns, layout.parameter_edges)
     sums = np.concatenate([[0.0], np.cumsum(by_column.numpy())])

@@ -1,0 +1,165 @@
+"""The clients of a training run, seen from the server: what it may ask them for, and nothing else.
+
+The server's maths (`asfl.train.fast`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
+this process as rows of one buffer. A client in another process is a `LocalFleet` of one (`asfl.field.client`), so its
+maths is the same code.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.models import Carry, CuttableModel
+from asfl.train.batches import Batches
+from asfl.train.layout import ModelVectors
+from asfl.train.optimizers import Rule, step_units
+from asfl.train.replica import Replica
+from asfl.train.state import TrainingState
+
+Bools = NDArray[np.bool_]
+
+
+class Fleet(Protocol):
+    """Clients are named by their numbers, 0 … N−1; lists come back in the order asked for."""
+
+    state: TrainingState
+    """The server's. Client sides are in it only for a `LocalFleet`, or after `gather`."""
+
+    def resplit(self, cut: int, scheduled: Bools) -> float:
+        """Stage 1: move layers between the server and all clients (`TrainingState.resplit`)."""
+        ...
+
+    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
+        """These clients take a copy of this client side for the round, in schemes that exchange client models."""
+        ...
+
+    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[tuple[Carry, Tensor]]:
+        """Stage 2: the activations at the cut and the labels of a mini-batch, without history."""
+        ...
+
+    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> list[Tensor]:
+        """Stage 3: back from the gradients of what `forward` gave, and a step; ‖update‖² of the client side."""
+        ...
+
+    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+        """Without a cut: a whole step on the clients; losses and ‖update‖²."""
+        ...
+
+    def give(self, clients: Sequence[int]) -> list[ModelVectors]:
+        """The client sides that `load` gave, trained."""
+        ...
+
+    def moved(self, clients: Sequence[int]) -> list[Tensor]:
+        """‖client side − client side at the start of the round‖²; the start is the first `forward`."""
+        ...
+
+    def report(self, columns: NDArray[np.int64]) -> Tensor:
+        """[N, columns] these parameters of the client sides, for the discrepancy."""
+        ...
+
+    def gather(self, *, optimizers: bool = False) -> None:
+        """Have everybody's client side in the server's `TrainingState`; with what their optimisers remember too."""
+        ...
+
+
+class LocalFleet:
+    """Clients in this process; their sides and optimisers are in a `TrainingState`."""
+
+    def __init__(
+        self,
+        model: CuttableModel,
+        state: TrainingState,
+        batches: Batches,
+        rule: Rule,
+        *,
+        keeps_sides: bool,
+        first_client: int = 0,
+    ) -> None:
+        """`keeps_sides`: clients keep their own sides between rounds, else they `load` one.
+
+        `first_client`: the number of row 0, whose mini-batches it takes. Clients that compute at the same time each
+        have a network and a gradient buffer; both are made when needed and used again.
+        """
+        self.state = state
+        self._model, self._layout, self._batches, self._rule = model, state.layout, batches, rule
+        self._keeps_sides, self._first = keeps_sides, first_client
+        self._replicas: list[Replica] = []
+        self._gradients = state.server.parameters.new_zeros(0, 0)
+        self._carries: list[Carry] = []
+        self._loaded: dict[int, ModelVectors] = {}
+        self._before: dict[int, Tensor] = {}
+        self._cut = 0
+
+    def resplit(self, cut: int, scheduled: Bools) -> float:
+        return self.state.resplit(cut, scheduled)
+
+    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
+        self._loaded = {client: side.clone() for client in clients}
+
+    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[tuple[Carry, Tensor]]:
+        self._prepare(cut, len(clients))
+        self._cut = cut
+        self._carries, sent = [], []
+        for replica, gradient, client in zip(self._replicas, self._gradients, clients, strict=False):
+            side = self._side(client)
+            if step == 0 and self._batches.local_steps > 1:
+                self._before[client] = side.parameters.clone()
+            gradient[: self._layout.parameter_edges[cut]].zero_()
+            replica.bind(side, gradient, 0, cut)
+            images, labels = self._batches.batch(index, self._first + client, step)
+            carry = replica.run((images,), 0, cut)
+            self._carries.append(carry)
+            sent.append((tuple(tensor.detach() for tensor in carry), labels))
+        return sent
+
+    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> list[Tensor]:
+        for carry, returned in zip(self._carries, gradients, strict=True):
+            torch.autograd.backward(carry, returned)
+        self._carries = []
+        return self._step(clients)
+
+    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+        labels = [truth for _, truth in self.forward(index, step, clients, self._layout.num_units)]
+        losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
+        torch.autograd.backward(losses)
+        self._carries = []
+        return [loss.detach() for loss in losses], self._step(clients)
+
+    def give(self, clients: Sequence[int]) -> list[ModelVectors]:
+        return [self._loaded[client] for client in clients]
+
+    def moved(self, clients: Sequence[int]) -> list[Tensor]:
+        return [(self._side(client).parameters - self._before.pop(client)).square().sum() for client in clients]
+
+    def report(self, columns: NDArray[np.int64]) -> Tensor:
+        sides = self.state.clients.parameters
+        return sides[:, torch.from_numpy(columns).to(sides.device)]
+
+    def gather(self, *, optimizers: bool = False) -> None:
+        pass  # they are there
+
+    def _side(self, client: int) -> ModelVectors:
+        return self.state.clients.row(client) if self._keeps_sides else self._loaded[client]
+
+    def _step(self, clients: Sequence[int]) -> list[Tensor]:
+        norms = []
+        for client, gradient in zip(clients, self._gradients, strict=False):
+            optimizer, weights = self.state.client_optimizer(client), self._side(client).parameters
+            with torch.no_grad():
+                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, self._cut))
+        return norms
+
+    def _prepare(self, cut: int, at_once: int) -> None:
+        """Room for gradients, networks and optimiser states."""
+        parameters = self.state.server.parameters
+        while len(self._replicas) < at_once:
+            self._replicas.append(Replica(self._model, self._layout, parameters.device, parameters.dtype))
+        size = max(int(self._layout.parameter_edges[cut]), self._gradients.shape[1])
+        if self._gradients.shape != (len(self._replicas), size):
+            self._gradients = parameters.new_zeros(len(self._replicas), size)
+        self.state.make_room(cut)
