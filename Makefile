@@ -5,8 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OUT    ?= out
 DATA   ?= data
+TRACES ?=
+RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
+           queue-memory readings
 
-.PHONY: help env demo test lint bench study results docs profiles clean
+.PHONY: help env demo test lint bench study reproduce results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -37,8 +40,12 @@ bench: $(STAMP)  ## timings, as ratios within one run
 study: $(STAMP)  ## the long studies behind the documentation, into $(OUT)
 	@$(BIN)/python -m studies $(OUT)
 
-results: $(STAMP)  ## train every scheme on real CIFAR below $(DATA): the tables of docs/results.md (hours)
-	@$(BIN)/python -m studies.learning $(OUT)/results $(DATA)
+reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
+	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
+
+results: $(STAMP)  ## the experiments of docs/results on real CIFAR below $(DATA) (hours; TRACES as above)
+	@$(BIN)/asfl reproduce $(RESULTS) $(if $(TRACES),measured-channel) --scale small --data-dir $(DATA) \
+		--out $(OUT)/reproduce-small $(TRACES:%=--trace %)
 
 docs: $(STAMP)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"

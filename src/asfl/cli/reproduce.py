@@ -5,9 +5,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
+from rich import box
 from rich.table import Table
 
 from asfl.cli.options import (
@@ -135,7 +136,8 @@ def _show(plan: Plan, quietly: bool) -> dict[str, object]:
     write_whole(plan.results / "results.json", json.dumps(data, indent=2, allow_nan=False).encode())
     write_whole(plan.results / "results.md", recipe_page(plan, outcomes, findings, pictures).encode())
     if not quietly:
-        table = Table(title=f"{plan.recipe.name} ({plan.recipe.paper})", title_justify="left", header_style="bold")
+        title = f"{plan.recipe.name} ({plan.recipe.paper} of the paper)"
+        table = Table(title=title, title_justify="left", header_style="bold")
         for column in ("world", "claim of the paper", "here", "verdict"):
             table.add_column(column)
         for finding in findings:
@@ -148,15 +150,18 @@ def _show(plan: Plan, quietly: bool) -> dict[str, object]:
 
 def _print_list() -> None:
     cores = usual_threads()
-    table = Table(header_style="bold")
-    for column in ("recipe", "paper", "what it shows", "demo", "small", "paper"):
-        table.add_column(column, justify="right" if column in ("demo", "small") else "left")
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in ("recipe", "in the paper", "what it shows"):
+        table.add_column(column)
+    scales: tuple[Scale, ...] = get_args(Scale)
+    for scale in scales:
+        table.add_column(f"--scale\n{scale}", justify="right", no_wrap=True)
     for name, recipe in RECIPES.items():
-        durations = [_duration(estimated_duration_s(name, scale, cores)) for scale in ("demo", "small", "paper")]
+        durations = [_duration(estimated_duration_s(name, scale, cores)) for scale in scales]
         table.add_row(name, recipe.paper, recipe.shows, *durations)
     console().print(table)
     print(
-        f"Durations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "
+        f"\nDurations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "
         f"{SEEDS['demo']}, {SEEDS['small']} and {SEEDS['paper']} seeds.\nRecipes share runs: all of them together take "
         "less than the sum. The paper's scale is meant for a GPU."
     )

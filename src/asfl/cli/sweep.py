@@ -93,10 +93,11 @@ def _show(planned: Sweep) -> None:
     write_whole(planned.folder / "sweep.csv", text.getvalue().encode())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:
-        from asfl.report.sweep import ACCURACY, draw_sweep, way_to
+        from asfl.report.sweep import accuracy_panel, draw_sweep, way_panels
 
         picture = planned.folder / "sweep.png"
         labels = [point.settings[0][1] for point in summaries]
-        panels = [ACCURACY, *(panel for value in target for panel in way_to(value))]
-        save_figure(draw_sweep(planned.axes[0].field, labels, list(summaries.values()), panels), picture)
+        compared = list(summaries.values())
+        panels = way_panels(compared, target[0]) if target else [accuracy_panel(compared)]
+        save_figure(draw_sweep(planned.axes[0].field, labels, panels), picture)
         print(f"picture: {picture}")

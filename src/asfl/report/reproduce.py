@@ -1,17 +1,18 @@
 """The pictures of a recipe."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asfl.report.figure import drawing
-from asfl.report.sweep import ACCURACY, TOTALS, draw_sweep
-from asfl.report.training import draw_accuracy, draw_way_to, style_of
+from asfl.report.figure import BUDGET, drawing
+from asfl.report.sweep import Panel, accuracy_panel, draw_sweep, total_panels
+from asfl.report.training import LOGARITHMIC_FROM, draw_accuracy, draw_way_to, style_of
 from asfl.reproduce import Outcome, Recipe
-from asfl.summary import OURS, Run, Summary, percent
+from asfl.summary import OURS, Run, Statistic, Summary, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,15 +33,30 @@ def recipe_figures(recipe: Recipe, outcomes: Mapping[str, Sequence[Outcome]]) ->
 def _figures(recipe: Recipe, outcomes: Sequence[Outcome]) -> "Iterator[tuple[str, Figure]]":
     labels, summaries = [outcome.label for outcome in outcomes], [outcome.summary for outcome in outcomes]
     for picture in recipe.pictures:
-        if picture == "accuracy":
-            yield "accuracy", draw_sweep(recipe.varied if any(labels) else "", labels, summaries, [ACCURACY])
+        if picture == "accuracy" and len(outcomes) == 1:
+            yield (
+                "accuracy",
+                draw_bars(summaries[0], [ACCURACY]),
+            )
+        elif picture == "accuracy":
+            panels = [accuracy_panel(summaries), _panel_in_our_time(outcomes)]
+            yield "accuracy", draw_sweep(recipe.varied, labels, panels)
         elif picture == "totals":
-            yield "totals", draw_sweep(recipe.varied, labels, summaries, TOTALS)
+            yield "totals", draw_sweep(recipe.varied, labels, total_panels(summaries))
         else:
             for outcome in outcomes:
                 prefix = f"{outcome.label}-" if len(outcomes) > 1 else ""
                 for name, figure in _of_one_world(picture, outcome):
                     yield prefix + name, figure
+
+
+def _panel_in_our_time(outcomes: Sequence[Outcome]) -> Panel:
+    schemes = dict.fromkeys(scheme for outcome in outcomes for scheme in outcome.summary.runs)
+    values = {
+        scheme: [Statistic.of(outcome.accuracy_in_our_time(scheme).values()) for outcome in outcomes]
+        for scheme in schemes
+    }
+    return Panel("… when ASFL has done its rounds", "%", values, 100)
 
 
 def _of_one_world(picture: str, outcome: Outcome) -> "Iterator[tuple[str, Figure]]":
@@ -51,30 +67,47 @@ def _of_one_world(picture: str, outcome: Outcome) -> "Iterator[tuple[str, Figure
     elif picture == "way" and target is not None:
         yield "time-to-accuracy", draw_way_to(outcome.summary, target)
     elif picture == "errors":
-        yield "errors-discrepancy", draw_errors_and_discrepancy(outcome.summary)
+        yield "errors-discrepancy", draw_bars(outcome.summary, ERRORS_AND_DISCREPANCY)
     elif picture == "resplits":
         yield "resplits", draw_resplits([run for run in outcome.runs if run.scheme == OURS])
 
 
-def draw_errors_and_discrepancy(summary: Summary) -> "Figure":
-    """Bars per scheme; the discrepancy on a logarithmic scale, since schemes differ by orders of magnitude."""
-    with drawing(9.5, 3.6) as figure:
-        errors, discrepancy = figure.subplots(1, 2)
-        _draw_bars(errors, summary, "packet_error_rate", 100)
-        _draw_bars(discrepancy, summary, "discrepancy", 1)
-        errors.set(title="Packet error rate", ylabel="%")
-        discrepancy.set(title="Model discrepancy, in updates", yscale="log")
+@dataclass(frozen=True)
+class Bars:
+    """One number of a run."""
+
+    quantity: str
+    title: str
+    unit: str = ""
+    scale: float = 1.0
+
+
+ACCURACY = Bars("final_accuracy", "Accuracy after the last round", "%", 100)
+ERRORS_AND_DISCREPANCY = (
+    Bars("packet_error_rate", "Packet error rate", "%", 100),
+    Bars("discrepancy", "Model discrepancy, in updates"),
+)
+
+
+def draw_bars(summary: Summary, panels: Sequence[Bars]) -> "Figure":
+    """A bar per scheme, a dot per seed; on a logarithmic scale if schemes differ by orders of magnitude."""
+    schemes = list(summary.runs)
+    with drawing(4.75 * len(panels), 3.6) as figure:
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            means = [panel.scale * summary.over_seeds(scheme, panel.quantity).mean for scheme in schemes]
+            colours = [style_of(OURS)["color"] if scheme == OURS else "#b9c4d4" for scheme in schemes]
+            axes.bar(range(len(schemes)), means, color=colours, width=0.66)
+            for place, scheme in enumerate(schemes):
+                seen = np.array(list(summary.by_seed(scheme, panel.quantity).values()))
+                axes.plot(np.full(len(seen), place), panel.scale * seen, ".", color=BUDGET, markersize=4)
+            positive = [mean for mean in means if mean > 0]
+            if positive and max(positive) > LOGARITHMIC_FROM * min(positive):
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            axes.set(title=panel.title, ylabel=panel.unit)
+            axes.set_xticks(range(len(schemes)), schemes, rotation=20, ha="right")
+            axes.grid(axis="x", visible=False)
     return figure
-
-
-def _draw_bars(axes: "Axes", summary: Summary, quantity: str, scale: float) -> None:
-    for place, scheme in enumerate(summary.runs):
-        stat, seen = summary.over_seeds(scheme, quantity), list(summary.by_seed(scheme, quantity).values())
-        colour = style_of(OURS)["color"] if scheme == OURS else "#b9c4d4"
-        axes.bar(place, scale * stat.mean, color=colour, width=0.66)
-        axes.plot(np.full(len(seen), place), scale * np.array(seen), ".", color="#333333", markersize=4)
-    axes.set_xticks(range(len(summary.runs)), list(summary.runs), rotation=20, ha="right")
-    axes.grid(axis="x", visible=False)
 
 
 def draw_resplits(runs: Sequence[Run]) -> "Figure":

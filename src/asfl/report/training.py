@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +64,15 @@ def _figures(summary: Summary, runs: Sequence[Run]) -> "Iterator[tuple[str, Figu
 
 
 def style_of(scheme: str) -> dict[str, Any]:
-    """Colour and dashes of a scheme, the same in every picture; ours is thick and on top."""
-    number = list(SCHEMES).index(scheme) if scheme in SCHEMES else len(SCHEMES)
+    """Colour and dashes of a scheme, the same in every picture; ours is thick and on top, and alone in its colour.
+
+    A scheme that isn't known here, because its plugin isn't loaded, gets a look by its name.
+    """
+    number = list(SCHEMES).index(scheme) if scheme in SCHEMES else len(_COLOURS) + crc32(scheme.encode())
     ours = scheme == OURS
+    own, shared = max(number - len(_COLOURS), 0), len(_COLOURS) - 1
     return {
-        "color": _COLOURS[number % len(_COLOURS)],
+        "color": _COLOURS[number] if number < len(_COLOURS) else _COLOURS[1 + own % shared],
         "linestyle": _DASHES[number % len(_DASHES)],
         "linewidth": 2.8 if ours else 1.4,
         "zorder": 5 if ours else 3,

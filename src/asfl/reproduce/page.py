@@ -33,7 +33,7 @@ def recipe_page(
 ) -> str:
     """`pictures`: file names beside the page."""
     recipe = plan.recipe
-    intro = f"{recipe.paper} of the paper" if recipe.paper != "not in the paper" else "Not in the paper"
+    intro = f"{recipe.paper} of the paper" if recipe.paper != "–" else "Not in the paper"
     lines = [f"# {recipe.name}", "", f"{intro}: {recipe.shows}.", "", "```console", f"$ {command(plan)}", "```", ""]
     if findings:
         rows = ([f.preset, f.claim, f.here, f.conclusion] for f in findings)

@@ -44,7 +44,7 @@ class Recipe:
 
     name: str
     paper: str
-    """Where it is in the paper."""
+    """Where it is in the paper; "–": nowhere."""
     shows: str
     schemes: tuple[str, ...]
     claims: Sequence[Claim]
@@ -127,7 +127,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "clients",
             "Fig. 7",
-            "accuracy with 10 to 50 clients on the same 8 resource blocks",
+            "accuracy with 10 to 50 clients on 8 resource blocks",
             ("asfl", *BASELINES),
             [MostAccurate("rounds"), MostAccurate("time")],
             ["accuracy"],
@@ -147,7 +147,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "measured-channel",
             "Fig. 9",
-            "the same on measured channels; needs --trace FILE (UCC 4G/5G tables, RENEW or Argos HDF5)",
+            "the same on measured channels; needs --trace FILE",
             ("asfl", *BASELINES),
             [
                 MostAccurate("rounds"),
@@ -161,7 +161,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "fixed-cuts",
             "Fig. 10",
-            "what adapting the cut is worth, against a cut fixed at layer 2 or 3",
+            "what adapting the cut is worth, against cuts fixed at 2 and 3",
             ("asfl", "sfl-cut2", "sfl-cut3"),
             [
                 MoreAccurate("sfl-cut3", 0.076),
@@ -173,7 +173,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "power-rb",
             "Fig. 11",
-            "what power control and block allocation are worth: full power, random power, random blocks",
+            "what power control and block allocation are worth",
             ("asfl", "asfl-pmax", "asfl-prand", "asfl-rbrand"),
             [
                 *(Saves("delay_s", name, by) for name, by in (("asfl-pmax", 0.5), ("asfl-prand", 0.61))),
@@ -186,7 +186,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "queue-memory",
             "Fig. 12",
-            "what the memory μ of the queues trades: accuracy against delay and energy",
+            "what the memory μ of the queues trades",
             ("asfl",),
             [Rises("final_accuracy"), Rises("total_delay_s"), Rises("total_energy_j")],
             ["totals"],
@@ -196,8 +196,8 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "readings",
-            "not in the paper",
-            "which reading of the equations learns: corrected or printed, drift or budgets per round",
+            "–",
+            "what each reading of the equations learns",
             ("asfl",),
             [],
             ["totals"],
