@@ -184,6 +184,12 @@ def test_a_sweep_is_the_comparisons_in_it(tmp_path: Path) -> None:
     assert signature([sweep]) != before
 
 
+def test_what_recipes_made_is_their_worlds(tmp_path: Path) -> None:
+    comparison_folder(tmp_path / "worlds" / "demo")
+    comparison_folder(tmp_path / "worlds" / "demo,num_rbs=4", overrides=["radio.num_rbs=4"])
+    assert [world.title for world in collect([tmp_path]).worlds] == ["num_rbs 8", "num_rbs 4"]
+
+
 # ---------------------------------------------------------------------- bounds
 @pytest.fixture
 def honest(tmp_path: Path) -> list[FoundRun]:

@@ -21,6 +21,7 @@ from asfl.reproduce.outcome import Outcome
 from asfl.reproduce.recipes import SEEDS, TARGETS, Recipe, Scale, Variant, recipe_named
 from asfl.summary import Summary, choose_targets
 
+WORLDS = "worlds"
 SAMPLES_PER_S = {"cnn": 950, "vgg19": 30, "resnet50": 4.5}
 """Trained per second by one core (Xeon, 2.8 GHz) at the width our presets have. For estimates only."""
 DIGITS_SAMPLES_PER_S = 1500.0
@@ -103,7 +104,7 @@ def plan_recipe(
         for variant in recipe.points(scale):
             config = load_config(preset, [*overrides, *variant.overrides]).config
             first = config.scenario.seed
-            there = folder / "worlds" / world_name(preset, (*overrides, *variant.overrides))
+            there = folder / WORLDS / world_name(preset, (*overrides, *variant.overrides))
             comparison = plan_comparison(config, recipe.schemes, range(first, first + count), there, data_dir)
             points.append(Point(preset, variant, comparison))
     return Plan(recipe, scale, tuple(overrides), count, folder, tuple(points))

@@ -14,6 +14,7 @@ from asfl.compare import COMPARE_FILE, read_comparison
 from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.reproduce.plan import WORLDS
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, comparable, is_finished, read_manifest
 from asfl.schemes import SCHEMES
 from asfl.summary import Run, Summary
@@ -127,11 +128,12 @@ def signature(folders: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- reading
 def _points(folders: Sequence[Path]) -> list[Path]:
-    """A sweep is the comparisons in it."""
+    """A sweep is the comparisons in it; what recipes made is their worlds."""
     found: list[Path] = []
     for folder in folders:
-        if (folder / SWEEP_FILE).is_file():
-            found += [child for child in _below(folder) if (child / COMPARE_FILE).is_file()]
+        several = folder if (folder / SWEEP_FILE).is_file() else folder / WORLDS
+        if several.is_dir():
+            found += [child for child in _below(several) if (child / COMPARE_FILE).is_file()]
         else:
             found.append(folder)
     return found
