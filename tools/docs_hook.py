@@ -35,7 +35,7 @@ def command_line_page() -> str:
     context = root.context_class(root, info_name="asfl")
     parts = [
         "# Command line\n\nMade from the code when the site is built; `asfl COMMAND --help` says the same.\n",
-        "Exit codes: 0, all went well; 2, something the user can mend, said in one message; 130, stopped with Ctrl-C.\n",
+        "Exit codes: 0, all went well; 2, something you can mend, said in one message; 130, stopped with Ctrl-C.\n",
         *_command(root, context),
     ]
     return "\n".join(parts)
@@ -59,7 +59,8 @@ def _command(command: Any, context: Any) -> Iterator[str]:
 # ---------------------------------------------------------------------- the notebook
 def notebook_page(file: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown: text, code, and what it printed and drew when it was saved; pictures by name."""
-    parts, pictures = [], {}
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
     for cell in json.loads(file.read_text("utf-8"))["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":

@@ -10,14 +10,17 @@ from asfl._version import __version__
 
 if TYPE_CHECKING:
     from asfl.budgets import Budgets, resolve_budgets
-    from asfl.channel import Channel, ChannelState, make_channel
+    from asfl.channel import Channel, ChannelState, make_channel, register_channel
     from asfl.config import Compute, Config, Radio, load_config
     from asfl.costs import Procedure, RoundCost, cost_of_all_cuts, round_cost
+    from asfl.data.arrays import register_arrays
     from asfl.decision import Decision
     from asfl.errors import AsflError
     from asfl.frames import load_runs
-    from asfl.profile import ModelProfile, ModelSpec, load_profile
+    from asfl.plugins import load_plugin
+    from asfl.profile import ModelProfile, ModelSpec, load_profile, register_model
     from asfl.round import CostEquations, Round
+    from asfl.schemes import register_scheme
     from asfl.world import World
 
 _HOME = {
@@ -38,9 +41,14 @@ _HOME = {
     "World": "world",
     "cost_of_all_cuts": "costs",
     "load_config": "config",
+    "load_plugin": "plugins",
     "load_profile": "profile",
     "load_runs": "frames",
     "make_channel": "channel",
+    "register_arrays": "data.arrays",
+    "register_channel": "channel",
+    "register_model": "profile",
+    "register_scheme": "schemes",
     "resolve_budgets": "budgets",
     "round_cost": "costs",
 }
@@ -64,9 +72,14 @@ __all__ = [
     "__version__",
     "cost_of_all_cuts",
     "load_config",
+    "load_plugin",
     "load_profile",
     "load_runs",
     "make_channel",
+    "register_arrays",
+    "register_channel",
+    "register_model",
+    "register_scheme",
     "resolve_budgets",
     "round_cost",
 ]

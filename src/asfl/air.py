@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from asfl.budgets import Budgets
 from asfl.config import Config
 from asfl.costs import ASFL, Procedure, RoundCost, round_cost
-from asfl.decision import Decision
+from asfl.decision import Decision, check_decision
+from asfl.errors import AsflError
 from asfl.optimize import Learning, Problem, Queues, Rules, default_participation, next_queues
 from asfl.round import Round
 from asfl.scenario import random_stream
@@ -60,6 +61,7 @@ def air_round(
     # 2. Decide.
     problem = Problem(round_, learning, state.queues, rules)
     decided = scheme.decide(problem, seed)
+    _check(decided.decision, problem, scheme)
     # 3. Who arrives, and what it costs.
     decision, reference = decided.decision, decided.reference
     arrived, cost = _account(config, round_, decision, scheme.procedure)
@@ -109,6 +111,26 @@ def draw_arrivals(round_: Round, decision: Decision, seed: int) -> Bools:
     luck = random_stream(seed, "arrivals", round_.index).random(round_.num_clients)
     lost = round_.packet_error_rate(decision.rb_count, decision.tx_power_w)
     return np.asarray(decision.scheduled & (luck >= lost))
+
+
+def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
+    """Refuse a decision that can't be carried out; schemes may come from anywhere."""
+    round_ = problem.round
+    try:
+        for name in ("rb_count", "tx_power_w"):
+            shape = np.shape(getattr(decision, name))
+            if shape != (round_.num_clients,):
+                raise AsflError(f"decision.{name} has shape {shape}, but there are {round_.num_clients} clients")
+        check_decision(
+            decision,
+            round_.profile.num_layers,
+            round_.radio.num_rbs,
+            round_.radio.max_tx_power_w,
+            rb_sharing=problem.rules.rb_sharing,
+            in_sequence=scheme.procedure.in_sequence,
+        )
+    except AsflError as error:
+        raise AsflError(f"scheme {scheme.name}, round {round_.index + 1}: {error}") from None
 
 
 def _account(config: Config, round_: Round, decision: Decision, procedure: Procedure) -> tuple[Bools, RoundCost]:

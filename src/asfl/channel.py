@@ -1,8 +1,10 @@
 """How strong each client's link is in each round: Rayleigh fading over path loss, or a measured trace.
 
-A channel is anything with `at(round_index) -> ChannelState`; the simulation asks for nothing else.
+A channel is anything with `at(round_index) -> ChannelState`; the simulation asks for nothing else. Your own becomes a
+value of `scenario.channel.kind` by `register_channel`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.errors import AsflError
+from asfl.registry import Registry
 from asfl.scenario import path_gain, place_clients, random_stream
 from asfl.traces import Trace, read_trace
 from asfl.units import from_db
@@ -67,10 +70,11 @@ class TraceChannel:
         )
 
 
-def make_channel(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
-    """The channel a configuration asks for."""
-    if scenario.channel.kind == "rayleigh":
-        return RayleighChannel(scenario)
+def _rayleigh(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
+    return RayleighChannel(scenario)
+
+
+def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     options = scenario.channel
     trace = read_trace(Path(options.trace_file), options.trace_quantity, options.trace_antenna)
     gains = trace_gains(trace, scenario, radio)
@@ -81,6 +85,28 @@ def make_channel(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     # Which users play is part of the world, so it is drawn from the seed; all of them keep the order of the file.
     users = random_stream(scenario.seed, "trace users").permutation(len(gains))[: scenario.clients]
     return TraceChannel(tuple(gains[user] for user in np.sort(users)), options.trace_samples_per_round)
+
+
+ChannelFactory = Callable[["config.Scenario", "config.Radio"], Channel]
+CHANNELS: Registry[ChannelFactory] = Registry("channel", {"rayleigh": _rayleigh, "trace": _from_trace})
+"""What `scenario.channel.kind` may be."""
+
+
+def register_channel(name: str, factory: ChannelFactory) -> None:
+    """Make `scenario.channel.kind = name` mean the channel that `factory(scenario, radio)` returns."""
+    if not callable(factory):
+        raise AsflError(f"register_channel('{name}'): {factory!r} is no function of (scenario, radio)")
+    CHANNELS.register(name, factory)
+
+
+def make_channel(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
+    """The channel a configuration asks for."""
+    channel = CHANNELS.named(scenario.channel.kind)(scenario, radio)
+    if not callable(getattr(channel, "at", None)):
+        raise AsflError(
+            f"channel '{scenario.channel.kind}': its factory gave {channel!r}, not an object with at(round_index)"
+        )
+    return channel
 
 
 def trace_gains(trace: Trace, scenario: "config.Scenario", radio: "config.Radio") -> list[Floats]:

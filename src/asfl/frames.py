@@ -119,4 +119,5 @@ def _rows(folder: Path, manifest: Manifest, records: Sequence[RoundRecord], per:
             "packet_error_rate": record.mean_packet_error_rate,
             "arrived": record.arrived_count,
             "scheduled": record.scheduled_count,
+            "faults": len(record.faults or []),
         }

@@ -6,18 +6,23 @@ the named models ship with the package, so nothing here needs PyTorch; `asfl.mod
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
-from typing import Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.errors import AsflError, nearest
+from asfl.registry import Registry
+
+if TYPE_CHECKING:
+    from asfl.models import CuttableModel
 
 Architecture = Literal["cnn", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
+"""The networks that ship; any other is somebody's own (`register_model`)."""
 Norm = Literal["batch", "group", "none"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
 """The data sets that are known without looking at them; any other is somebody's own (`asfl.data.arrays`)."""
@@ -52,7 +57,8 @@ _COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
 class ModelSpec:
     """Which network: written as `vgg19-cifar100`, `vgg19-w0.25-gn-cifar10`, `cnn-digits`, `cnn-mine.npz`."""
 
-    architecture: Architecture
+    architecture: str
+    """One of `Architecture`, or a name given to `register_model`."""
     dataset: str
     """One of `Dataset`, the path of an `.npz` file, or a name given to `asfl.data.register_arrays`."""
     width: float = 1.0
@@ -69,15 +75,15 @@ class ModelSpec:
         from asfl.data.arrays import is_known, is_own_file, unknown_data_set
 
         name = name if is_own_file(name) else name.lower()  # paths tell small from capital letters
-        match = re.fullmatch(r"([a-z0-9]+)(?:-w([0-9.]+))?(-gn|-nonorm)?(?:-([a-z0-9_]+|.+\.npz))?", name)
+        # Names that are known may contain a "-" themselves, and the longest is meant.
+        known = "|".join(map(re.escape, sorted(MODELS, key=len, reverse=True)))
+        match = re.fullmatch(rf"({known}|[a-z0-9]+)(?:-w([0-9.]+))?(-gn|-nonorm)?(?:-([a-z0-9_]+|.+\.npz))?", name)
         if match is None:
             raise AsflError(f"unknown model '{name}': {nearest(name, shipped_profiles())}")
         architecture, width, norm_tag, dataset = match.groups()
         dataset = dataset or "cifar100"
-        if architecture not in get_args(Architecture):
-            raise AsflError(
-                f"unknown architecture '{architecture}' in '{name}': {nearest(architecture, get_args(Architecture))}"
-            )
+        if architecture not in MODELS:
+            raise AsflError(MODELS.unknown(architecture, f" in '{name}'"))
         if not is_known(dataset):
             raise AsflError(unknown_data_set(dataset, f" in '{name}'"))
         try:
@@ -87,7 +93,22 @@ class ModelSpec:
         if not multiplier > 0:
             raise AsflError(f"width '{width}' in '{name}' is not a number above 0")
         norm = {tag: norm for norm, tag in _NORM_TAG.items()}[norm_tag or ""]
-        return cls(cast(Architecture, architecture), dataset, multiplier, norm)
+        return cls(architecture, dataset, multiplier, norm)
+
+
+Builder = Callable[[ModelSpec], "CuttableModel"]
+MODELS: Registry[Builder | None] = Registry("architecture", dict.fromkeys(get_args(Architecture)))
+"""What `model.architecture` may be, each with its builder; None: it ships, and `asfl.models` has the builder."""
+
+
+def register_model(name: str, builder: Builder) -> None:
+    """Make `model.architecture = name` mean the network that `builder(spec)` returns.
+
+    Its profile is measured when it is first needed, which needs PyTorch.
+    """
+    if not callable(builder):
+        raise AsflError(f"register_model('{name}'): {builder!r} is no function of a ModelSpec")
+    MODELS.register(name, builder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,13 +188,15 @@ def shipped_profiles() -> Sequence[str]:
 def load_profile(name: str | ModelSpec) -> ModelProfile:
     """The profile of a named model: shipped with the package, or measured now (needs `asfl[train]`)."""
     spec = name if isinstance(name, ModelSpec) else ModelSpec.parse(name)
-    return _load(spec, INPUT_SHAPE[spec.dataset], NUM_CLASSES[spec.dataset])
+    return _load(spec, INPUT_SHAPE[spec.dataset], NUM_CLASSES[spec.dataset], MODELS.named(spec.architecture))
 
 
 @lru_cache(maxsize=32)  # a profile never changes, and every round file, world and job asks for one
-def _load(spec: ModelSpec, input_shape: tuple[int, int, int], num_classes: int) -> ModelProfile:
-    """Keyed also by what the images look like: own data may change behind its name."""
-    if spec.dataset in get_args(Dataset):
+def _load(
+    spec: ModelSpec, input_shape: tuple[int, int, int], num_classes: int, builder: Builder | None
+) -> ModelProfile:
+    """Keyed also by what the images look like and by who builds: own data and models may change behind their names."""
+    if spec.dataset in get_args(Dataset) and builder is None:
         file = resources.files("asfl") / "profiles" / f"{spec.name}.json"
         if file.is_file():
             return ModelProfile.from_json(json.loads(file.read_text("utf-8")))

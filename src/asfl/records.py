@@ -64,6 +64,9 @@ class RoundRecord:
     test_loss: float | None
     client_accuracy: float | None
     """Mean over clients of [own client side; server side]."""
+    faults: list[dict[str, str | int]] | None = None
+    """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
+    (`asfl.field`) can be."""
 
     @property
     def arrived_count(self) -> int:
@@ -90,7 +93,10 @@ class RoundRecord:
         return sum(served) / len(served) if served else 1.0
 
     def to_line(self) -> str:
-        return json.dumps({key: _plain(value) for key, value in asdict(self).items()}, allow_nan=False) + "\n"
+        plain = {key: _plain(value) for key, value in asdict(self).items()}
+        if self.faults is None:
+            del plain["faults"]
+        return json.dumps(plain, allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "RoundRecord":

@@ -4,6 +4,7 @@
     rounds.jsonl      one line per finished round
     checkpoints/      the state after some of the rounds
     model.safetensors the average model, once the run is finished
+    tensorboard/ …    what trackers leave, if any (asfl.callbacks)
 
 Resuming goes back to the newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed
 and round, so they come out the same, bit for bit.
@@ -15,23 +16,28 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from asfl._version import __version__
 from asfl.budgets import Budgets, resolve_budgets
+from asfl.callbacks import Settings, Tracker, Tracking, check_trackers, trackers_for
 from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError, MissingExtraError
 from asfl.files import write_whole
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.schemes import scheme_named
 from asfl.world import World
+
+if TYPE_CHECKING:
+    from asfl.simulate import Simulation
+    from asfl.train.fleet import FleetMaker
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 FORMAT = 1
@@ -52,7 +58,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes results; not with where things lie, nor with how often they are saved."""
+        """Changes with anything that changes results; not with where things lie, who watches, or how often is saved."""
         config = comparable(self.config)
         text = json.dumps([FORMAT, self.scheme, config], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -77,8 +83,9 @@ class Manifest:
 def comparable(config: Config) -> dict[str, Any]:
     """A configuration without what doesn't change results."""
     plain: dict[str, Any] = config.model_dump(mode="json")
-    for section, name in (("output", "folder"), ("output", "checkpoint_every"), ("data", "folder")):
-        plain[section].pop(name)
+    for section, names in {"output": ("folder", "checkpoint_every", "track"), "data": ("folder",)}.items():
+        for name in names:
+            plain[section].pop(name)
     return plain
 
 
@@ -115,16 +122,20 @@ def run(
     on_round: Callable[[RoundRecord], None] = lambda record: None,
     should_stop: Callable[[], bool] = lambda: False,
     threads: int | None = None,
+    trackers: Sequence[Tracker] = (),
+    fleet: "FleetMaker | None" = None,
 ) -> bool:
     """Train a scheme in a folder: a new run, or the rest of the one that is there.
 
     `on_round` is called when a round's record is on the disk. `should_stop` is asked after each round: if it says so, a
-    checkpoint is written and the result is False. True: all rounds are done.
+    checkpoint is written and the result is False. True: all rounds are done. `trackers` watch besides those that
+    `output.track` names. `fleet` makes the clients, if they aren't in this process (`asfl.field`).
     """
     scheme_named(scheme)
     if (folder / MANIFEST_FILE).exists():
         manifest = read_manifest(folder)
         _same_or_refuse(manifest, config, scheme, folder)
+        manifest = replace(manifest, config=config)  # what doesn't change results is taken as it is wished now
     else:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
@@ -132,11 +143,12 @@ def run(
         budgets = budgets or resolve_budgets(World.of(config))
         manifest = Manifest(config, scheme, budgets, threads or usual_threads(), _facts(data_dir))
         write_whole(folder / MANIFEST_FILE, json.dumps(manifest.to_json(), indent=2).encode())
-    return resume(folder, data_dir=data_dir, on_round=on_round, should_stop=should_stop)
+    return _go_on(folder, manifest, data_dir, on_round, should_stop, trackers, fleet)
 
 
 def check_training(config: Config, data_dir: Path | None = None) -> None:
-    """Refuse what can't be trained here: PyTorch, the GPU or the data is missing."""
+    """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing."""
+    check_trackers(config.output.track)
     if util.find_spec("torch") is None or util.find_spec("safetensors") is None:
         raise MissingExtraError("training", "train")
     from asfl.data import load_data
@@ -160,29 +172,67 @@ def resume(
     data_dir: Path | None = None,
     on_round: Callable[[RoundRecord], None] = lambda record: None,
     should_stop: Callable[[], bool] = lambda: False,
+    trackers: Sequence[Tracker] = (),
 ) -> bool:
-    """Play the rest of the rounds of a run folder."""
-    manifest = read_manifest(folder)
+    """Play the rest of the rounds of a run folder, watched as when it began."""
+    return _go_on(folder, read_manifest(folder), data_dir, on_round, should_stop, trackers)
+
+
+def _go_on(
+    folder: Path,
+    manifest: Manifest,
+    data_dir: Path | None,
+    on_round: Callable[[RoundRecord], None],
+    should_stop: Callable[[], bool],
+    trackers: Sequence[Tracker],
+    fleet: "FleetMaker | None" = None,
+) -> bool:
     if is_finished(folder):
         return True
     check_training(manifest.config, manifest.data_dir(data_dir))
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
-    from safetensors.torch import save
 
-    from asfl.checkpoints import load_checkpoint, save_checkpoint
+    from asfl.checkpoints import load_checkpoint
     from asfl.data import load_data
     from asfl.simulate import Simulation
+    from asfl.train.fleet import LocalFleet
     from asfl.train.memory import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
     data = load_data(manifest.config, manifest.data_dir(data_dir))
-    simulation = Simulation(manifest.config, scheme_named(manifest.scheme), data, manifest.budgets)
+    simulation = Simulation(manifest.config, scheme_named(manifest.scheme), data, manifest.budgets, fleet or LocalFleet)
     checkpoint = load_checkpoint(folder / CHECKPOINTS, manifest.fingerprint)
     if checkpoint is not None:
         simulation.restore(checkpoint)
-    _keep_rounds(folder, simulation.round_index)
+    before = _keep_rounds(folder, simulation.round_index)
+
+    tracking, finished = Tracking([*trackers_for(manifest.config.output.track), *trackers]), False
+
+    def recorded(record: RoundRecord) -> None:
+        on_round(record)
+        tracking.round(record)
+
+    try:
+        tracking.begin(folder, _settings(manifest), before)
+        finished = _play(simulation, manifest, folder, recorded, should_stop)
+    finally:
+        tracking.end(finished)
+    return finished
+
+
+def _play(
+    simulation: "Simulation",
+    manifest: Manifest,
+    folder: Path,
+    recorded: Callable[[RoundRecord], None],
+    should_stop: Callable[[], bool],
+) -> bool:
+    """Round after round, to the last one (True) or until somebody says stop."""
+    from safetensors.torch import save
+
+    from asfl.checkpoints import save_checkpoint
 
     def save_state() -> float:
         save_checkpoint(folder / CHECKPOINTS, simulation.round_index, simulation.tensors(), manifest.fingerprint)
@@ -192,7 +242,7 @@ def resume(
     while not simulation.finished:
         record = simulation.play_round()
         _append(folder / RECORDS_FILE, record.to_line())
-        on_round(record)
+        recorded(record)
         if simulation.finished:
             break
         stop = should_stop()
@@ -225,19 +275,29 @@ def _same_or_refuse(manifest: Manifest, config: Config, scheme: str, folder: Pat
         raise AsflError(f"{folder} holds a run with another configuration ({difference}); give another --out")
 
 
-def _keep_rounds(folder: Path, rounds: int) -> None:
+def _keep_rounds(folder: Path, rounds: int) -> list[RoundRecord]:
     """Cut the records back to the rounds the checkpoint knows; the later ones are played again, to the same lines."""
     file = folder / RECORDS_FILE
     if not file.exists():
         if rounds:
             raise AsflError(f"{folder}: the checkpoint is of round {rounds}, but {RECORDS_FILE} is gone")
-        return
+        return []
     records = read_records(folder)
     if len(records) < rounds:
         raise AsflError(
             f"{file} ends after round {len(records)}, but the checkpoint is of round {rounds}: the file was cut short"
         )
-    write_whole(file, "".join(record.to_line() for record in records[:rounds]).encode())
+    kept = records[:rounds]
+    write_whole(file, "".join(record.to_line() for record in kept).encode())
+    return kept
+
+
+def _settings(manifest: Manifest) -> Settings:
+    fields = by_name(manifest.config.model_dump(mode="json"))
+    plain = {
+        name: value if isinstance(value, str | int | float) else json.dumps(value) for name, value in fields.items()
+    }
+    return {"scheme": manifest.scheme, "seed": manifest.config.scenario.seed, **plain}
 
 
 def _append(file: Path, line: str) -> None:

@@ -1,6 +1,6 @@
 """The loop: channel, decide, train, account, evaluate, record; round after round, one scheme in one world."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -23,12 +23,15 @@ from asfl.train.batches import Batches
 from asfl.train.device import device_named
 from asfl.train.evaluate import Evaluator
 from asfl.train.fast import FastTrainer
+from asfl.train.fleet import Fault, FleetMaker, LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.signals import Signals, sample_coordinates
 from asfl.train.trainer import RoundPlan, Trained
 from asfl.units import BITS_PER_VALUE
 from asfl.world import World
+
+Bools = NDArray[np.bool_]
 
 MERGED_ACTIVATIONS = 1 << 24
 """On a CPU, clients share a server pass as long as their activations there stay below this many values in total."""
@@ -49,7 +52,15 @@ class Evaluation:
 class Simulation:
     """One scheme being trained; `play_round` is the whole algorithm."""
 
-    def __init__(self, config: Config, scheme: Scheme, data: ImageData, budgets: Budgets | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        scheme: Scheme,
+        data: ImageData,
+        budgets: Budgets | None = None,
+        fleet: FleetMaker = LocalFleet,
+    ) -> None:
+        """`fleet` makes the clients: in this process, or somewhere else (`asfl.field`)."""
         self.config, self.scheme = config, scheme
         self.world = World.of(config)
         self.budgets = budgets or resolve_budgets(self.world)
@@ -80,6 +91,7 @@ class Simulation:
             merge=clients
             if self.device.type == "cuda"
             else clients_a_pass(self.world.profile, training.batch_size, clients),
+            fleet=fleet,
         )
         self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
         order = random_stream(seed, "test images").permutation(self._evaluator.num_samples)
@@ -99,10 +111,11 @@ class Simulation:
         return self.round_index >= self.config.training.rounds
 
     def play_round(self) -> RoundRecord:
-        index = self.round_index
+        index, fleet = self.round_index, self.trainer.fleet
+        ready = fleet.begin(index)
         # 1. What the server knows of the learning.
         learning = self.signals.learning(
-            self.trainer.fleet,
+            fleet,
             self._reported_coordinates(),
             self.config.decision.discrepancy_sample_ratio,
             norms=self.rules.reading == "printed",
@@ -112,10 +125,13 @@ class Simulation:
         # 2. Channel, decision, arrivals, costs, queues.
         aired = air_round(self.world, self.scheme, self.rules, learning, self.air, index)
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
-        trained = self.trainer.round(self._plan(aired))
-        self._check(trained, aired.arrived)
+        trained = self.trainer.round(self._plan(aired, ready))
+        faults = fleet.take_faults()
+        lost = _lost(ready, faults) & np.isnan(trained.loss)
+        arrived = aired.arrived & ~lost
+        self._check(trained, arrived)
         # 4. Account.
-        self.air, self.signals = aired.state, self.signals.after(trained)
+        self.air, self.signals = self._air_after(aired, lost), self.signals.after(trained)
         if np.ndim(aired.reference.cut) == 0:
             self.shadow = self.shadow.after(int(aired.reference.cut), aired.reference_arrived)
         self.total_delay_s += float(aired.cost.delay_s)
@@ -125,10 +141,11 @@ class Simulation:
         due = self.round_index % self.config.output.evaluate_every == 0 or self.finished
         evaluation = self.evaluate() if due else None
         # 6. Record.
-        return self._record(aired, trained, evaluation)
+        return self._record(aired, arrived, trained, evaluation, faults + fleet.take_faults())
 
     def evaluate(self) -> Evaluation:
         """On the configured number of test images; after the last round on all of them."""
+        self.trainer.fleet.gather()
         state = self.trainer.state
         samples = None if self.finished else self._test_samples
         average = self._evaluator.score(state.average_model(), samples)
@@ -147,6 +164,7 @@ class Simulation:
 
     def average_model(self) -> dict[str, Tensor]:
         """The trained model, as a `state_dict`."""
+        self.trainer.fleet.gather()
         average: ModelVectors = self.trainer.state.average_model()
         return self.trainer.layout.state_dict(average)
 
@@ -156,12 +174,18 @@ class Simulation:
         size = int(self.trainer.layout.parameter_edges[self.trainer.state.cut])
         return sample_coordinates(size, self.config.decision.discrepancy_sample_ratio, random)
 
-    def _plan(self, aired: AiredRound) -> RoundPlan:
-        clients = self.config.scenario.clients
+    def _plan(self, aired: AiredRound, ready: Bools) -> RoundPlan:
         cut = self.trainer.layout.num_units if self.scheme.procedure.full_local_model else aired.decision.cut
-        return RoundPlan(aired.round.index, np.broadcast_to(cut, clients), aired.decision.scheduled, aired.arrived)
+        everybodys = np.broadcast_to(cut, self.config.scenario.clients)
+        return RoundPlan(aired.round.index, everybodys, aired.decision.scheduled & ready, aired.arrived & ready)
 
-    def _check(self, trained: Trained, arrived: NDArray[np.bool_]) -> None:
+    def _air_after(self, aired: AiredRound, lost: Bools) -> AirState:
+        """The next round re-splits from the cut that is; without those who were lost it may not have moved."""
+        if lost.any() and self.scheme.procedure.keeps_client_sides and aired.state.previous_cut is not None:
+            return replace(aired.state, previous_cut=self.trainer.state.cut or None)
+        return aired.state
+
+    def _check(self, trained: Trained, arrived: Bools) -> None:
         broken = np.flatnonzero(arrived & ~(np.isfinite(trained.loss) & np.isfinite(trained.update_norm2)))
         if broken.size:
             raise AsflError(
@@ -170,7 +194,9 @@ class Simulation:
                 f"(training.learning_rate = {self.config.training.learning_rate:g} may be too high)"
             )
 
-    def _record(self, aired: AiredRound, trained: Trained, evaluation: Evaluation | None) -> RoundRecord:
+    def _record(
+        self, aired: AiredRound, arrived: Bools, trained: Trained, evaluation: Evaluation | None, faults: list[Fault]
+    ) -> RoundRecord:
         decision, cost, queues = aired.decision, aired.cost, aired.state.queues
         problem = aired.problem
         keeps = self.scheme.procedure.keeps_client_sides
@@ -178,7 +204,7 @@ class Simulation:
         if problem.rules.reading == "corrected":  # there it is in updates already
             spread *= problem.learning.update_scale
         lost = float((cost.packet_error_rate * problem.learning.update_norm2).mean())
-        arrived_losses = trained.loss[aired.arrived]
+        arrived_losses = trained.loss[arrived]
         return RoundRecord(
             round=self.round_index,
             cut=None
@@ -189,7 +215,7 @@ class Simulation:
             rb_count=decision.rb_count.tolist(),
             tx_power_w=decision.tx_power_w.tolist(),
             packet_error_rate=cost.packet_error_rate.tolist(),
-            arrived=aired.arrived.astype(int).tolist(),
+            arrived=arrived.astype(int).tolist(),
             delay_s=float(cost.delay_s),
             resplit_delay_s=float(cost.resplit_delay_s),
             uplink_stage_delay_s=float(cost.uplink_stage_delay_s),
@@ -210,11 +236,13 @@ class Simulation:
             accuracy=evaluation.accuracy if evaluation else None,
             test_loss=evaluation.loss if evaluation else None,
             client_accuracy=evaluation.client_accuracy if evaluation else None,
+            faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
         )
 
     # ------------------------------------------------------------------ to and from a checkpoint
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs besides the configuration."""
+        self.trainer.fleet.gather(optimizers=True)
         queues = self.air.queues
         cut = -1 if self.air.previous_cut is None else self.air.previous_cut
         return {
@@ -236,6 +264,7 @@ class Simulation:
         self.trainer.state.restore(
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         )
+        self.trainer.fleet.scatter()
         queues = Queues(
             tensors["queues.delay"].item(), tensors["queues.energy"].numpy(), tensors["queues.participation"].numpy()
         )
@@ -245,6 +274,13 @@ class Simulation:
         self.shadow = replace(self.shadow, layer_spread=tensors["shadow.layer_spread"].numpy())
         self.total_delay_s, self.total_energy_j = tensors["total_delay_s"].item(), tensors["total_energy_j"].item()
         self.round_index = int(tensors["round_index"])
+
+
+def _lost(ready: Bools, faults: list[Fault]) -> Bools:
+    """[N] who wasn't there when the round began, or has a fault since."""
+    lost = ~ready
+    lost[[fault.client for fault in faults]] = True
+    return lost
 
 
 def clients_a_pass(profile: ModelProfile, batch_size: int, num_clients: int) -> int:

@@ -1,12 +1,14 @@
 """The command line. Each command reads its input, calls one library function and shows the result."""
 
 import sys
+from typing import Annotated
 
 import typer
 
 from asfl._version import __version__
-from asfl.cli import compare, config, cost, data, decide, export, profile, report, run, scenario, sweep
+from asfl.cli import compare, config, cost, data, decide, export, profile, report, reproduce, run, scenario, sweep
 from asfl.errors import AsflError
+from asfl.plugins import load_plugin
 
 app = typer.Typer(
     name="asfl",
@@ -25,6 +27,7 @@ app.command("decide")(decide.decide)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("sweep")(sweep.sweep)
+app.command("reproduce")(reproduce.reproduce)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
@@ -39,11 +42,22 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
-    ),
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            help="Load a Python file with schemes, channels, models or data sets of your own; may be repeated. "
+            "The environment variable ASFL_PLUGINS names such files too. "
+            "The file is run: name only what you trust.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    for file in plugins or []:
+        load_plugin(file)
 
 
 def main() -> None:

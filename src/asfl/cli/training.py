@@ -18,7 +18,9 @@ from asfl.jobs import Job
 def engine_named(name: EngineName, workers: int | None, address: str | None) -> Engine:
     if name == "ray":
         from asfl.engines.ray import train_on_ray
+        from asfl.engines.ray_cluster import check_ray
 
+        check_ray(address)
         return partial(train_on_ray, workers=workers, address=address)
     if address is not None:
         raise AsflError(f"--address {address} is for --engine ray")

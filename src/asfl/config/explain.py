@@ -35,7 +35,7 @@ def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping
         return f"unknown key '{path}': {_nearest_key(path, section, model)}{where}"
     if kind == "missing":
         return f"{path} is missing"
-    if kind == "quantity":
+    if kind in ("quantity", "name"):
         return f"{path}: {message}{where}"
     if kind in ("model_type", "model_attributes_type"):
         return f"{path} = {value} must be a section with fields of its own{where}"

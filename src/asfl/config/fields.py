@@ -1,10 +1,11 @@
 """The kinds of numbers a configuration field can hold: each knows its unit and its valid range."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -53,6 +54,22 @@ AutoDecibel = Annotated[float | Literal["auto"], Unit("dB"), _number_in("dB")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
 EachIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["each"]
 AutoIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["auto"]
+
+
+CHECK_NAMES = {"check_names": True}
+"""Context of a validation: a person wrote this, so names must be known here. What a run left behind is read without it:
+its names may be those of a plugin, and nobody needs the plugin to look at the run."""
+
+
+def known_name(known: Callable[[str], bool], explain: Callable[[str], str]) -> AfterValidator:
+    """A name that ships or was registered; which ones were is known only when a value is checked."""
+
+    def check(name: str, info: ValidationInfo) -> str:
+        if info.context == CHECK_NAMES and not known(name):
+            raise PydanticCustomError("name", "{reason}", {"reason": explain(name)})
+        return name
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from asfl.config.explain import explain, short
+from asfl.config.fields import CHECK_NAMES
 from asfl.config.tree import Config
 from asfl.errors import AsflError, nearest
 
@@ -49,7 +50,7 @@ def load_config(preset_or_file: str | Path | None = None, overrides: Sequence[st
             _put(merged, path, value, layer.source)
             sources[".".join(path)] = layer.source
     try:
-        config = Config.model_validate(merged)
+        config = Config.model_validate(merged, context=CHECK_NAMES)
     except ValidationError as error:
         raise AsflError(explain(error, Config, sources)) from None
     every = dict.fromkeys(by_name(config.model_dump()), "default")

@@ -1,9 +1,10 @@
 """The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from asfl.channel import CHANNELS
 from asfl.config.fields import (
     AutoDecibel,
     AutoIndex,
@@ -25,17 +26,21 @@ from asfl.config.fields import (
     Share,
     Watt,
     WattPerHertz,
+    known_name,
 )
 from asfl.data.arrays import is_known, unknown_data_set
-from asfl.profile import Architecture, Dataset, ModelSpec, Norm
+from asfl.errors import nearest
+from asfl.profile import MODELS, Architecture, Dataset, ModelSpec, Norm
 from asfl.units import dbm_to_w
+
+ChannelKind = Annotated[Literal["rayleigh", "trace"] | str, known_name(CHANNELS.__contains__, CHANNELS.unknown)]
 
 
 class Channel(Section):
     """How strong each client's link is, round by round."""
 
-    kind: Literal["rayleigh", "trace"] = "rayleigh"
-    """Rayleigh fading over path loss, or a measured trace."""
+    kind: ChannelKind = "rayleigh"
+    """Rayleigh fading over path loss, or a measured trace; or your own: a name given to asfl.register_channel."""
     path_gain_at_1m_db: Decibel = -30.0
     """Path gain at a distance of 1 m (§V-A: θ = −30 − 40 log₁₀ d)."""
     path_loss_exponent: Positive = 4.0
@@ -121,8 +126,8 @@ class Compute(Section):
 class Model(Section):
     """The network that is trained."""
 
-    architecture: Architecture = "vgg19"
-    """Which network."""
+    architecture: Annotated[Architecture | str, known_name(MODELS.__contains__, MODELS.unknown)] = "vgg19"
+    """Which network; or your own: a name given to asfl.register_model."""
     width: Positive = 1.0
     """Multiplies the number of channels of every layer."""
     norm: Norm = "batch"
@@ -132,7 +137,7 @@ class Model(Section):
 class Data(Section):
     """What is learnt, and how it is spread over the clients."""
 
-    name: Dataset | str = "cifar100"
+    name: Annotated[Dataset | str, known_name(is_known, unknown_data_set)] = "cifar100"
     """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays."""
     folder: str = ""
     """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
@@ -140,12 +145,6 @@ class Data(Section):
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        if not is_known(self.name):
-            raise ValueError(f"name: {unknown_data_set(self.name)}")
-        return self
 
 
 class Training(Section):
@@ -209,6 +208,17 @@ class DecisionRules(Section):
     """Long-run share of rounds each client must get; 0 is off, "auto" is half of min(1, K/N)."""
 
 
+TrackerName = Literal["tensorboard", "wandb", "mlflow"]
+
+
+def _with_commas(value: object) -> object:
+    """A list of names, as TOML has it, is the same as the names with commas between them."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return value
+    return ",".join(dict.fromkeys(name.strip() for name in names if name.strip())) or "none"
+
+
 class Output(Section):
     """What a run leaves behind."""
 
@@ -220,6 +230,19 @@ class Output(Section):
     """How many test images the evaluations on the way use, the same ones each time; 0 is all."""
     checkpoint_every: Count = 10
     """Rounds between two checkpoints; slow rounds are saved sooner, after a minute at the latest."""
+    track: Annotated[Literal["auto", "none", TrackerName] | str, BeforeValidator(_with_commas)] = "auto"
+    """Who else is shown the rounds (docs/tracking.md): "auto" is TensorBoard if it is installed; several names are
+    written with commas, "tensorboard,wandb"."""
+
+    @model_validator(mode="after")
+    def _known_trackers(self) -> Self:
+        names, alone, known = self.track.split(","), ("auto", "none"), get_args(TrackerName)
+        for name in names:
+            if name not in (*alone, *known):
+                raise ValueError(f"track: unknown tracker '{name}': {nearest(name, (*alone, *known))}")
+            if name in alone and len(names) > 1:
+                raise ValueError(f"track = '{self.track}': '{name}' must stand alone")
+        return self
 
 
 class Config(Section):

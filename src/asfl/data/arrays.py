@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from asfl.data.images import ImageData, with_statistics
 from asfl.errors import AsflError, nearest
 from asfl.profile import Dataset
+from asfl.registry import Registry, with_own
 
 MAX_CLASSES = 100_000
 """A larger label is taken for a mistake: the last layer would have as many outputs."""
@@ -26,7 +27,7 @@ _MAX_CHANNELS = 4
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 _NUMBERS = ("num_classes", "scale")
 
-_registered: dict[str, ImageData] = {}
+_registered: Registry[ImageData] = Registry("data set", {})
 
 
 def register_arrays(
@@ -41,6 +42,8 @@ def register_arrays(
 ) -> ImageData:
     """Make `data.name = name` mean these arrays, in this process; the same name again replaces them.
 
+    In a file that `--plugin` or ASFL_PLUGINS names, it also does so in the processes that `asfl compare` starts.
+
     Images are uint8 [S, H, W], [S, C, H, W] or [S, H, W, C]; labels are whole numbers from 0 to `num_classes` − 1.
     `scale` is the pixel value that means 1. The arrays are copied.
     """
@@ -49,8 +52,9 @@ def register_arrays(
         raise AsflError(f"register_arrays: name '{name}' must be small letters, digits and _{taken}")
     given = (train_images, train_labels, test_images, test_labels)
     arrays = {key: np.array(value) for key, value in zip(_ARRAYS, given, strict=True)}
-    _registered[name] = _checked(name, f"register_arrays('{name}')", arrays, num_classes, scale)
-    return _registered[name]
+    data = _checked(name, f"register_arrays('{name}')", arrays, num_classes, scale)
+    _registered.register(name, data)
+    return data
 
 
 def is_own_file(name: str) -> bool:
@@ -67,7 +71,7 @@ def unknown_data_set(name: str, inside: str = "") -> str:
     """What is wrong with a name that isn't known, where it was found, and what would be right."""
     hint = nearest(name, {*get_args(Dataset), *_registered})
     own = ", or the path of an .npz file" if hint.startswith("valid") else ""
-    return f"unknown data set '{name}'{inside}: {hint}{own}"
+    return f"unknown data set '{name}'{inside}: {with_own(hint + own)}"
 
 
 def own_data(name: str) -> ImageData:

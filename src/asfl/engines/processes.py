@@ -141,9 +141,14 @@ def _work(pipe: Connection, train: Train) -> None:
 
     with suppress(EOFError, OSError):
         while (job := pipe.recv()) is not None:
-            try:
-                tell(Ended(train(job, tell, pipe.poll)))
-            except AsflError as error:
-                tell(Ended(False, str(error)))
-            except Exception as error:
-                tell(Ended(False, f"{type(error).__name__}: {error}", traceback.format_exc()))
+            tell(attempt(train, job, tell, pipe.poll))
+
+
+def attempt(train: Train, job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> Ended:
+    """Train a job; an exception is one way in which it can end."""
+    try:
+        return Ended(train(job, on_round, should_stop))
+    except AsflError as error:
+        return Ended(False, str(error))
+    except Exception as error:
+        return Ended(False, f"{type(error).__name__}: {error}", traceback.format_exc())

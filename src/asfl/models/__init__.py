@@ -1,13 +1,13 @@
 """The networks that are trained, each one a chain of units that may be cut between any two.
 
-A new model is one file here that builds a `CuttableModel`, one line in the registry below, and its name in
-`asfl.profile.Architecture`.
+A new model is one file here that builds a `CuttableModel`, one line in the table below, and its name in
+`asfl.profile.Architecture`; or one file anywhere and `asfl.profile.register_model`.
 """
 
 from collections.abc import Callable
 
-from asfl.errors import MissingExtraError
-from asfl.profile import Architecture, ModelSpec
+from asfl.errors import AsflError, MissingExtraError
+from asfl.profile import MODELS, ModelSpec
 
 # Python runs this file before any other of the package, so this is the one place that notices a missing PyTorch.
 try:
@@ -22,7 +22,7 @@ from asfl.models.vgg import build_vgg
 
 __all__ = ["Carry", "CuttableModel", "build_model"]
 
-_BUILDERS: dict[Architecture, Callable[[ModelSpec], CuttableModel]] = {
+_BUILDERS: dict[str, Callable[[ModelSpec], CuttableModel]] = {
     "cnn": build_cnn,
     "vgg11": build_vgg,
     "vgg16": build_vgg,
@@ -34,4 +34,11 @@ _BUILDERS: dict[Architecture, Callable[[ModelSpec], CuttableModel]] = {
 
 def build_model(spec: ModelSpec) -> CuttableModel:
     """The network `spec` names, freshly initialised from PyTorch's global random stream."""
-    return _BUILDERS[spec.architecture](spec)
+    build = MODELS.named(spec.architecture) or _BUILDERS[spec.architecture]
+    model = build(spec)
+    if not isinstance(model, CuttableModel) or len(model.units) < 2:
+        raise AsflError(
+            f"model '{spec.architecture}': its builder must return a CuttableModel of at least 2 units, "
+            f"not {type(model).__name__}" + (f" of {len(model.units)}" if isinstance(model, CuttableModel) else "")
+        )
+    return model

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from asfl.errors import AsflError
 from asfl.models import build_model
 from asfl.models.cuttable import Carry
-from asfl.profile import INPUT_SHAPE, ModelProfile, ModelSpec
+from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelProfile, ModelSpec
 from asfl.units import BITS_PER_VALUE
 
 _BATCH = 2
@@ -43,6 +44,9 @@ def measure_profile(spec: ModelSpec) -> ModelProfile:
                 _per_sample(backward),
             )
         )
+    shapes, wanted = [tuple(tensor.shape[1:]) for tensor in carry], (NUM_CLASSES[spec.dataset],)
+    if shapes != [wanted]:
+        raise AsflError(f"model {spec.name}: its last unit must give one tensor {wanted} a sample, but gives {shapes}")
     param_bits, activation_bits, forward_flops, backward_flops = np.array(rows, dtype=float).T
     return ModelProfile(
         param_bits,

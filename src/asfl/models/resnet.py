@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.layers import GlobalAveragePool, Plain, Unit, conv_norm, scaled
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, Architecture, ModelSpec, Norm
+from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec, Norm
 
 _STAGE_CHANNELS = (64, 128, 256, 512)
-_STAGE_BLOCKS: dict[Architecture, tuple[int, ...]] = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
-_EXPANSION: dict[Architecture, int] = {"resnet18": 1, "resnet50": 4}
+_STAGE_BLOCKS: dict[str, tuple[int, ...]] = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
+_EXPANSION: dict[str, int] = {"resnet18": 1, "resnet50": 4}
 """A block's output channels per inner channel; above 1 the block is a bottleneck."""
 
 

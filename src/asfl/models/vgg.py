@@ -10,10 +10,10 @@ from torch import nn
 from asfl.errors import AsflError
 from asfl.models.cuttable import CuttableModel
 from asfl.models.layers import Plain, conv_norm, scaled
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, Architecture, ModelSpec, Norm
+from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec, Norm
 
 _STAGE_CHANNELS = (64, 128, 256, 512, 512)
-_STAGE_CONVS: dict[Architecture, tuple[int, ...]] = {
+_STAGE_CONVS: dict[str, tuple[int, ...]] = {
     "vgg11": (1, 1, 2, 2, 2),
     "vgg16": (2, 2, 3, 3, 3),
     "vgg19": (2, 2, 4, 4, 4),

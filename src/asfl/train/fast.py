@@ -8,10 +8,12 @@ Equal to `asfl.train.plain`, which reads like the paper. What makes it fast, all
 - Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
 - Clients whose packet is lost train nothing, so they aren't asked to.
 
-The clients are a `Fleet`: what is below runs the same whether they are in this process or on other machines.
+The clients are a `Fleet`: what is below runs the same whether they are in this process or on other machines. Those
+can be lost on the way. Lost before its activations are here: it counts as not arrived. Lost behind the server's pass:
+what the server learnt from it stays, and the means of client models are over those who gave theirs.
 
 With several local steps the server-side models drift apart within the round: then one client after the other trains
-a scratch copy, and the copies are averaged as they come.
+a scratch copy, and the copies are averaged as they come; the copy of a client that is lost is thrown away.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +28,7 @@ from asfl.costs import Procedure
 from asfl.models import Carry, CuttableModel
 from asfl.scenario import random_stream
 from asfl.train.batches import Batches
-from asfl.train.fleet import Fleet, LocalFleet
+from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.replica import Replica
@@ -34,6 +36,8 @@ from asfl.train.state import TrainingState
 from asfl.train.trainer import RoundPlan, Trained
 
 Ints = NDArray[np.int64]
+Outcome = dict[int, tuple[Tensor, Tensor]]
+"""Loss and ‖update‖² of each client whose activations went through the server."""
 
 
 class FastTrainer:
@@ -41,9 +45,12 @@ class FastTrainer:
 
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, rule: Rule, *, num_clients: int, seed: int,
-        device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1,
+        device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1, fleet: FleetMaker = LocalFleet,
     ) -> None:  # fmt: skip
-        """`model` gives the initial weights; `merge`: at most so many clients share a server pass."""
+        """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
+
+        `fleet` makes the clients, which are in this process unless somebody says otherwise.
+        """
         self.layout = Layout(model)
         self.procedure, self.rule = procedure, rule
         self._batches, self._seed, self._merge = batches, seed, merge
@@ -52,7 +59,7 @@ class FastTrainer:
         self._server = Replica(model, self.layout, device, dtype, server=True)
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
         keeps = procedure.keeps_client_sides
-        self.fleet: Fleet = LocalFleet(model, self._state, batches, rule, keeps_sides=keeps)
+        self.fleet: Fleet = fleet(model, self._state, batches, rule, keeps_sides=keeps)
 
     @property
     def state(self) -> TrainingState:
@@ -72,43 +79,66 @@ class FastTrainer:
         cuts = plan.cut[arrived]
         if self.procedure.in_sequence:
             order = random_stream(self._seed, "scheme: order", plan.index).permutation(arrived)
-            losses, norms = self._hand_on(plan.index, order.tolist(), int(cuts[0]))
-            arrived = order
+            outcome = self._hand_on(plan.index, order.tolist(), int(cuts[0]))
         elif self._batches.local_steps == 1 or self.procedure.aggregated_share > 0:
-            steps = [self._one_step(plan.index, step, arrived, cuts) for step in range(self._batches.local_steps)]
-            losses = [torch.stack(of_client).mean() for of_client in zip(*(losses for losses, _ in steps), strict=True)]
-            norms = [torch.stack(of_client).sum() for of_client in zip(*(norms for _, norms in steps), strict=True)]
+            outcome = self._together(plan.index, arrived, cuts)
         else:
-            losses, norms = self._several_steps(plan.index, arrived, cuts)
+            outcome = self._several_steps(plan.index, arrived, cuts)
         trained = Trained.nothing(self.state.num_clients, shift)
-        trained.loss[arrived] = torch.stack(losses).double().cpu().numpy()
-        trained.update_norm2[arrived] = torch.stack(norms).double().cpu().numpy()
+        if outcome:
+            losses, norms = zip(*outcome.values(), strict=True)
+            trained.loss[list(outcome)] = torch.stack(losses).double().cpu().numpy()
+            trained.update_norm2[list(outcome)] = torch.stack(norms).double().cpu().numpy()
         return trained
 
-    # ------------------------------------------------------------------ one local step: one server model
-    def _one_step(self, index: int, step: int, arrived: Ints, cuts: Ints) -> tuple[list[Tensor], list[Tensor]]:
+    # ------------------------------------------------------------------ one server model, one step after the other
+    def _together(self, index: int, arrived: Ints, cuts: Ints) -> Outcome:
+        steps: list[Outcome] = []
+        for step in range(self._batches.local_steps):
+            steps.append(self._one_step(index, step, arrived, cuts))
+            still = np.isin(arrived, list(steps[-1]))
+            if not still.any():
+                break
+            arrived, cuts = arrived[still], cuts[still]
+        outcome: Outcome = {}
+        for client in steps[0]:
+            losses, norms = zip(*(step[client] for step in steps if client in step), strict=True)
+            outcome[client] = torch.stack(losses).mean(), torch.stack(norms).sum()
+        return outcome
+
+    def _one_step(self, index: int, step: int, arrived: Ints, cuts: Ints) -> Outcome:
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
         lowest = int(cuts.min())
         self._server_gradient[edges[lowest] :].zero_()
         self._server.bind(state.server, self._server_gradient, lowest, units)
         statistics = state.server.statistics.repeat(len(arrived), 1)
         losses: dict[int, Tensor] = {}
-        norms: dict[int, Tensor] = {}
+        waiting: list[tuple[list[int], Norms]] = []
+        gave = np.zeros(len(arrived), dtype=np.bool_)
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
+        whole = None if total is None else state.server
+        self.fleet.announce(index, step, arrived.tolist(), cuts.tolist(), whole)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
             if total is not None:
                 self.fleet.load(clients, self._front(state.server, cut))
-            of_group = self._exchange(index, step, clients, cut, [statistics[member] for member in members])
-            losses.update(zip(members, of_group[0], strict=True))
-            norms.update(zip(members, of_group[1], strict=True))
+            of_group, norms = self._exchange(index, step, clients, cut, [statistics[member] for member in members])
+            losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
+            waiting.append((members, norms))
             if total is not None:
                 for member, side in zip(members, self.fleet.give(clients), strict=True):
-                    total[: edges[cut]] += side.parameters
-                    statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
+                    if side is not None:
+                        gave[member] = True
+                        total[: edges[cut]] += side.parameters
+                        statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
+        client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
+        passed = sorted(losses)
+        if not passed:
+            return {}
 
         # The server steps with the mean gradient of the clients whose layer it holds.
-        on_server = (cuts[:, None] <= np.arange(units)).sum(axis=0)
+        lowest = int(cuts[passed].min())
+        on_server = (cuts[passed, None] <= np.arange(units)).sum(axis=0)
         for first, last in _runs(on_server, lowest, units):
             self._server_gradient[edges[first] : edges[last]].div_(int(on_server[first]))
         server_norm = self._step_server(state.server, self._server_gradient, state.server_optimizer, lowest)
@@ -116,14 +146,20 @@ class FastTrainer:
         # Average: the server's step already is one; client sides only where the scheme says so.
         averaged_from = 0 if total is not None else lowest
         edge = self.layout.statistic_edges[averaged_from]
-        state.server.statistics[edge:] = statistics[:, edge:].mean(0)
+        known = passed if total is None else np.flatnonzero(gave).tolist()
+        if known:
+            rows = statistics if len(known) == len(arrived) else statistics[known]
+            state.server.statistics[edge:] = rows[:, edge:].mean(0)
         if total is not None:
             for first, last in _runs(on_server, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
                 total[here].add_(state.server.parameters[here], alpha=int(on_server[first]))
-            torch.div(total, len(arrived), out=state.server.parameters)
-        members_in_order = range(len(arrived))
-        return [losses[m] for m in members_in_order], [norms[m] + server_norm for m in members_in_order]
+            summed = on_server + (cuts[gave, None] > np.arange(units)).sum(axis=0)
+            for first, last in _runs(summed, 0, units):
+                here = slice(int(edges[first]), int(edges[last]))
+                if summed[first]:  # else everybody who held these layers was lost, and the server keeps what it had
+                    torch.div(total[here], int(summed[first]), out=state.server.parameters[here])
+        return {int(arrived[m]): (losses[m], _plus(client_norms[m], server_norm)) for m in passed}
 
     def _groups(self, cuts: Ints) -> Iterator[tuple[list[int], int]]:
         """Positions among the arrived clients that share a server pass, and their cut."""
@@ -134,73 +170,88 @@ class FastTrainer:
                 yield members[start : start + together], cut
 
     # ------------------------------------------------------------------ several local steps: a server copy each
-    def _several_steps(self, index: int, arrived: Ints, cuts: Ints) -> tuple[list[Tensor], list[Tensor]]:
+    def _several_steps(self, index: int, arrived: Ints, cuts: Ints) -> Outcome:
         state, layout, units = self.state, self.layout, self.layout.num_units
-        edges = layout.parameter_edges
+        edges, local_steps = layout.parameter_edges, self._batches.local_steps
         sums = ModelVectors(torch.zeros_like(state.server.parameters), torch.zeros_like(state.server.statistics))
         moments = torch.zeros_like(state.server_optimizer.moments)
-        losses, norms, averages_sides = [], [], not self.procedure.keeps_client_sides
+        losses: dict[int, Tensor] = {}
+        norms: dict[int, Tensor | None] = {}
+        averages_sides = not self.procedure.keeps_client_sides
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
             copy, optimizer = state.server.clone(), state.server_optimizer.clone()
             if averages_sides:
                 self.fleet.load([client], self._front(state.server, cut))
             self._server.bind(copy, self._server_gradient, cut, units)
-            of_client = []
-            for step in range(self._batches.local_steps):
+            of_client: list[Tensor] = []
+            for step in range(local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                of_client += self._exchange(index, step, [client], cut, [copy.statistics])[0]
+                (loss,), _ = self._exchange(index, step, [client], cut, [copy.statistics])
+                if loss is None:
+                    break
+                of_client.append(loss)
                 self._step_server(copy, self._server_gradient, optimizer, cut)
-            losses.append(torch.stack(of_client).mean())
-            norms += self.fleet.moved([client])
-            if averages_sides:
-                (side,) = self.fleet.give([client])
+            (norm,) = self.fleet.moved([client])
+            side = self.fleet.give([client])[0] if averages_sides else None
+            if len(of_client) < local_steps or (averages_sides and side is None):
+                continue
+            losses[client], norms[client] = torch.stack(of_client).mean(), norm
+            if side is not None:
                 copy.parameters[: edges[cut]] = side.parameters
                 copy.statistics[: layout.statistic_edges[cut]] = side.statistics
             sums.parameters += copy.parameters
             sums.statistics += copy.statistics
             moments[:, edges[cut] :] += optimizer.moments[:, edges[cut] :]
+        if not losses:
+            return {}
 
+        cuts = cuts[np.isin(arrived, list(losses))]
         on_server = (cuts[:, None] <= np.arange(units)).sum(axis=0)
         lowest = int(cuts.min())
         averaged_from = lowest if self.procedure.keeps_client_sides else 0
         server_before = state.server.parameters[edges[lowest] :].clone()
         a, b = int(edges[averaged_from]), int(layout.statistic_edges[averaged_from])
-        torch.div(sums.parameters[a:], len(arrived), out=state.server.parameters[a:])
-        torch.div(sums.statistics[b:], len(arrived), out=state.server.statistics[b:])
+        torch.div(sums.parameters[a:], len(losses), out=state.server.parameters[a:])
+        torch.div(sums.statistics[b:], len(losses), out=state.server.statistics[b:])
         for first, last in _runs(on_server, lowest, units):
             here = slice(int(edges[first]), int(edges[last]))
             torch.div(moments[:, here], int(on_server[first]), out=state.server_optimizer.moments[:, here])
-        state.server_optimizer.steps[lowest:] += self._batches.local_steps
+        state.server_optimizer.steps[lowest:] += local_steps
         server_norm = (state.server.parameters[edges[lowest] :] - server_before).square().sum()
-        return losses, [norm + server_norm for norm in norms]
+        return {client: (loss, _plus(norms[client], server_norm)) for client, loss in losses.items()}
 
     # ------------------------------------------------------------------ one after the other: one model for all
-    def _hand_on(self, index: int, order: Sequence[int], cut: int) -> tuple[list[Tensor], list[Tensor]]:
+    def _hand_on(self, index: int, order: Sequence[int], cut: int) -> Outcome:
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
         self._server.bind(state.server, self._server_gradient, cut, units)
         front, several = self._front(state.server, cut), self._batches.local_steps > 1
-        losses, norms = [], []
+        outcome: Outcome = {}
         for client in order:
             before = state.server.parameters[edges[cut] :].clone() if several else None
             self.fleet.load([client], front)
-            of_client = []
+            of_client: list[Tensor] = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                of_step, (norm,) = self._exchange(index, step, [client], cut, [state.server.statistics])
-                of_client += of_step
+                (loss,), norms = self._exchange(index, step, [client], cut, [state.server.statistics])
+                if loss is None:
+                    break
+                of_client.append(loss)
                 on_server = self._step_server(state.server, self._server_gradient, state.server_optimizer, cut)
+            if not of_client:
+                continue
+            (norm,) = norms() if before is None else self.fleet.moved([client])
             if before is not None:
-                (norm,) = self.fleet.moved([client])
                 on_server = (state.server.parameters[edges[cut] :] - before).square().sum()
-            losses.append(torch.stack(of_client).mean())
-            norms.append(norm + on_server)
-            front.copy_(self.fleet.give([client])[0])
-        return losses, norms
+            outcome[client] = torch.stack(of_client).mean(), _plus(norm, on_server)
+            (side,) = self.fleet.give([client])
+            if side is not None:  # else the next client gets what this one got
+                front.copy_(side)
+        return outcome
 
     # ------------------------------------------------------------------ forward and backward through the cut
     def _exchange(
         self, index: int, step: int, clients: Sequence[int], cut: int, statistics: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    ) -> tuple[list[Tensor | None], Norms]:
         """Forward on the clients, server pass, backward and a step on the clients.
 
         Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer. The sum
@@ -209,21 +260,32 @@ class FastTrainer:
         """
         units = self.layout.num_units
         if cut == units:  # FedAvg: the client has the loss itself
-            return self.fleet.learn(index, step, clients)
+            learnt, norms = self.fleet.learn(index, step, clients)
+            return learnt, lambda: norms
         sent = self.fleet.forward(index, step, clients, cut)
-        received = tuple(_together(parts).requires_grad_() for parts in zip(*(carry for carry, _ in sent), strict=True))
-        self._server.bind_statistics(statistics)
+        packets = [packet for packet in sent if packet is not None]
+        if not packets:
+            return [None] * len(sent), lambda: [None] * len(sent)
+        there = [place for place, packet in enumerate(sent) if packet is not None]
+        received = tuple(
+            _as_one(parts).requires_grad_() for parts in zip(*(carry for carry, _ in packets), strict=True)
+        )
+        self._server.bind_statistics([statistics[place] for place in there])
         (logits,) = self._server.run(received, cut, units)
-        labels = torch.cat([truth for _, truth in sent])
-        losses = F.cross_entropy(logits, labels, reduction="none").view(len(clients), -1).mean(1)
+        labels = torch.cat([truth for _, truth in packets])
+        losses = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
         shared = round(self.procedure.aggregated_share * self._batches.batch_size)
         if shared:
             returned = self._backward_aggregated(losses, logits, received, cut, shared)
         else:
             torch.autograd.backward(losses.sum())
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
-        by_client = zip(*(tensor.chunk(len(clients)) for tensor in returned), strict=True)
-        return list(losses.detach()), self.fleet.backward(clients, list(by_client))
+        by_client = zip(*(tensor.chunk(len(packets)) for tensor in returned), strict=True)
+        norms_there = self.fleet.backward([clients[place] for place in there], list(by_client))
+        return (
+            _in_place(list(losses.detach()), there, len(sent)),
+            lambda: _in_place(norms_there(), there, len(sent)),
+        )
 
     def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int, shared: int) -> Carry:
         """EPSL: the first `shared` sample positions, a share φ, go backward once for all clients.
@@ -265,9 +327,22 @@ class FastTrainer:
             return step_units(self.rule, self.layout, server.parameters, gradient, optimizer, cut, units)
 
 
-def _together(parts: Sequence[Tensor]) -> Tensor:
+def _as_one(parts: Sequence[Tensor]) -> Tensor:
     """What several clients sent, as one batch."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _in_place(values: Sequence[Tensor | None], places: Sequence[int], count: int) -> list[Tensor | None]:
+    """The values in their places among `count`, None elsewhere."""
+    filled: list[Tensor | None] = [None] * count
+    for place, value in zip(places, values, strict=True):
+        filled[place] = value
+    return filled
+
+
+def _plus(of_client: Tensor | None, of_server: Tensor) -> Tensor:
+    """‖Δ_n‖²; of a client that was lost behind the server's pass only the server's part is known."""
+    return of_server if of_client is None else of_client + of_server
 
 
 def _by_client(tensor: Tensor, clients: int) -> Tensor:

@@ -2,10 +2,11 @@
 
 The server's maths (`asfl.train.fast`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
 this process as rows of one buffer. A client in another process is a `LocalFleet` of one (`asfl.field.client`), so its
-maths is the same code.
+maths is the same code; a fleet of such clients is in `asfl.field.remote`. Those can be lost: then the answer is None.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -24,47 +25,93 @@ from asfl.train.state import TrainingState
 Bools = NDArray[np.bool_]
 
 
+Packet = tuple[Carry, Tensor]
+"""What a client sends up: activations at the cut, and labels."""
+Norms = Callable[[], list[Tensor | None]]
+"""‖update‖² of client sides, waited for when called."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A client that was lost for a round."""
+
+    client: int
+    round: int
+    """Counted from 0."""
+    stage: str
+    reason: str
+
+
 class Fleet(Protocol):
-    """Clients are named by their numbers, 0 … N−1; lists come back in the order asked for."""
+    """Clients are named by their numbers, 0 … N−1; lists come back in the order asked for, None for who was lost."""
 
     state: TrainingState
     """The server's. Client sides are in it only for a `LocalFleet`, or after `gather`."""
 
+    def begin(self, index: int) -> Bools:
+        """A round begins: who was lost and is back gets the current layers. [N] who can take part."""
+        ...
+
     def resplit(self, cut: int, scheduled: Bools) -> float:
         """Stage 1: move layers between the server and all clients (`TrainingState.resplit`)."""
+        ...
+
+    def announce(
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], whole: ModelVectors | None
+    ) -> None:
+        """Whom `forward` or `learn` will ask in this step, group by group: clients elsewhere begin at once.
+
+        `whole` is the model of which `load` will give them the first layers, if it will.
+        """
         ...
 
     def load(self, clients: Sequence[int], side: ModelVectors) -> None:
         """These clients take a copy of this client side for the round, in schemes that exchange client models."""
         ...
 
-    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[tuple[Carry, Tensor]]:
+    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
         """Stage 2: the activations at the cut and the labels of a mini-batch, without history."""
         ...
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> list[Tensor]:
+    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
         """Stage 3: back from the gradients of what `forward` gave, and a step; ‖update‖² of the client side."""
         ...
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Without a cut: a whole step on the clients; losses and ‖update‖²."""
         ...
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors]:
+    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         """The client sides that `load` gave, trained."""
         ...
 
-    def moved(self, clients: Sequence[int]) -> list[Tensor]:
+    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         """‖client side − client side at the start of the round‖²; the start is the first `forward`."""
         ...
 
     def report(self, columns: NDArray[np.int64]) -> Tensor:
-        """[N, columns] these parameters of the client sides, for the discrepancy."""
+        """[clients, columns] these parameters of the client sides, for the discrepancy; of those who answer."""
         ...
 
     def gather(self, *, optimizers: bool = False) -> None:
         """Have everybody's client side in the server's `TrainingState`; with what their optimisers remember too."""
         ...
+
+    def scatter(self) -> None:
+        """The server's `TrainingState` was restored: give everybody what it says."""
+        ...
+
+    def take_faults(self) -> list[Fault]:
+        """Who was lost since this was last asked."""
+        ...
+
+
+class FleetMaker(Protocol):
+    """What a trainer makes its fleet with."""
+
+    def __call__(
+        self, model: CuttableModel, state: TrainingState, batches: Batches, rule: Rule, *, keeps_sides: bool
+    ) -> Fleet: ...
 
 
 class LocalFleet:
@@ -95,16 +142,28 @@ class LocalFleet:
         self._before: dict[int, Tensor] = {}
         self._cut = 0
 
+    def begin(self, index: int) -> Bools:
+        return np.ones(self.state.num_clients, dtype=np.bool_)
+
     def resplit(self, cut: int, scheduled: Bools) -> float:
         return self.state.resplit(cut, scheduled)
+
+    def announce(
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], whole: ModelVectors | None
+    ) -> None:
+        pass  # one after the other saves memory, and nobody waits
 
     def load(self, clients: Sequence[int], side: ModelVectors) -> None:
         self._loaded = {client: side.clone() for client in clients}
 
-    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[tuple[Carry, Tensor]]:
+    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
+        return list(self._forward(index, step, clients, cut))
+
+    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet]:
         self._prepare(cut, len(clients))
         self._cut = cut
-        self._carries, sent = [], []
+        self._carries = []
+        sent: list[Packet] = []
         for replica, gradient, client in zip(self._replicas, self._gradients, clients, strict=False):
             side = self._side(client)
             if step == 0 and self._batches.local_steps > 1:
@@ -117,23 +176,24 @@ class LocalFleet:
             sent.append((tuple(tensor.detach() for tensor in carry), labels))
         return sent
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> list[Tensor]:
+    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
         for carry, returned in zip(self._carries, gradients, strict=True):
             torch.autograd.backward(carry, returned)
         self._carries = []
-        return self._step(clients)
+        norms = self._step(clients)
+        return lambda: norms
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
-        labels = [truth for _, truth in self.forward(index, step, clients, self._layout.num_units)]
+    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        labels = [truth for _, truth in self._forward(index, step, clients, self._layout.num_units)]
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []
         return [loss.detach() for loss in losses], self._step(clients)
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors]:
+    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         return [self._loaded[client] for client in clients]
 
-    def moved(self, clients: Sequence[int]) -> list[Tensor]:
+    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         return [(self._side(client).parameters - self._before.pop(client)).square().sum() for client in clients]
 
     def report(self, columns: NDArray[np.int64]) -> Tensor:
@@ -143,11 +203,17 @@ class LocalFleet:
     def gather(self, *, optimizers: bool = False) -> None:
         pass  # they are there
 
+    def scatter(self) -> None:
+        pass  # it is theirs
+
+    def take_faults(self) -> list[Fault]:
+        return []
+
     def _side(self, client: int) -> ModelVectors:
         return self.state.clients.row(client) if self._keeps_sides else self._loaded[client]
 
-    def _step(self, clients: Sequence[int]) -> list[Tensor]:
-        norms = []
+    def _step(self, clients: Sequence[int]) -> list[Tensor | None]:
+        norms: list[Tensor | None] = []
         for client, gradient in zip(clients, self._gradients, strict=False):
             optimizer, weights = self.state.client_optimizer(client), self._side(client).parameters
             with torch.no_grad():

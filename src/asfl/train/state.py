@@ -137,10 +137,12 @@ class TrainingState:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         device = self.server.parameters.device
-        self.server = ModelVectors(tensors["server.parameters"].to(device), tensors["server.statistics"].to(device))
-        self.clients = ModelVectors(tensors["clients.parameters"].to(device), tensors["clients.statistics"].to(device))
-        self.server_optimizer = OptimizerState(tensors["server.moments"].to(device), tensors["server.steps"].numpy())
-        self.client_moments = tensors["clients.moments"].to(device)
+        # Tensors read from a file begin anywhere. Copies begin on a line of memory, as before; kernels round by that.
+        own = {name: tensor.clone().to(device) for name, tensor in tensors.items() if not name.endswith("steps")}
+        self.server = ModelVectors(own["server.parameters"], own["server.statistics"])
+        self.clients = ModelVectors(own["clients.parameters"], own["clients.statistics"])
+        self.server_optimizer = OptimizerState(own["server.moments"], tensors["server.steps"].numpy())
+        self.client_moments = own["clients.moments"]
         self.client_steps = tensors["clients.steps"].numpy()
         self.cut = int(tensors["cut"])
 

@@ -6,14 +6,16 @@ import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from asfl.channel import CHANNELS
 from asfl.config import Config, by_name, load_config, preset_names
 from asfl.data import load_data
+from asfl.data.arrays import is_own_file
 from asfl.errors import AsflError
-from asfl.profile import ModelProfile, load_profile
+from asfl.profile import MODELS, Dataset, ModelProfile, load_profile
 from asfl.report.data import LabelMix
 from asfl.report.page.charts import Json, numbers
 from asfl.report.page.collect import FoundRun, World
@@ -84,7 +86,7 @@ def _cut_shares(world: World, scheme: str, profile: ModelProfile) -> Any:
 def run_command(run: FoundRun) -> str:
     """`asfl run …` with as few `--set` as possible."""
     preset, changed = nearest_preset(run.manifest.config)
-    return _command(["asfl", "run", preset, "--scheme", run.scheme], changed)
+    return _command([*_asfl(run.manifest.config, [run.scheme]), "run", preset, "--scheme", run.scheme], changed)
 
 
 def compare_command(world: World) -> str | None:
@@ -94,10 +96,21 @@ def compare_command(world: World) -> str | None:
         return None
     first = world.config.scenario.model_copy(update={"seed": seeds[0]})
     preset, changed = nearest_preset(world.config.model_copy(update={"scenario": first}))
-    words = ["asfl", "compare", preset]
+    words = [*_asfl(world.config, world.schemes), "compare", preset]
     if set(world.schemes) != set(SCHEMES):
         words += ["--schemes", ",".join(world.schemes)]
     return _command([*words, *(["--seeds", str(len(seeds))] if len(seeds) > 1 else [])], changed)
+
+
+def _asfl(config: Config, schemes: Sequence[str]) -> list[str]:
+    """The command, and that a plugin is needed if something doesn't ship; its file is known to nobody here."""
+    ships = [
+        all(SCHEMES.ships(scheme) for scheme in schemes),
+        CHANNELS.ships(config.scenario.channel.kind),
+        MODELS.ships(config.model.architecture),
+        config.data.name in get_args(Dataset) or is_own_file(config.data.name),
+    ]
+    return ["asfl"] if all(ships) else ["asfl", "--plugin", "FILE"]
 
 
 def nearest_preset(config: Config) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,129 @@
+"""What runs on a node of a Ray cluster: a process that trains one run after the other, in a folder of its own.
+
+Training happens in a thread. Meanwhile the driver asks again and again for news: rounds as they are played, each new
+checkpoint, in the end everything else. No disk has to be seen by both.
+"""
+
+import os
+import queue
+import tempfile
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from asfl._version import __version__
+from asfl.engines.processes import attempt
+from asfl.engines.scratch import Scratch
+from asfl.engines.shipping import Destination, Gone, Piece, Source
+from asfl.jobs import Ended, Job, Train
+from asfl.records import RoundRecord
+
+PATIENCE_S = 0.5
+"""How long an answer is held back for want of news: a question costs little, but not nothing."""
+
+News = RoundRecord | Piece | Gone | Ended
+
+
+class Trainer:
+    """Trains the runs it is given. A Ray actor: one driver calls its methods, one after the other."""
+
+    def __init__(self, current_folder: str, scratch: str | None) -> None:
+        """`current_folder`: the driver's, where relative paths begin. `scratch`: where to work, if not in /tmp."""
+        if Path(current_folder).is_dir():
+            os.chdir(current_folder)
+        self._scratch = Path(scratch or tempfile.gettempdir())
+        self._run: _Run | None = None
+
+    def hello(self) -> str:
+        """The version of asfl here."""
+        return __version__
+
+    def receive(self, piece: Piece) -> None:
+        """Part of the folder of the next run, which was begun elsewhere."""
+        self._this_run().destination.take(piece)
+
+    def begin(self, job: Job, train: Train) -> None:
+        self._this_run().begin(job, train)
+
+    def report(self, stop: bool) -> list[News]:
+        """What happened since the last time, to be taken in this order; `Ended` is the last word about a run."""
+        news = self._this_run().report(stop)
+        if news and isinstance(news[-1], Ended):
+            self._this_run().clear_up()
+            self._run = None
+        return news
+
+    def _this_run(self) -> "_Run":
+        if self._run is None:
+            self._run = _Run(self._scratch)
+        return self._run
+
+
+class _Run:
+    """One run in a scratch folder."""
+
+    def __init__(self, parent: Path) -> None:
+        self._scratch = Scratch(parent, "asfl-run-")
+        self._folder = self._scratch.folder / "run"
+        self.destination = Destination(self._folder)
+        self._rounds: queue.SimpleQueue[RoundRecord | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._sending = False
+        self._ended = Ended(False)
+
+    def begin(self, job: Job, train: Train) -> None:
+        self._home = job.folder
+        self._source = Source(self._folder)
+        work = replace(job, folder=self._folder)
+        self._thread = threading.Thread(target=self._train, args=(work, train), daemon=True)
+        self._thread.start()
+
+    def _train(self, job: Job, train: Train) -> None:
+        try:
+            self._ended = attempt(train, job, self._rounds.put, self._stop.is_set)
+        except BaseException as error:  # such as SystemExit, which would end this thread without a word
+            self._ended = Ended(False, f"{type(error).__name__}: {error}", traceback.format_exc())
+        finally:
+            self._rounds.put(None)  # wakes who waits
+
+    def report(self, stop: bool) -> list[News]:
+        if stop:
+            self._stop.set()
+        rounds = [] if self._sending else self._wait_for_round()
+        # First the thread, then the files, then the rounds: so no checkpoint comes before its rounds, and once the
+        # thread was over, nothing new can appear behind our back.
+        over = not self._thread.is_alive()
+        piece = self._source.next_piece(everything=over)
+        rounds += self._rounds_so_far()
+        self._sending = piece is not None
+        news: list[News] = [*self._source.manifest(), *rounds]
+        if piece is not None:
+            news.append(piece)
+        elif over:
+            news.append(self._end())
+        return news
+
+    def _wait_for_round(self) -> list[RoundRecord]:
+        try:
+            record = self._rounds.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            return []
+        return [] if record is None else [record]
+
+    def _rounds_so_far(self) -> list[RoundRecord]:
+        found = []
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._rounds.get_nowait())
+        return [record for record in found if record is not None]
+
+    def _end(self) -> Ended:
+        """In the words of home, where nobody knows the scratch folder."""
+        here, home, end = str(self._folder), str(self._home), self._ended
+        return replace(end, reason=end.reason.replace(here, home), traceback=end.traceback.replace(here, home))
+
+    def clear_up(self) -> None:
+        self._thread.join()
+        self._scratch.remove()

@@ -1,0 +1,200 @@
+"""A run folder on its way between machines that share no disk: what changed, in pieces, in an order that is safe.
+
+At home the folder can be resumed at any moment, whatever has arrived so far. So the manifest goes first; a round is
+recorded before a checkpoint that knows it; a checkpoint's numbers come before the seal that makes them valid; and the
+model, which says that the run is finished, goes last. A file is put in place in one step, when it is whole.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePosixPath
+
+from asfl.errors import AsflError
+from asfl.files import write_whole
+from asfl.jobs import Ended
+from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.run import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
+
+PIECE_BYTES = 16 * 2**20
+"""Checkpoints can be gigabytes; nobody on the way has to hold a whole one."""
+
+Stamp = tuple[int, int]
+"""Of a file: when it was written, and its size."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a file."""
+
+    name: str
+    """Below the run folder, with "/" between its parts."""
+    content: bytes
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Files that were there and were removed."""
+
+    names: tuple[str, ...]
+
+
+def list_files(folder: Path) -> dict[str, Stamp]:
+    """All files of a run folder in a safe order; not the ones being written, whose names begin with a dot."""
+    found: dict[str, Stamp] = {}
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") for part in parts) or path.is_symlink() or not path.is_file():
+            continue
+        try:
+            facts = path.stat()
+        except FileNotFoundError:  # an old checkpoint, removed this moment
+            continue
+        found["/".join(parts)] = facts.st_mtime_ns, facts.st_size
+    return {name: found[name] for name in sorted(found, key=_turn)}
+
+
+def _turn(name: str) -> tuple[int, str, bool]:
+    if PurePosixPath(name).parts[0] == CHECKPOINTS:
+        return 2, PurePosixPath(name).stem, _is_seal(name)  # the seal after what it seals
+    return {MANIFEST_FILE: 0, MODEL_FILE: 3}.get(name, 1), name, False
+
+
+class Source:
+    """A run folder that is trained in, seen by who sends it home."""
+
+    def __init__(self, folder: Path) -> None:
+        """What is in it now came from home."""
+        self.folder = folder
+        self._at_home = list_files(folder)
+        self._manifest_is_home = MANIFEST_FILE in self._at_home
+        self._parcel: Iterator[Piece | Gone] = iter(())
+
+    def manifest(self) -> list[Piece]:
+        """The manifest, once, as soon as there is one; to be sent before anything else."""
+        if self._manifest_is_home or not (self.folder / MANIFEST_FILE).exists():
+            return []
+        self._manifest_is_home = True
+        return list(_in_pieces(self.folder, [MANIFEST_FILE]))
+
+    def next_piece(self, everything: bool) -> Piece | Gone | None:
+        """What to send next: what changed, whenever there is a new checkpoint; if `everything`, also without one."""
+        piece = next(self._parcel, None)
+        if piece is None:
+            self._pack(everything)
+            piece = next(self._parcel, None)
+        return piece
+
+    def _pack(self, everything: bool) -> None:
+        here = list_files(self.folder)
+        changed = [
+            name
+            for name, stamp in here.items()
+            if stamp != self._at_home.get(name)
+            and name not in (MANIFEST_FILE, RECORDS_FILE)  # they travel by themselves
+        ]
+        if everything or any(_is_seal(name) for name in changed):
+            gone = tuple(name for name in self._at_home if name not in here)
+            self._at_home = here
+            self._parcel = chain(_in_pieces(self.folder, changed), [Gone(gone)] if gone else [])
+
+
+def send(folder: Path) -> Iterator[Piece]:
+    """A whole run folder, as it is."""
+    return _in_pieces(folder, list_files(folder))
+
+
+def _is_seal(name: str) -> bool:
+    """Whether a file says of a checkpoint that it is whole."""
+    path = PurePosixPath(name)
+    return path.parts[0] == CHECKPOINTS and path.suffix == ".json"
+
+
+def _in_pieces(folder: Path, names: Iterable[str]) -> Iterator[Piece]:
+    """The contents of files; of one that is gone by now, nothing."""
+    for name in names:
+        try:
+            file = (folder / name).open("rb")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise AsflError(f"can't read {folder / name}: {error.strerror or error}") from None
+        with file:  # stays readable if it is removed or replaced on the way
+            content, first = file.read(PIECE_BYTES), True
+            while True:
+                after = file.read(PIECE_BYTES)
+                yield Piece(name, content, first, last=not after)
+                if not after:
+                    break
+                content, first = after, False
+
+
+class Destination:
+    """A run folder that files arrive in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def take(self, piece: Piece) -> None:
+        """Keep a piece; the last one of a file puts the file in its place."""
+        place = self.folder / piece.name
+        if piece.first and piece.last:
+            write_whole(place, piece.content)
+            return
+        part = place.with_name(f".{place.name}.part")  # the next attempt writes over what an interrupted one left
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb" if piece.first else "ab") as out:
+                out.write(piece.content)
+                out.flush()
+                if piece.last:
+                    os.fsync(out.fileno())
+            if piece.last:
+                part.replace(place)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()
+            raise AsflError(f"can't write {place}: {error.strerror or error}") from None
+
+    def remove(self, gone: Gone) -> None:
+        for name in sorted(gone.names, key=_turn, reverse=True):  # a seal before what it sealed
+            (self.folder / name).unlink(missing_ok=True)
+
+
+class Home(Destination):
+    """Where a run belongs: files arrive, and rounds as they are played."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._appending = False
+
+    def keep(self, news: RoundRecord | Piece | Gone | Ended) -> None:
+        """Put down what arrived."""
+        if isinstance(news, RoundRecord):
+            self.add(news)
+        elif isinstance(news, Piece):
+            self.take(news)
+        elif isinstance(news, Gone):
+            self.remove(news)
+
+    def add(self, record: RoundRecord) -> None:
+        """Record a round. The first one after a death may be one that was recorded before: it is played again."""
+        file = self.folder / RECORDS_FILE
+        if not self._appending:
+            before = read_records(self.folder)[: record.round - 1] if file.exists() else []
+            if len(before) < record.round - 1:
+                raise AsflError(f"{file} ends after round {len(before)}, but round {record.round} came next")
+            write_whole(file, "".join(one.to_line() for one in [*before, record]).encode())
+            self._appending = True
+            return
+        try:
+            with file.open("a", encoding="utf-8") as out:
+                out.write(record.to_line())
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError as error:
+            raise AsflError(f"can't write {file}: {error.strerror or error}; the rounds before are safe") from None

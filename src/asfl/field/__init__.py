@@ -1,0 +1,1 @@
+"""The same round between processes: clients that are really elsewhere (docs/field.md)."""

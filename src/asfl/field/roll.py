@@ -1,0 +1,137 @@
+"""Who of the clients is there: requests to them, answers until a deadline, and who was lost why."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from asfl.errors import AsflError
+from asfl.field.links import Link
+from asfl.field.wire import Message, WireError
+from asfl.train.fleet import Bools, Fault
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.05
+_CHANGING = ("sync", "grow", "shrink", "forward", "learn")
+"""Requests after which a client's state is of their round; `backward` only follows one of them."""
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds after which whoever hasn't answered is lost for the round, by stage."""
+
+    sync: float = 120.0
+    resplit: float = 120.0
+    forward: float = 120.0
+    backward: float = 120.0
+    learn: float = 600.0
+    give: float = 120.0
+    report: float = 120.0
+    gather: float = 120.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server waits."""
+
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    nobody_s: float = 300.0
+    """For somebody to be reached at all when a round begins; then the run stops."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A request that is under way."""
+
+    client: int
+    op: str
+    stage: str
+    future: "Future[Message]"
+    deadline_s: float
+    due: float
+
+
+class Roll:
+    """The clients of a run in the present round."""
+
+    def __init__(self, links: Sequence[Link], patience: Patience) -> None:
+        self._links, self._patience = links, patience
+        self.index = 0
+        """The round, counted from 0."""
+        nobody = np.zeros(len(links), dtype=np.bool_)
+        self.present: Bools = nobody.copy()
+        """[N] who can be asked: could be reached when the round began, is in sync, and wasn't lost since."""
+        self.in_sync: Bools = nobody.copy()
+        """[N] whose state is the one the server believes it to have."""
+        self._round_of = np.zeros(len(links), dtype=np.int64)
+        """[N] the round in which that state last changed."""
+        self._faults: list[Fault] = []
+
+    def begin(self, index: int) -> list[int]:
+        """Who can be reached but is out of sync."""
+        self.index = index
+        self._wait_for_somebody()
+        troubles = [link.trouble for link in self._links]
+        reachable = np.array([trouble is None for trouble in troubles])
+        for client, trouble in enumerate(troubles):
+            if trouble is not None:
+                self._note(client, "begin", trouble)
+        self.present = reachable & self.in_sync
+        return np.flatnonzero(reachable & ~self.in_sync).tolist()
+
+    def ask(self, client: int, stage: str, message: Message) -> Asked | None:
+        """Send a request to a client; None if it isn't present."""
+        if not self.present[client]:
+            return None
+        deadline_s: float = getattr(self._patience.deadlines, stage)
+        request = message.having(round=self.index, after=int(self._round_of[client]))
+        future = self._links[client].ask(request, deadline_s)
+        return Asked(client, message.op, stage, future, deadline_s, time.monotonic() + deadline_s)
+
+    def answer(self, asked: Asked | None, read: Callable[[Message], Value]) -> Value | None:
+        """What `read` makes of the answer; None, and the client is lost, if there is none or `read` refuses it."""
+        if asked is None:
+            return None
+        try:
+            answer = asked.future.result(max(asked.due - time.monotonic(), 0.0))
+            if answer.op == "error":
+                raise WireError(f"the client refused: {answer.text('reason')}")
+            if answer.op != asked.op:
+                raise WireError(f"an answer to {answer.op}")
+            value = read(answer)
+        except TimeoutError:
+            reason = f"no answer within {asked.deadline_s:g} s"
+        except AsflError as error:
+            reason = str(error)
+        except Exception as error:  # a link may fail in ways of its own; none of them may end the run
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if asked.op in _CHANGING:
+                self._round_of[asked.client] = self.index
+            return value
+        self.present[asked.client] = self.in_sync[asked.client] = False
+        self._note(asked.client, asked.stage, reason)
+        return None
+
+    def take_faults(self) -> list[Fault]:
+        faults, self._faults = self._faults, []
+        return faults
+
+    def _note(self, client: int, stage: str, reason: str) -> None:
+        _log.warning("round %d, %s: client %d is lost: %s", self.index + 1, stage, client, reason)
+        self._faults.append(Fault(client, self.index, stage, reason))
+
+    def _wait_for_somebody(self) -> None:
+        due = time.monotonic() + self._patience.nobody_s
+        while all(link.trouble is not None for link in self._links):
+            if time.monotonic() > due:
+                raise AsflError(
+                    f"round {self.index + 1}: none of {len(self._links)} clients could be reached for "
+                    f"{self._patience.nobody_s:g} s (client 0: {self._links[0].trouble})"
+                )
+            time.sleep(_POLL_S)

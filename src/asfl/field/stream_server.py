@@ -1,0 +1,276 @@
+"""The server's end of the streams: a link per client, and a door that only they get through."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from asfl._version import __version__
+from asfl.errors import AsflError
+from asfl.field.access import Access, AccessError
+from asfl.field.certificates import Certificates
+from asfl.field.chunks import Joiner, split
+from asfl.field.links import LinkError, failed
+from asfl.field.stream import (
+    CREDENTIAL_KEY,
+    GREETING_LIMIT,
+    METHOD,
+    SERVICE,
+    SHARED_OPTIONS,
+    VERSION_KEY,
+    Option,
+    check_address,
+)
+from asfl.field.wire import Message, WireError, decode, encode
+
+_log = logging.getLogger(__name__)
+_SPARE_STREAMS = 8
+"""For connections that are being refused or replaced."""
+_POLL_S = 0.05
+_OPTIONS: list[Option] = [
+    *SHARED_OPTIONS,
+    ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a lottery
+    ("grpc.max_concurrent_streams", 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """The one request a client may have."""
+
+    number: int
+    op: str
+    request: bytes
+    due: float
+    future: "Future[Message]"
+
+
+class Connection:
+    """One stream of a client that was admitted."""
+
+    def __init__(self, peer: str, cancel: Callable[[], object]) -> None:
+        self.peer, self.cancel = peer, cancel
+        self.joiner = Joiner(GREETING_LIMIT)
+        self._outbox: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+
+    def send(self, pending: _Pending) -> None:
+        self._outbox.put(pending)
+
+    def end(self) -> None:
+        self._outbox.put(None)
+
+    def outgoing(self, too_late: Callable[[_Pending], None]) -> Iterator[bytes]:
+        """Chunks of requests, until the end; what waited longer than its deadline isn't sent any more."""
+        for pending in iter(self._outbox.get, None):
+            if time.monotonic() > pending.due:
+                too_late(pending)
+            else:
+                yield from split(pending.request)
+
+
+class StreamLink:
+    """`asfl.field.links.Link` to a client that comes and goes; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._pending: _Pending | None = None
+        self._number = 0
+
+    @property
+    def trouble(self) -> str | None:
+        with self._lock:
+            return self._trouble()
+
+    def _trouble(self) -> str | None:
+        if self._connection is None:
+            return "not connected"
+        return None if self._pending is None else f"still busy with {self._pending.op}"
+
+    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
+        due = time.monotonic() + deadline_s
+        with self._lock:
+            trouble, connection = self._trouble(), self._connection
+            if trouble is not None or connection is None:
+                return failed(LinkError(trouble or "not connected"))
+            self._number += 1
+            try:
+                request = encode(message.having(id=self._number))
+            except WireError as error:
+                return failed(error)
+            self._pending = _Pending(self._number, message.op, request, due, Future())
+            connection.send(self._pending)
+            return self._pending.future
+
+    def attach(self, connection: Connection) -> None:
+        """The client is here; if it was here before, that stream is of no use any more."""
+        with self._lock:
+            before, lost = self._connection, self._pending
+            self._connection, self._pending = connection, None
+        if before is not None:
+            before.cancel()
+        if lost is not None:
+            lost.future.set_exception(LinkError(f"the client connected anew instead of answering to {lost.op}"))
+
+    def detach(self, connection: Connection, reason: str) -> None:
+        """The stream has ended; nothing if another took its place."""
+        with self._lock:
+            if self._connection is not connection:
+                return
+            lost, self._connection, self._pending = self._pending, None, None
+        if lost is not None:
+            lost.future.set_exception(LinkError(reason))
+
+    def close(self) -> None:
+        """End the stream, if there is one, as soon as everything is sent."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.end()
+
+    def received(self, connection: Connection, answer: Message) -> None:
+        """An answer to the one request there may be."""
+        number = answer.whole("id")
+        with self._lock:
+            if self._connection is not connection:
+                return
+            pending = self._pending
+            if pending is None or pending.number != number:
+                raise WireError(f"an answer to request {number}, which nobody made")
+            self._pending = None
+        pending.future.set_result(answer)
+
+    def too_late(self, pending: _Pending) -> None:
+        """The request was never sent, so the client is free."""
+        with self._lock:
+            if self._pending is not pending:
+                return
+            self._pending = None
+        pending.future.set_exception(LinkError("the request could not be sent in time"))
+
+
+class StreamServer:
+    """Listens while it is open; `links` has a link for each client, connected or not."""
+
+    def __init__(
+        self,
+        address: str,
+        access: Access,
+        welcome: Callable[[int], Message],
+        largest_message: int,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """`welcome` gives what a client is greeted with. Without certificates only addresses of this machine do."""
+        check_address(address, encrypted=certificates is not None)
+        self._access, self._welcome, self._largest = access, welcome, largest_message
+        self.links = [StreamLink() for _ in access.tokens]
+        streams = len(self.links) + _SPARE_STREAMS
+        self._server = grpc.server(
+            ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream"),
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=streams,
+        )
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._work)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        try:
+            if certificates is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
+                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except OSError as error:
+            raise AsflError(f"can't read {error.filename}: {error.strerror}") from None
+        except RuntimeError as error:
+            raise AsflError(f"can't listen on {address}: {error}") from None
+        self.address = f"{address.rpartition(':')[0]}:{port}"
+        """With the port that was taken, if port 0 was given."""
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._server.stop(grace=None).wait()
+
+    def wait_for_clients(self, timeout_s: float) -> None:
+        """Until everybody is connected."""
+        due = time.monotonic() + timeout_s
+        while missing := [client for client, link in enumerate(self.links) if link.trouble == "not connected"]:
+            if time.monotonic() > due:
+                names = ", ".join(map(str, missing))
+                raise AsflError(
+                    f"{len(missing)} of {len(self.links)} clients didn't come within {timeout_s:g} s: {names}"
+                )
+            time.sleep(_POLL_S)
+
+    def say_bye(self, timeout_s: float = 10.0) -> None:
+        """Tell everybody who is there that the run is over, and end their streams."""
+        due = time.monotonic() + timeout_s
+        there = [link for link in self.links if link.trouble is None]
+        for link, future in [(link, link.ask(Message("bye"), timeout_s)) for link in there]:
+            try:
+                future.result(max(due - time.monotonic(), 0.0))
+            except (TimeoutError, AsflError):
+                _log.info("a client left without a word")
+            link.close()
+
+    # ------------------------------------------------------------------ one stream
+    def _work(self, chunks: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        client, credential = self._admit(context)
+        connection = Connection(context.peer(), context.cancel)
+        if not context.add_callback(connection.end):  # gone already
+            return
+        reader = threading.Thread(target=self._read, args=(client, credential, connection, chunks), daemon=True)
+        reader.start()
+        yield from split(encode(self._welcome(client).having(credential=credential)))
+        yield from connection.outgoing(self.links[client].too_late)
+
+    def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
+        shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        if shown.get(VERSION_KEY) != __version__:
+            _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
+        try:
+            return self._access.admit(shown.get(CREDENTIAL_KEY, ""))
+        except AccessError as error:
+            _log.warning("refused %s: %s", context.peer(), error)
+            # Strangers aren't told why.
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "not admitted: the token is wrong, or was used before")
+
+    def _read(self, client: int, credential: str, connection: Connection, chunks: Iterator[bytes]) -> None:
+        """What the client sends, until the stream ends."""
+        link, reason = self.links[client], "the connection was closed"
+        try:
+            for chunk in chunks:
+                buffer = connection.joiner.add(chunk)
+                if buffer is not None:
+                    self._take(client, credential, connection, decode(buffer))
+        except AsflError as error:
+            reason = str(error)
+            _log.warning("client %d (%s): closed, it sent what it may not: %s", client, connection.peer, reason)
+            connection.cancel()
+        except Exception as error:  # how gRPC says that the stream broke, also on a chunk that is too long
+            reason = "the connection broke"
+            _log.info("client %d (%s): %s %s", client, connection.peer, reason, error)
+        link.detach(connection, reason)
+        connection.end()
+
+    def _take(self, client: int, credential: str, connection: Connection, message: Message) -> None:
+        if connection.joiner.limit != self._largest:  # its first word
+            if message.op != "ready":
+                raise WireError(f"{message.op} before ready")
+            connection.joiner.limit = self._largest
+            self._access.confirm(client, credential)
+            self.links[client].attach(connection)
+            _log.info("client %d (%s) is here", client, connection.peer)
+        else:
+            self.links[client].received(connection, message)

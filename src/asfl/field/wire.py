@@ -1,0 +1,276 @@
+"""One message as bytes: what is wanted, a few plain values, and tensors. Nothing in it is ever executed.
+
+    prefix   magic, version, length of the header
+    header   JSON in UTF-8: {"op", "fields", "tensors": [[name, dtype, shape, strides, lead], ...]}
+    data     each tensor's bytes, little-endian, in the order of its memory
+
+A tensor keeps its strides and its place relative to a 64-byte line (`lead`): kernels round by both, and a round between
+processes is to give the same bits as one in a single process. Zeros fill the gaps.
+"""
+
+import json
+import math
+import re
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from asfl.errors import AsflError
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+MAGIC, VERSION = b"ASFL", 1
+HEADER_LIMIT = 1 << 20
+LINE = 64
+"""Bytes; PyTorch begins new tensors at multiples of it."""
+_PREFIX = struct.Struct("<4sII")
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8)
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MOST_TENSORS, _MOST_AXES, _MOST_DEPTH = 64, 8, 8
+_LARGEST = 1 << 48
+_OP, _NAME = re.compile(r"[a-z]{1,32}"), re.compile(r"[a-z0-9_.]{1,64}")
+
+
+class WireError(AsflError):
+    """What arrived is not what was agreed on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A request or its answer."""
+
+    op: str
+    fields: Mapping[str, Json] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def having(self, **fields: Json) -> "Message":
+        """The same with these fields besides."""
+        return replace(self, fields={**self.fields, **fields})
+
+    def whole(self, name: str, least: int = 0, most: int = _LARGEST) -> int:
+        """A field that must be a whole number."""
+        value = self.fields.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise WireError(f"{self.op}: {name} = {_short(value)} must be a whole number, {least} … {most}")
+        return value
+
+    def text(self, name: str) -> str:
+        """A field that must be text."""
+        value = self.fields.get(name)
+        if not isinstance(value, str):
+            raise WireError(f"{self.op}: {name} = {_short(value)} must be text")
+        return value
+
+    def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor that must be there, of this shape and type, with finite numbers."""
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise WireError(f"{self.op}: no tensor {name}")
+        if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
+            raise WireError(
+                f"{self.op}: {name} is {_NAMES[tensor.dtype]} {list(tensor.shape)}, not {_NAMES[dtype]} {list(shape)}"
+            )
+        if dtype.is_floating_point and not torch.isfinite(tensor).all():
+            raise WireError(f"{self.op}: {name} has numbers that are not finite")
+        return tensor
+
+
+# ---------------------------------------------------------------------- to bytes
+def encode(message: Message) -> bytes:
+    """The message as bytes; other machines read it back to the same bits."""
+    _little_endian()
+    pieces: list[bytes | memoryview] = []
+    entries: list[Json] = []
+    position = 0
+    for name, given in message.tensors.items():
+        tensor = given.detach().cpu()
+        if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
+            raise WireError(f"{message.op}: {name} is {tensor.dtype}, {tensor.layout}; sent are {', '.join(_DTYPES)}")
+        if not _is_dense(tensor.shape, tensor.stride()):
+            tensor = tensor.contiguous()
+        lead = tensor.data_ptr() % LINE if tensor.numel() else 0
+        start = _next_line(position) + lead
+        entries.append([name, _NAMES[tensor.dtype], list(tensor.shape), list(tensor.stride()), lead])
+        flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+        pieces += [bytes(start - position), flat.numpy().data]
+        position = start + len(flat)
+    header = _header(message.op, message.fields, entries)
+    # The data begins on a line, so leads are relative to the whole message.
+    header += b" " * (-(_PREFIX.size + len(header)) % LINE)
+    _parse_header(header, message.op)  # what can't be read is never sent
+    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *pieces])
+
+
+def _header(op: str, fields: Mapping[str, Json], entries: list[Json]) -> bytes:
+    try:
+        text = json.dumps({"op": op, "fields": dict(fields), "tensors": entries}, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise WireError(f"{op}: its fields can't be sent: {error}") from None
+    if len(text) > HEADER_LIMIT - LINE:
+        raise WireError(f"{op}: its header has {len(text):,} bytes, more than {HEADER_LIMIT - LINE:,}")
+    return text.encode()
+
+
+# ---------------------------------------------------------------------- from bytes
+def new_buffer(size: int) -> Tensor:
+    """Room for a message; decoding one that was received into it copies nothing."""
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def decode(data: bytes | bytearray | memoryview | Tensor, limit: int = _LARGEST) -> Message:
+    """The message behind these bytes, or a `WireError`. Nothing large is made before everything has been checked."""
+    _little_endian()
+    size = len(data)
+    if size > limit:
+        raise WireError(f"a message of {size:,} bytes, more than the {limit:,} agreed on")
+    view = data.numpy().data if isinstance(data, Tensor) else memoryview(data)
+    if size < _PREFIX.size:
+        raise WireError(f"a message of {size} bytes: too short")
+    magic, version, length = _PREFIX.unpack_from(view)
+    if magic != MAGIC:
+        raise WireError("not a message: it begins otherwise")
+    if version != VERSION:
+        raise WireError(f"a message of version {version}; this is version {VERSION}")
+    start = _PREFIX.size + length
+    if length > HEADER_LIMIT or start > size:
+        raise WireError(f"a message of {size:,} bytes with a header of {length:,}")
+    op, fields, layouts = _parse_header(bytes(view[_PREFIX.size : start]), "message")
+    places, position = [], start
+    for layout in layouts:
+        begin = _next_line(position) + layout.lead
+        end = begin + layout.size
+        if end > size:
+            raise WireError(f"{op}: the message ends before {layout.name} does")
+        if any(view[position:begin]):
+            raise WireError(f"{op}: something between the tensors")
+        places.append((begin, end))
+        position = end
+    if position != size:
+        raise WireError(f"{op}: {size - position:,} bytes too many")
+    if isinstance(data, Tensor):
+        buffer = data
+    else:
+        buffer = new_buffer(size)
+        buffer.numpy()[:] = view
+    tensors = {
+        layout.name: buffer[begin:end].view(layout.dtype).as_strided(layout.shape, layout.strides)
+        for layout, (begin, end) in zip(layouts, places, strict=True)
+    }
+    return Message(op, fields, tensors)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    lead: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _parse_header(text: bytes, op: str) -> tuple[str, dict[str, Json], list[_Layout]]:
+    try:
+        header = json.loads(
+            text.decode("utf-8"), object_pairs_hook=_without_twins, parse_float=_finite, parse_constant=_finite
+        )
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{op}: its header is not plain JSON ({str(error)[:100]})") from None
+    if not isinstance(header, dict) or header.keys() != {"op", "fields", "tensors"}:
+        raise WireError(f"{op}: its header must have op, fields and tensors, and nothing else")
+    op, fields, entries = header["op"], header["fields"], header["tensors"]
+    if not isinstance(op, str) or not _OP.fullmatch(op):
+        raise WireError(f"op = {_short(op)} must be a word in small letters")
+    if not isinstance(fields, dict) or _is_deeper(fields, _MOST_DEPTH):
+        raise WireError(f"{op}: fields must be an object, at most {_MOST_DEPTH} deep")
+    if not isinstance(entries, list) or len(entries) > _MOST_TENSORS:
+        raise WireError(f"{op}: tensors must be a list of at most {_MOST_TENSORS}")
+    layouts = [_parse_layout(op, entry) for entry in entries]
+    if len({layout.name for layout in layouts}) < len(layouts):
+        raise WireError(f"{op}: two tensors have the same name")
+    return op, fields, layouts
+
+
+def _parse_layout(op: str, entry: Json) -> _Layout:
+    if not isinstance(entry, list) or len(entry) != 5:
+        raise WireError(f"{op}: a tensor is described by name, dtype, shape, strides, lead")
+    name, dtype, shape, strides, lead = entry
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise WireError(f"{op}: {_short(name)} is no name of a tensor")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise WireError(f"{op}: {name} has dtype {_short(dtype)}; known are {', '.join(_DTYPES)}")
+    axes, steps = _naturals(shape), _naturals(strides)
+    if axes is None or steps is None or len(axes) != len(steps) or math.prod(max(axis, 1) for axis in axes) > _LARGEST:
+        raise WireError(f"{op}: {name} has shape {_short(shape)} and strides {_short(strides)}")
+    if not _is_dense(axes, steps):
+        raise WireError(f"{op}: {name} with shape {_short(shape)} and strides {_short(strides)} has gaps or overlaps")
+    known = _DTYPES[dtype]
+    if not isinstance(lead, int) or isinstance(lead, bool) or not 0 <= lead < LINE or lead % known.itemsize:
+        raise WireError(f"{op}: {name} begins {_short(lead)} bytes behind a line")
+    return _Layout(name, known, axes, steps, lead)
+
+
+def _naturals(values: Json) -> tuple[int, ...] | None:
+    """At most 8 whole numbers from 0 on, or None."""
+    if not isinstance(values, list) or len(values) > _MOST_AXES:
+        return None
+    found = tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= _LARGEST)
+    return found if len(found) == len(values) else None
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements fill their piece of memory, each place once, in whatever order of axes."""
+    if 0 in shape:
+        return True
+    expected = 1
+    for stride, length in sorted((stride, length) for length, stride in zip(shape, strides, strict=True) if length > 1):
+        if stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _without_twins(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice in one object")
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _is_deeper(value: Json, than: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return than == 0 or any(_is_deeper(entry, than - 1) for entry in inner)
+
+
+def _next_line(position: int) -> int:
+    return -(-position // LINE) * LINE
+
+
+def _short(value: object) -> str:
+    """For an error message: not more than fits, and nothing a terminal could take for a command."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _little_endian() -> None:
+    if sys.byteorder != "little":
+        raise WireError("messages are little-endian; this machine is not")

@@ -1,0 +1,90 @@
+"""Clients in processes of their own, started fast: a fork server has imported PyTorch once for all of them."""
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from small_runs import CLIENTS
+
+from asfl.errors import AsflError
+from asfl.field.access import Access
+from asfl.field.certificates import Certificates
+from asfl.field.shapes import Blueprint
+from asfl.field.stream_client import serve
+from asfl.field.stream_server import StreamServer
+from asfl.field.terms import Terms
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    ["asfl.field.engine", "asfl.field.stream_client", "asfl.field.stream_server", "asfl.simulate", "pytest"]
+)
+
+
+def _be_client(address: str, token: str, authority: Path | None) -> None:
+    logging.disable()
+    try:
+        serve(address, token, authority=authority, patience_s=60.0)
+    except AsflError:
+        os._exit(2)
+
+
+class ClientProcesses:
+    """One process per client of a server; each can be killed, stopped, continued and started again."""
+
+    def __init__(self, server: StreamServer, access: Access, authority: Path | None) -> None:
+        self._server, self._access, self._authority = server, access, authority
+        self._processes: dict[int, ForkServerProcess] = {}
+        for client, token in enumerate(access.tokens):
+            self._start(client, token)
+
+    def _start(self, client: int, token: str) -> None:
+        arguments = self._server.address, token, self._authority
+        process = _FORKS.Process(target=_be_client, args=arguments, daemon=True)
+        process.start()
+        self._processes[client] = process
+
+    def signal(self, client: int, number: signal.Signals) -> None:
+        pid = self._processes[client].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def kill(self, client: int) -> None:
+        self.signal(client, signal.SIGKILL)
+        self._processes[client].join()
+
+    def restart(self, client: int) -> None:
+        """With a new token: what the dead process had is gone."""
+        self._processes[client].close()
+        self._start(client, self._access.renew(client))
+
+    def exit_code(self, client: int) -> int | None:
+        self._processes[client].join(90)
+        return self._processes[client].exitcode
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.join()
+            process.close()
+
+
+@contextmanager
+def client_processes(
+    terms: Terms, certificates: Certificates | None = None
+) -> Iterator[tuple[StreamServer, ClientProcesses]]:
+    """A server on this machine with all its clients connected."""
+    access = Access(CLIENTS)
+    with StreamServer(
+        "127.0.0.1:0", access, terms.welcome, Blueprint.of(terms.config).largest_message, certificates
+    ) as server:
+        clients = ClientProcesses(server, access, certificates.authority if certificates else None)
+        try:
+            server.wait_for_clients(180)
+            yield server, clients
+        finally:
+            clients.end()

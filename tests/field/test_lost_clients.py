@@ -1,0 +1,159 @@
+"""What the server's maths does without a client that is lost on the way."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.models import Carry
+from asfl.train.fast import FastTrainer
+from asfl.train.fleet import LocalFleet, Norms, Packet
+from asfl.train.layout import ModelVectors
+from asfl.train.optimizers import rule_named
+from asfl.train.trainer import RoundPlan
+from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
+
+CLIENTS, VICTIM = 4, 2
+CUT = 3
+
+
+class LosingFleet(LocalFleet):
+    """Loses the victim at one stage; whatever it did is undone, as for a client whose answer never came."""
+
+    stage = ""
+
+    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
+        if self.stage != "forward":
+            return super().forward(index, step, clients, cut)
+        there = [client for client in clients if client != VICTIM]
+        packets = dict(zip(there, super().forward(index, step, there, cut), strict=True))
+        return [packets.get(client) for client in clients]
+
+    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+        norms = super().backward(clients, gradients)
+        return lambda: self._without(clients, norms(), "backward")
+
+    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        losses, norms = super().learn(index, step, clients)
+        return self._without(clients, losses, "forward"), self._without(clients, norms, "forward")
+
+    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
+        return self._without(clients, super().give(clients), "forward", "backward", "give")
+
+    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
+        known = [client for client in clients if client in self._before]
+        norms = dict(zip(known, super().moved(known), strict=True))
+        return self._without(clients, [norms.get(client) for client in clients], "backward")
+
+    def _without(self, clients: Sequence[int], values: list[Any], *stages: str) -> list[Any]:
+        lost = self.stage in stages
+        return [None if lost and client == VICTIM else value for client, value in zip(clients, values, strict=True)]
+
+
+def trainer_of(procedure: str, *, local_steps: int = 1, merge: int = 2) -> FastTrainer:
+    batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps, batch_size=4)
+    return FastTrainer(
+        tiny_model(), batches, PROCEDURES[procedure], rule_named("adam", 0.003), num_clients=CLIENTS, seed=5,
+        device=CPU, dtype=torch.float64, merge=merge, fleet=LosingFleet,
+    )  # fmt: skip
+
+
+def losing(trainer: FastTrainer) -> LosingFleet:
+    assert isinstance(trainer.fleet, LosingFleet)
+    return trainer.fleet
+
+
+def plan_of(trainer: FastTrainer, arrived: Sequence[int], index: int = 0) -> RoundPlan:
+    cut = trainer.layout.num_units if trainer.procedure.full_local_model else CUT
+    mask: NDArray[np.bool_] = np.isin(np.arange(CLIENTS), arrived)
+    return RoundPlan(index, np.full(CLIENTS, cut), np.ones(CLIENTS, dtype=np.bool_), mask)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_steps: int) -> None:
+    """Merged by one: with other groups the same sums are rounded otherwise."""
+    without, lossy = (trainer_of(procedure, local_steps=local_steps, merge=1) for _ in range(2))
+    losing(lossy).stage = "forward"
+    others = [client for client in range(CLIENTS) if client != VICTIM]
+    if procedure == "sl":  # the order is drawn among those who arrive
+        lossy.round(plan_of(lossy, range(CLIENTS)))
+        assert np.isfinite(lossy.round(plan_of(lossy, range(CLIENTS), 1)).loss[others]).all()
+        return
+    for index in range(2):
+        expected = without.round(plan_of(without, others, index))
+        found = lossy.round(plan_of(lossy, range(CLIENTS), index))
+        np.testing.assert_array_equal(found.loss, expected.loss)
+        np.testing.assert_array_equal(found.update_norm2, expected.update_norm2)
+        assert np.isnan(found.loss[VICTIM])
+    for name, tensor in without.state.tensors().items():
+        assert name.startswith("clients.") or torch.equal(lossy.state.tensors()[name], tensor), name
+
+
+@pytest.mark.parametrize("procedure", ["asfl", "epsl"])
+def test_lost_behind_the_pass_has_taught_the_server(procedure: str) -> None:
+    whole, lossy = trainer_of(procedure), trainer_of(procedure)
+    losing(lossy).stage = "backward"
+    before = whole.state.server.clone()
+    expected, found = (t.round(plan_of(t, range(CLIENTS))) for t in (whole, lossy))
+    assert torch.equal(lossy.state.server.parameters, whole.state.server.parameters)
+    assert torch.equal(lossy.state.server.statistics, whole.state.server.statistics)
+    np.testing.assert_array_equal(found.loss, expected.loss)
+    a = int(whole.layout.parameter_edges[CUT])
+    of_server = (whole.state.server.parameters[a:] - before.parameters[a:]).square().sum()
+    assert found.update_norm2[VICTIM] == pytest.approx(float(of_server))
+    assert found.update_norm2[0] == expected.update_norm2[0]
+
+
+@pytest.mark.parametrize("stage", ["backward", "give"])
+def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
+    """SFL: layers of the clients over three, layers of the server over four."""
+    whole, lossy = trainer_of("sfl"), trainer_of("sfl")
+    losing(lossy).stage = stage
+    initial = whole.state.server.clone()
+    sides: dict[int, ModelVectors] = {}
+    for client in range(CLIENTS):  # each client's side after its own step: SFL with only that client
+        alone = trainer_of("sfl")
+        alone.round(plan_of(alone, [client]))
+        sides[client] = alone.state.server
+    for trainer in (whole, lossy):
+        trainer.round(plan_of(trainer, range(CLIENTS)))
+    a, b = int(whole.layout.parameter_edges[CUT]), int(whole.layout.statistic_edges[CUT])
+    gave = [sides[client] for client in range(CLIENTS) if client != VICTIM]
+    torch.testing.assert_close(
+        lossy.state.server.parameters[:a], torch.stack([side.parameters[:a] for side in gave]).mean(0)
+    )
+    torch.testing.assert_close(lossy.state.server.parameters[a:], whole.state.server.parameters[a:])
+    torch.testing.assert_close(
+        lossy.state.server.statistics[:b], torch.stack([side.statistics[:b] for side in gave]).mean(0)
+    )
+    assert not torch.equal(lossy.state.server.parameters[:a], initial.parameters[:a])
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("procedure", ["sfl", "fedavg", "sl"])
+@pytest.mark.parametrize("stage", ["forward", "backward", "give"])
+def test_the_only_one_is_lost(stage: str, procedure: str, local_steps: int) -> None:
+    trainer = trainer_of(procedure, local_steps=local_steps)
+    losing(trainer).stage = stage
+    before = trainer.state.server.clone()
+    trainer.round(plan_of(trainer, [VICTIM]))
+    edge = int(trainer.layout.parameter_edges[CUT]) if procedure != "fedavg" else trainer.layout.num_parameters
+    assert torch.equal(trainer.state.server.parameters[:edge], before.parameters[:edge])
+    assert torch.isfinite(trainer.state.server.parameters).all()
+    untouched = stage == "forward" or procedure == "fedavg" or (procedure == "sfl" and local_steps > 1)
+    assert torch.equal(trainer.state.server.parameters, before.parameters) == untouched
+
+
+def test_in_sequence_the_next_client_gets_what_the_lost_one_got() -> None:
+    """SL: client sides go round; the server's layers have stepped for the lost one, the clients' have not."""
+    trainer = trainer_of("sl")
+    losing(trainer).stage = "give"
+    found = trainer.round(plan_of(trainer, range(CLIENTS)))
+    assert np.isfinite(found.loss).all()
+    steps = trainer.state.server_optimizer.steps
+    assert steps[CUT:].tolist() == [CLIENTS] * (trainer.layout.num_units - CUT)

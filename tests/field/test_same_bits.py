@@ -1,0 +1,172 @@
+"""A run over links is the run in a single process, bit for bit: records, checkpoint and model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from client_processes import client_processes
+from small_runs import (
+    CLIENTS,
+    PATIENT,
+    assert_same_run,
+    local_links,
+    over,
+    planned_simulation,
+    terms_of,
+    tiny,
+    wait_until,
+)
+
+from asfl import simulate
+from asfl.data import register_arrays
+from asfl.errors import AsflError
+from asfl.field.certificates import make_certificates
+from asfl.field.engine import train
+from asfl.field.terms import Terms
+from asfl.records import RoundRecord, read_records
+from asfl.run import resume, run
+from trainers import random_plans
+
+RATES = {"adam": "2e-3", "momentum": "0.02", "sgd": "0.05"}
+Reference = Callable[[Terms], Path]
+
+
+def scheme_and_optimizer(scheme: str, optimizer: str, *overrides: str) -> Terms:
+    chosen = (f"training.optimizer={optimizer}", f"training.learning_rate={RATES[optimizer]}")
+    return terms_of(tiny(*chosen, *overrides), scheme)
+
+
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The run in a single process; each only once."""
+    done: list[tuple[Terms, Path]] = []
+
+    def reference(terms: Terms) -> Path:
+        for known, folder in done:
+            if known == terms:
+                return folder
+        folder = tmp_path_factory.mktemp("here") / "run"
+        assert run(terms.config, terms.scheme, folder, threads=terms.threads)
+        done.append((terms, folder))
+        return folder
+
+    return reference
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl"])
+def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path) -> None:
+    terms = scheme_and_optimizer(scheme, optimizer)
+    with local_links(terms) as links:
+        assert train(terms, tmp_path / "there", links, patience=PATIENT)
+    assert_same_run(tmp_path / "there", in_one_process(terms))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "optimizer"), [("asfl", "adam"), ("sfl", "sgd"), ("fedavg", "adam"), ("epsl", "sgd"), ("sl", "adam")]
+)
+def test_every_scheme_with_clients_in_processes(
+    scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path
+) -> None:
+    terms = scheme_and_optimizer(scheme, optimizer)
+    with client_processes(terms) as (server, clients):
+        assert train(terms, tmp_path / "there", server.links, patience=PATIENT)
+        server.say_bye()
+        assert [clients.exit_code(client) for client in range(CLIENTS)] == [0] * CLIENTS
+    assert_same_run(tmp_path / "there", in_one_process(terms))
+
+
+def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
+    """The cut moves both ways, packets are lost, and somebody has no block."""
+    records = read_records(in_one_process(scheme_and_optimizer("asfl", "adam")))
+    cuts = [record.cut for record in records if isinstance(record.cut, int)]
+    moves = np.sign(np.diff(cuts))
+    assert {-1, 1} <= set(moves.tolist())
+    assert any(0 < record.arrived_count < record.scheduled_count for record in records)
+    assert any(record.scheduled_count < CLIENTS for record in records)
+    assert any(record.resplit_shift > 0 for record in records)
+
+
+def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Reference, tmp_path: Path) -> None:
+    """Clients come back by themselves with the state they had, which still is the right one."""
+    terms = scheme_and_optimizer("asfl", "adam")
+    with client_processes(terms, make_certificates(tmp_path / "pem", ["127.0.0.1"])) as (server, _):
+
+        def break_a_stream(record: RoundRecord) -> None:
+            link = server.links[record.round % CLIENTS]
+            before = link._connection
+            assert before is not None
+            before.cancel()
+            wait_until(lambda: link._connection not in (None, before), "the client is back")
+
+        assert train(terms, tmp_path / "there", server.links, patience=PATIENT, on_round=break_a_stream)
+    assert all(record.faults is None for record in read_records(tmp_path / "there"))
+    assert_same_run(tmp_path / "there", in_one_process(terms))
+
+
+@pytest.mark.parametrize("override", ["training.local_steps=2", "training.optimizer=momentum", "model.norm=group"])
+@pytest.mark.parametrize("scheme", ["asfl", "sfl"])
+def test_other_training(scheme: str, override: str, in_one_process: Reference, tmp_path: Path) -> None:
+    terms = scheme_and_optimizer(scheme, "adam", override, "training.rounds=4")
+    with local_links(terms) as links:
+        assert train(terms, tmp_path / "there", links, patience=PATIENT)
+    assert_same_run(tmp_path / "there", in_one_process(terms))
+
+
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg"])
+def test_clients_one_by_one_through_the_server(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with large networks: everybody begins at once, the server takes one after the other."""
+    monkeypatch.setattr(simulate, "MERGED_ACTIVATIONS", 1)
+    terms = terms_of(tiny("training.rounds=4"), scheme)
+    assert run(terms.config, scheme, tmp_path / "here", threads=1)
+    with local_links(terms) as links:
+        assert train(terms, tmp_path / "there", links, patience=PATIENT)
+    assert_same_run(tmp_path / "there", tmp_path / "here")
+
+
+@pytest.mark.parametrize("architecture", ["vgg11", "resnet18"])
+def test_deep_cuts_of_other_networks(architecture: str) -> None:
+    """VGG has matrix products on the client there, whose rounding depends on where in memory the numbers lie."""
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 256, (80, 3, 32, 32), dtype=np.uint8), np.arange(80) % 10
+    register_arrays("field_pictures", images, labels, images[:20], labels[:20])
+    terms = terms_of(tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.08"), "asfl")
+    here = planned_simulation(terms, [1])
+    units = here.trainer.layout.num_units
+    plans = list(random_plans([units - 1, units - 2, 3], 6, CLIENTS, seed=2))
+    with local_links(terms) as links:
+        there = planned_simulation(terms, [1], over(links))
+        for plan in plans:
+            there.trainer.fleet.begin(plan.index)
+            expected, found = here.trainer.round(plan), there.trainer.round(plan)
+            np.testing.assert_array_equal(found.loss, expected.loss)
+            np.testing.assert_array_equal(found.update_norm2, expected.update_norm2)
+        there.trainer.fleet.gather(optimizers=True)
+    for name, tensor in here.trainer.state.tensors().items():
+        assert torch.equal(there.trainer.state.tensors()[name], tensor), name
+
+
+@pytest.mark.parametrize("begins", ["here", "there"])
+def test_a_run_goes_on_where_another_engine_stopped(begins: str, in_one_process: Reference, tmp_path: Path) -> None:
+    terms, folder = scheme_and_optimizer("asfl", "adam"), tmp_path / "run"
+    rounds: list[RoundRecord] = []
+
+    def stop() -> bool:
+        return len(rounds) == 4
+
+    with local_links(terms) as links:
+        if begins == "here":
+            run(terms.config, terms.scheme, folder, threads=1, on_round=rounds.append, should_stop=stop)
+            assert train(terms, folder, links, patience=PATIENT)
+        else:
+            train(terms, folder, links, patience=PATIENT, on_round=rounds.append, should_stop=stop)
+            assert resume(folder)
+    assert_same_run(folder, in_one_process(terms))
+
+
+def test_the_server_needs_a_link_per_client(tmp_path: Path) -> None:
+    terms = terms_of(tiny("scenario.clients=5"), "asfl")
+    with local_links(terms_of(tiny(), "asfl")) as links, pytest.raises(AsflError, match=r"4 links.*clients = 5"):
+        train(terms, tmp_path / "run", links)
