@@ -31,6 +31,7 @@ from asfl.callbacks import Settings, Tracker, Tracking, check_trackers, trackers
 from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError, MissingExtraError
 from asfl.files import write_whole
+from asfl.plugins import loaded_plugins
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.schemes import scheme_named
 from asfl.world import World
@@ -323,6 +324,7 @@ def _facts(data_dir: Path | None) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": _git_commit(),
         "data_dir": str(data_dir.absolute()) if data_dir else None,
+        "plugins": loaded_plugins(),
     }
 
 

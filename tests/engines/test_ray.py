@@ -276,11 +276,8 @@ def test_a_node_is_killed_in_the_middle(
     def watch() -> bool:
         """Asked all the time: when two runs are finished and two are waiting, a node dies."""
         recorded = all(played[-1:] >= [WAITS_AFTER] for played in rounds.values())
-        if (
-            recorded
-            and not gate.exists()
-            and all((one / CHECKPOINTS / "round-000004.json").exists() for one in waiting)
-        ):
+        saved = all((one / CHECKPOINTS / "round-000004.json").exists() for one in waiting)
+        if recorded and saved and not gate.exists():
             finished.update(_when_written(tmp_path / "out", "*-seed1"))
             cluster.kill_a_node()
             gate.touch()

@@ -9,8 +9,8 @@ import pytest
 from little_runs import ROUNDS, little_comparison, outcome, train_here
 
 from asfl.engines import ray_worker, scratch, shipping
-from asfl.engines.ray_worker import News, Trainer
-from asfl.engines.shipping import Destination, Gone, Home, Piece, list_files, send
+from asfl.engines.ray_worker import Trainer
+from asfl.engines.shipping import Destination, Gone, Home, News, Piece, list_files, send
 from asfl.errors import AsflError
 from asfl.jobs import Ended, Job, Train, train
 from asfl.records import RECORDS_FILE, RoundRecord, read_records

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
 from asfl.field.links import Link, failed
 from asfl.field.wire import Message
@@ -23,7 +24,7 @@ class MeddledLink:
         return self._link.trouble
 
     def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
-        self.asked.append(message)
+        self.asked.append(replace(message, tensors={name: t.clone() for name, t in message.tensors.items()}))
         which = message.op, message.whole("round")
         self.before.pop(which, lambda: None)()
         answered = self._link.ask(message, deadline_s)

@@ -22,7 +22,7 @@ CUT = 3
 
 
 class LosingFleet(LocalFleet):
-    """Loses the victim at one stage; whatever it did is undone, as for a client whose answer never came."""
+    """Loses the answers of the victim at one stage."""
 
     stage = ""
 

@@ -132,7 +132,7 @@ def test_deep_cuts_of_other_networks(architecture: str) -> None:
     random = np.random.default_rng(0)
     images, labels = random.integers(0, 256, (80, 3, 32, 32), dtype=np.uint8), np.arange(80) % 10
     register_arrays("field_pictures", images, labels, images[:20], labels[:20])
-    terms = terms_of(tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.08"), "asfl")
+    terms = terms_of(tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.02"), "asfl")
     here = planned_simulation(terms, [1])
     units = here.trainer.layout.num_units
     plans = list(random_plans([units - 1, units - 2, 3], 6, CLIENTS, seed=2))

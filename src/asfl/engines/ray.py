@@ -6,6 +6,8 @@ checkpoint that came home. What a run itself does wrong is its failure, and isn'
 """
 
 import logging
+import math
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from asfl._version import __version__
 from asfl.engines.ray_cluster import RayCluster, ray_cluster, worker_environment
-from asfl.engines.ray_worker import News, Trainer
-from asfl.engines.shipping import Home, send
+from asfl.engines.ray_worker import Trainer
+from asfl.engines.shipping import Home, News, send
 from asfl.errors import AsflError
 from asfl.jobs import Ended, Event, Job, Train, train
 from asfl.records import RoundRecord
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_DEATHS = 3
 """Of workers that had the same run, and of workers in a row that died before they had any."""
+
+SILENCE_S = 120.0
+"""After so long without any worker it is said what we wait for."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +83,7 @@ class _Dispatch:
         self._deaths: Counter[str] = Counter()
         self._deaths_in_a_row = 0
         self._stopping = False
+        self._complain_at = time.monotonic() + SILENCE_S
 
     @property
     def unfinished(self) -> bool:
@@ -96,6 +102,10 @@ class _Dispatch:
         unemployed = sum(worker.job is None for worker in self._crew.values())
         for _ in range(min(self._workers - len(self._crew), len(self._waiting) - unemployed)):
             self._ask(_Worker(self._cluster.scratch, self._threads))
+        if time.monotonic() > self._complain_at:
+            self._complain_at = math.inf
+            if not any(worker.job for worker in self._crew.values()):
+                _log.warning("no worker has started yet: the Ray cluster may be busy with other things")
         if self._crew:
             for question in ray.wait(list(self._crew), timeout=0.2)[0]:
                 self._hear(question)

@@ -34,10 +34,13 @@ _LONGEST_FOLDER = 40
 """Ray puts sockets far below it, and the path of a socket may have 100 characters or so."""
 
 _PASSED_ON = ("ASFL_PLUGINS", "ASFL_DATA_DIR")
+_GPU_STAYS_VISIBLE = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""To processes that reserve none, as without Ray; some versions warn that this will be so."""
+
 _BEFORE_IMPORT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anybody
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # messages of its processes aren't repeated on our terminal
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a GPU stays visible to runs that reserve none, as without Ray
+    **_GPU_STAYS_VISIBLE,
 }
 """Switches that Ray reads when it is imported. What the user has set, stays."""
 
@@ -91,7 +94,7 @@ def ray_cluster(address: str | None = None, *, cpus: int = 0) -> Iterator[RayClu
 def worker_environment(threads: int) -> dict[str, str]:
     """Environment variables for a process on any node that computes with so many threads."""
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {"OMP_NUM_THREADS": str(threads), **_BEFORE_IMPORT, **passed_on}
+    return {"OMP_NUM_THREADS": str(threads), **_GPU_STAYS_VISIBLE, **passed_on}
 
 
 def _cpus() -> int:
@@ -148,7 +151,7 @@ os._exit(0)
 @functools.cache
 def _try_to_join(address: str) -> None:
     """Join in another process first: where Ray can't, it says so at length, and may end the process that asked."""
-    command = [sys.executable, "-c", _TRY, address]
+    command = [sys.executable, "-P", "-c", _TRY, address]
     try:
         tried = subprocess.run(
             command, capture_output=True, text=True, timeout=JOIN_WITHIN_S, start_new_session=True, check=False
@@ -215,8 +218,8 @@ def _no_process_left(folder: Path) -> Iterator[None]:
         yield
     finally:
         processes: list[psutil.Process] = []
-        with suppress(psutil.Error):
-            for child in psutil.Process().children():
+        for child in psutil.Process().children():
+            with suppress(psutil.Error):
                 if any(str(folder) in word for word in child.cmdline()):
                     processes += [child, *child.children(recursive=True)]
         ray.shutdown()

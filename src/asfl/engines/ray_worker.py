@@ -16,14 +16,12 @@ from pathlib import Path
 from asfl._version import __version__
 from asfl.engines.processes import attempt
 from asfl.engines.scratch import Scratch
-from asfl.engines.shipping import Destination, Gone, Piece, Source
+from asfl.engines.shipping import Destination, News, Piece, Source
 from asfl.jobs import Ended, Job, Train
 from asfl.records import RoundRecord
 
 PATIENCE_S = 0.5
 """How long an answer is held back for want of news: a question costs little, but not nothing."""
-
-News = RoundRecord | Piece | Gone | Ended
 
 
 class Trainer:
@@ -48,7 +46,7 @@ class Trainer:
         self._this_run().begin(job, train)
 
     def report(self, stop: bool) -> list[News]:
-        """What happened since the last time, to be taken in this order; `Ended` is the last word about a run."""
+        """What happened since the last time, to be taken in this order."""
         news = self._this_run().report(stop)
         if news and isinstance(news[-1], Ended):
             self._this_run().clear_up()

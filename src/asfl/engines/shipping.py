@@ -6,6 +6,7 @@ model, which says that the run is finished, goes last. A file is put in place in
 """
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,18 +44,20 @@ class Gone:
     names: tuple[str, ...]
 
 
+News = RoundRecord | Piece | Gone | Ended
+"""What is heard of a run; `Ended` is the last word."""
+
+
 def list_files(folder: Path) -> dict[str, Stamp]:
     """All files of a run folder in a safe order; not the ones being written, whose names begin with a dot."""
     found: dict[str, Stamp] = {}
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        if any(part.startswith(".") for part in parts) or path.is_symlink() or not path.is_file():
-            continue
-        try:
-            facts = path.stat()
-        except FileNotFoundError:  # an old checkpoint, removed this moment
-            continue
-        found["/".join(parts)] = facts.st_mtime_ns, facts.st_size
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(root) / name for name in files if not name.startswith(".")):
+            with suppress(FileNotFoundError):  # an old checkpoint, removed this moment
+                facts = path.lstat()
+                if stat.S_ISREG(facts.st_mode):
+                    found[path.relative_to(folder).as_posix()] = facts.st_mtime_ns, facts.st_size
     return {name: found[name] for name in sorted(found, key=_turn)}
 
 
@@ -172,7 +175,7 @@ class Home(Destination):
         super().__init__(folder)
         self._appending = False
 
-    def keep(self, news: RoundRecord | Piece | Gone | Ended) -> None:
+    def keep(self, news: News) -> None:
         """Put down what arrived."""
         if isinstance(news, RoundRecord):
             self.add(news)

@@ -1,0 +1,358 @@
+"""Whatever a client answers, the round goes on, and the record says what happened. Clients are in this process here."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from meddling import Absent, Bend, MeddledLink
+from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, local_links, over, planned_simulation, terms_of, tiny
+
+from asfl import simulate
+from asfl.air import AiredRound, air_round
+from asfl.errors import AsflError
+from asfl.field.links import Link, LinkError, LocalLink
+from asfl.field.roll import Deadlines, Patience
+from asfl.field.terms import Terms
+from asfl.field.wire import Message
+from asfl.records import RoundRecord
+from asfl.simulate import Simulation
+
+VICTIM, WHEN = 2, 1
+CUTS = [4, 2, 5, 3]
+
+
+def terms_for(scheme: str, *overrides: str) -> Terms:
+    """SGD: a client whose side the server knows then comes back as if only its packet had been lost."""
+    sgd = ("training.optimizer=sgd", "training.learning_rate=0.05")
+    return terms_of(tiny(*EVERYBODY_ARRIVES, *sgd, *overrides, rounds=4), scheme)
+
+
+@contextmanager
+def meddled(terms: Terms) -> Iterator[list[MeddledLink]]:
+    with local_links(terms) as links:
+        yield [MeddledLink(link) for link in links]
+
+
+def play(simulation: Simulation, rounds: int = 4) -> list[RoundRecord]:
+    return [simulation.play_round() for _ in range(rounds)]
+
+
+@contextmanager
+def lost_packet(client: int, index: int) -> Iterator[None]:
+    """In this round, this client's packet doesn't arrive."""
+
+    def air(*arguments: Any) -> AiredRound:
+        aired = air_round(*arguments)
+        return (
+            replace(aired, arrived=aired.arrived & (np.arange(CLIENTS) != client)) if arguments[-1] == index else aired
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulate, "air_round", air)
+        yield
+
+
+def with_tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Bend:
+    return lambda answer: replace(answer, tensors={**answer.tensors, name: change(answer.tensors[name])})
+
+
+def without_tensor(name: str) -> Bend:
+    return lambda answer: replace(answer, tensors={n: t for n, t in answer.tensors.items() if n != name})
+
+
+def raises(answer: Message) -> Message:
+    raise LinkError("the connection broke")
+
+
+def explodes(answer: Message) -> Message:
+    raise MemoryError("whatever a transport may raise")
+
+
+NAN = with_tensor("carry.0", lambda tensor: torch.full_like(tensor, torch.nan))
+FORWARD: list[tuple[Bend, str]] = [
+    (NAN, "carry.0 has numbers that are not finite"),
+    (with_tensor("carry.0", lambda tensor: tensor[:-1]), "carry.0 is float32"),
+    (with_tensor("carry.0", lambda tensor: tensor.flatten()), "carry.0 is float32"),
+    (with_tensor("carry.0", lambda tensor: tensor.double()), "carry.0 is float64"),
+    (with_tensor("labels", lambda labels: labels + 10), "labels must be 0 … 9"),
+    (with_tensor("labels", lambda labels: labels - 100), "labels must be 0 … 9"),
+    (with_tensor("labels", lambda labels: labels.float()), "labels is float32"),
+    (without_tensor("labels"), "no tensor labels"),
+    (without_tensor("carry.0"), "no tensor carry.0"),
+    (lambda answer: Message("backward"), "an answer to backward"),
+    (lambda answer: Message("error", {"request": "forward", "reason": "my battery is empty"}), "my battery is empty"),
+    (lambda answer: Message("error"), "reason = None must be text"),
+    (raises, "the connection broke"),
+    (explodes, "MemoryError: whatever"),
+]
+
+
+@pytest.mark.parametrize(("bend", "words"), FORWARD)
+def test_instead_of_activations(bend: Bend, words: str) -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        links[VICTIM].bends["forward", WHEN] = bend
+        simulation = planned_simulation(terms, CUTS, over(links))
+        records = play(simulation, 3)
+    faults = records[WHEN].faults
+    assert faults is not None
+    ((fault,)) = faults
+    assert (fault["client"], fault["round"], fault["stage"]) == (VICTIM, WHEN + 1, "forward")
+    assert words in str(fault["reason"])
+    assert records[WHEN].arrived == [1, 1, 0, 1]
+    assert records[WHEN].update_norm2[VICTIM] is None
+    assert [record.arrived_count for record in records] == [4, 3, 4]
+    assert [record.faults for record in (records[0], records[2])] == [None, None]
+
+
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl"])
+def test_a_client_lost_before_its_activations_came_is_a_packet_that_was_lost(scheme: str) -> None:
+    """The server knows its side from the evaluation, so every bit of the model is as if only its packet had been."""
+    terms = terms_for(scheme)
+    here = planned_simulation(terms, CUTS)
+    with lost_packet(VICTIM, WHEN):
+        expected = play(here)
+    with meddled(terms) as links:
+        for op in ("forward", "learn"):
+            links[VICTIM].bends[op, WHEN] = raises
+        there = planned_simulation(terms, CUTS, over(links))
+        found = play(there)
+        model = there.average_model()
+    for one, other in zip(found, expected, strict=True):
+        assert (one.arrived, one.cut, one.train_loss) == (other.arrived, other.cut, other.train_loss)
+        assert (one.accuracy, one.test_loss, one.client_accuracy) == (
+            other.accuracy,
+            other.test_loss,
+            other.client_accuracy,
+        )
+        # Whoever came back has forgotten how often it stepped each layer, so layers are summed up in other groups.
+        norms, expected_norms = (np.array(record.update_norm2, dtype=float) for record in (one, other))
+        np.testing.assert_allclose(norms, expected_norms, rtol=1e-5)
+    for name, tensor in here.average_model().items():
+        assert torch.equal(model[name], tensor), name
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_who_comes_back_gets_the_current_layers(knows: bool) -> None:
+    """Its own side, if the server has it as of the round before; else the mean of the others'."""
+    terms = terms_for("asfl", "training.optimizer=adam", f"output.evaluate_every={1 if knows else 100}")
+    with meddled(terms) as links:
+        simulation = planned_simulation(terms, [4, 4, 4, 2], over(links))
+        links[VICTIM].bends["forward", WHEN] = NAN
+        play(simulation, WHEN)
+        own = simulation.trainer.state.clients.clone()
+        play(simulation, 1)
+        others = [
+            link.ask(Message("state", {"round": WHEN, "after": WHEN, "optimizers": 0}), 60).result(60).tensors
+            for client, link in enumerate(links)
+            if client != VICTIM
+        ]
+        play(simulation, 1)
+        first, second = links[VICTIM].requests("sync")
+        after = simulation.trainer.fleet.begin(3)
+    assert first.whole("cut") == 0
+    assert second.whole("cut") == 4
+    assert set(second.tensors) == {"parameters", "statistics"}  # its optimiser begins anew
+    for name in second.tensors:
+        mean = torch.stack([tensors[name] for tensors in others]).mean(0)
+        kept = getattr(own, name)[VICTIM]
+        expected, other = (kept, mean) if knows else (mean, kept)
+        torch.testing.assert_close(second.tensors[name], expected)
+        assert not torch.allclose(second.tensors[name], other)
+    assert after.all()
+
+
+def test_lost_behind_the_pass_counts_as_arrived() -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        links[VICTIM].bends["backward", WHEN] = with_tensor("norm", lambda norm: norm * torch.nan)
+        records = play(planned_simulation(terms, CUTS, over(links)), 3)
+    assert records[WHEN].arrived == [1, 1, 1, 1]
+    assert [fault["stage"] for fault in records[WHEN].faults or []] == ["backward"]
+    norms = np.array(records[WHEN].update_norm2, dtype=float)
+    assert np.argmin(norms) == VICTIM  # only the server's part of it, which is everybody's
+    assert records[2].faults is None
+
+
+@pytest.mark.parametrize(("scheme", "op"), [("sfl", "give"), ("fedavg", "learn"), ("fedavg", "give"), ("sl", "give")])
+def test_schemes_that_exchange_models_go_on(scheme: str, op: str) -> None:
+    terms = terms_for(scheme, "training.optimizer=adam")
+    with meddled(terms) as links:
+        links[VICTIM].bends[op, WHEN] = raises
+        simulation = planned_simulation(terms, CUTS, over(links))
+        records = play(simulation, 3)
+        simulation.tensors()
+    assert [fault["stage"] for fault in records[WHEN].faults or []] == [op]
+    assert records[WHEN].arrived[VICTIM] == (op != "learn")
+    assert records[2].faults is None
+    assert records[2].arrived_count == CLIENTS
+
+
+@pytest.mark.parametrize("steps", ["training.local_steps=2"])
+@pytest.mark.parametrize(
+    ("scheme", "op"), [("asfl", "moved"), ("sfl", "moved"), ("sfl", "forward"), ("epsl", "backward")]
+)
+def test_several_local_steps_go_on(scheme: str, op: str, steps: str) -> None:
+    terms = terms_for(scheme, steps)
+    with meddled(terms) as links:
+        links[VICTIM].bends[op, WHEN] = raises
+        records = play(planned_simulation(terms, CUTS, over(links)), 3)
+    assert len(records[WHEN].faults or []) == 1
+    assert records[2].faults is None
+    assert records[2].arrived_count == CLIENTS
+
+
+# ---------------------------------------------------------------------- stage 1
+@pytest.mark.parametrize(("op", "when"), [("grow", 0), ("shrink", 1)])
+def test_lost_while_layers_move(op: str, when: int) -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        links[VICTIM].bends[op, when] = raises
+        simulation = planned_simulation(terms, CUTS, over(links))
+        records = play(simulation, 3)
+        cut = simulation.trainer.state.cut
+    assert [fault["stage"] for fault in records[when].faults or []] == ["resplit"]
+    assert records[when].arrived == [1, 1, 0, 1]
+    assert records[when + 1].arrived_count == CLIENTS
+    assert cut == CUTS[2]
+
+
+def test_layers_are_averaged_over_those_who_sent_them() -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        simulation = planned_simulation(terms, CUTS, over(links))
+        play(simulation, 1)
+        sides = simulation.trainer.state.clients.clone()
+        links[VICTIM].bends["shrink", 1] = raises
+        trainer = simulation.trainer
+        trainer.fleet.begin(1)
+        assert trainer.fleet.resplit(CUTS[1], np.ones(CLIENTS, dtype=bool)) == 0
+        edges = trainer.layout.parameter_edges[[CUTS[1], CUTS[0]]]
+        server = trainer.state.server.parameters[edges[0] : edges[1]]
+    others = [client for client in range(CLIENTS) if client != VICTIM]
+    torch.testing.assert_close(server, sides.parameters[others, edges[0] :].mean(0))
+
+
+def test_if_nobody_sends_layers_the_cut_stays_and_the_next_round_goes_on() -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        for link in links:
+            link.bends["shrink", WHEN] = raises
+        simulation = planned_simulation(terms, CUTS, over(links))
+        records = play(simulation, 2)
+        assert simulation.trainer.state.cut == CUTS[0]
+        assert simulation.air.previous_cut == CUTS[0]
+        records += play(simulation, 2)
+    assert [record.arrived_count for record in records] == [4, 0, 4, 4]
+    assert len(records[WHEN].faults or []) == CLIENTS
+    assert records[WHEN].train_loss is None
+
+
+# ---------------------------------------------------------------------- around the round
+def test_who_is_not_there_is_left_out() -> None:
+    terms = terms_for("asfl")
+    with local_links(terms) as links:
+        mixed: list[Link] = [*links[:VICTIM], Absent(), *links[VICTIM + 1 :]]
+        records = play(planned_simulation(terms, CUTS, over(mixed)), 4)
+    for record in records:
+        assert record.arrived == [1, 1, 0, 1]
+        assert record.faults == [{"client": VICTIM, "round": record.round, "stage": "begin", "reason": "not connected"}]
+        assert record.accuracy is not None
+
+
+def test_nobody_at_all_stops_the_run() -> None:
+    terms = terms_for("asfl")
+    patience = Patience(PATIENT.deadlines, nobody_s=0.1)
+    simulation = planned_simulation(terms, CUTS, over([Absent() for _ in range(CLIENTS)], patience))
+    with pytest.raises(AsflError, match=r"round 1: none of 4 clients could be reached for 0\.1 s .*not connected"):
+        simulation.play_round()
+
+
+class Slow:
+    """Its answer to the forward pass of one round comes when it is let go."""
+
+    def __init__(self, link: LocalLink) -> None:
+        self._link = link
+        self._kept: tuple[Future[Message], Future[Message]] | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        return "still busy" if self._kept is not None else self._link.trouble
+
+    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
+        answered = self._link.ask(message, deadline_s)
+        if (message.op, message.fields.get("round")) != ("forward", WHEN):
+            return answered
+        late: Future[Message] = Future()
+        self._kept = late, answered
+        return late
+
+    def let_go(self) -> None:
+        assert self._kept is not None
+        late, answered = self._kept
+        late.set_result(answered.result(60))
+        self._kept = None
+
+
+def test_a_late_answer_is_not_used_and_its_client_rejoins() -> None:
+    terms = terms_for("asfl")
+    patience = Patience(replace(PATIENT.deadlines, forward=0.2), nobody_s=100.0)
+    with local_links(terms) as links:
+        slow = Slow(links[VICTIM])
+        everybody: list[Link] = [slow if client == VICTIM else link for client, link in enumerate(links)]
+        simulation = planned_simulation(terms, CUTS, over(everybody, PATIENT))
+        play(simulation, WHEN)
+        fleet = simulation.trainer.fleet
+        fleet._roll._patience = patience  # type: ignore[attr-defined]
+        records = play(simulation, 2)
+        slow.let_go()
+        records += play(simulation, 1)
+    assert [record.arrived[VICTIM] for record in records] == [0, 0, 1]
+    reasons = [[fault["reason"] for fault in record.faults or []] for record in records]
+    assert reasons == [["no answer within 0.2 s"], ["still busy"], []]
+
+
+def test_deadlines_are_by_stage() -> None:
+    asked: dict[str, float] = {}
+
+    class Watched(MeddledLink):
+        def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
+            asked[message.op] = deadline_s
+            return super().ask(message, deadline_s)
+
+    terms = terms_for("asfl")
+    deadlines = Deadlines(sync=101, resplit=102, forward=103, backward=104, report=105, gather=106)
+    with local_links(terms) as links:
+        simulation = planned_simulation(terms, CUTS, over([Watched(link) for link in links], Patience(deadlines)))
+        play(simulation, 2)
+    expected = {"sync": 101, "grow": 102, "shrink": 102, "forward": 103, "backward": 104, "report": 105, "state": 106}
+    assert asked == expected
+
+
+def test_faults_are_in_the_record_and_only_then() -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        links[VICTIM].bends["forward", WHEN] = raises
+        records = play(planned_simulation(terms, CUTS, over(links)), 2)
+    lines = [record.to_line() for record in records]
+    assert "faults" not in lines[0]
+    assert [RoundRecord.from_line(line) for line in lines] == records
+
+
+def test_a_fault_while_the_state_is_saved_is_in_the_next_record() -> None:
+    terms = terms_for("asfl", "training.optimizer=adam")
+    with meddled(terms) as links:
+        simulation = planned_simulation(terms, CUTS, over(links))
+        play(simulation, 1)
+        links[VICTIM].bends["state", 0] = raises
+        assert all(
+            torch.isfinite(tensor.double()).all() for name, tensor in simulation.tensors().items() if "training" in name
+        )
+        (record,) = play(simulation, 1)
+    assert [(fault["round"], fault["stage"]) for fault in record.faults or []] == [(1, "gather")]
+    assert record.arrived_count == CLIENTS
