@@ -159,6 +159,29 @@ def test_other_files_travel_too(tmp_path: Path) -> None:
     assert {path.name for path in job.folder.iterdir()} == {MANIFEST_FILE, "rounds.jsonl", MODEL_FILE, "events"}
 
 
+def test_trackers_see_the_name_a_run_has_at_home(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    def look(job: Job, on_round: object, should_stop: object) -> bool:
+        seen.append(job.folder)
+        return False
+
+    job = _job(tmp_path / "home")
+    _train_elsewhere(job, tmp_path, look)
+    assert job.folder not in seen
+    assert [folder.parts[-2:] for folder in seen] == [("home", "asfl-seed1")]
+
+
+def test_folders_that_became_empty_are_removed(tmp_path: Path) -> None:
+    place = Destination(tmp_path / "home")
+    for name in ("a/b/c", "a/b/d", "a/e"):
+        place.take(Piece(name, b"", first=True, last=True))
+    place.remove(Gone(("a/b/c", "a/b/d", "never/was")))
+    assert [path.name for path in (tmp_path / "home" / "a").iterdir()] == ["e"]
+    place.remove(Gone(("a/e",)))
+    assert list((tmp_path / "home").iterdir()) == []
+
+
 def test_a_file_that_didnt_arrive_whole_isnt_there(tmp_path: Path) -> None:
     place = Destination(tmp_path / "home")
     place.take(Piece("a/b", b"old", first=True, last=True))

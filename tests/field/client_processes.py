@@ -9,12 +9,8 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from small_runs import CLIENTS
-
 from asfl.errors import AsflError
-from asfl.field.access import Access
 from asfl.field.certificates import Certificates
-from asfl.field.shapes import Blueprint
 from asfl.field.stream_client import serve
 from asfl.field.stream_server import StreamServer
 from asfl.field.terms import Terms
@@ -36,10 +32,10 @@ def _be_client(address: str, token: str, authority: Path | None) -> None:
 class ClientProcesses:
     """One process per client of a server; each can be killed, stopped, continued and started again."""
 
-    def __init__(self, server: StreamServer, access: Access, authority: Path | None) -> None:
-        self._server, self._access, self._authority = server, access, authority
+    def __init__(self, server: StreamServer, authority: Path | None) -> None:
+        self._server, self._authority = server, authority
         self._processes: dict[int, ForkServerProcess] = {}
-        for client, token in enumerate(access.tokens):
+        for client, token in enumerate(server.access.tokens):
             self._start(client, token)
 
     def _start(self, client: int, token: str) -> None:
@@ -60,7 +56,7 @@ class ClientProcesses:
     def restart(self, client: int) -> None:
         """With a new token: what the dead process had is gone."""
         self._processes[client].close()
-        self._start(client, self._access.renew(client))
+        self._start(client, self._server.access.renew(client))
 
     def exit_code(self, client: int) -> int | None:
         self._processes[client].join(90)
@@ -78,11 +74,8 @@ def client_processes(
     terms: Terms, certificates: Certificates | None = None
 ) -> Iterator[tuple[StreamServer, ClientProcesses]]:
     """A server on this machine with all its clients connected."""
-    access = Access(CLIENTS)
-    with StreamServer(
-        "127.0.0.1:0", access, terms.welcome, Blueprint.of(terms.config).largest_message, certificates
-    ) as server:
-        clients = ClientProcesses(server, access, certificates.authority if certificates else None)
+    with StreamServer("127.0.0.1:0", terms, certificates) as server:
+        clients = ClientProcesses(server, certificates.authority if certificates else None)
         try:
             server.wait_for_clients(180)
             yield server, clients

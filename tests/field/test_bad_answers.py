@@ -273,6 +273,18 @@ def test_nobody_at_all_stops_the_run() -> None:
         simulation.play_round()
 
 
+def test_losing_everybody_again_and_again_stops_the_run() -> None:
+    terms = terms_for("asfl")
+    with meddled(terms) as links:
+        for link in links:
+            link.bends = {("forward", index): NAN for index in range(1, 4)}
+        simulation = planned_simulation(terms, [3], over(links))
+        records = play(simulation, 4)
+        with pytest.raises(AsflError, match=r"lost in each of the last 3 rounds up to round 4 .*carry.0 has numbers"):
+            simulation.play_round()
+    assert [record.arrived_count for record in records] == [4, 0, 0, 0]
+
+
 class Slow:
     """Its answer to the forward pass of one round comes when it is let go."""
 

@@ -23,7 +23,7 @@ from asfl import simulate
 from asfl.data import register_arrays
 from asfl.errors import AsflError
 from asfl.field.certificates import make_certificates
-from asfl.field.engine import train
+from asfl.field.engine import terms_for, train
 from asfl.field.terms import Terms
 from asfl.records import RoundRecord, read_records
 from asfl.run import resume, run
@@ -132,7 +132,7 @@ def test_deep_cuts_of_other_networks(architecture: str) -> None:
     random = np.random.default_rng(0)
     images, labels = random.integers(0, 256, (80, 3, 32, 32), dtype=np.uint8), np.arange(80) % 10
     register_arrays("field_pictures", images, labels, images[:20], labels[:20])
-    terms = terms_of(tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.02"), "asfl")
+    terms = terms_of(tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.08"), "asfl")
     here = planned_simulation(terms, [1])
     units = here.trainer.layout.num_units
     plans = list(random_plans([units - 1, units - 2, 3], 6, CLIENTS, seed=2))
@@ -159,6 +159,7 @@ def test_a_run_goes_on_where_another_engine_stopped(begins: str, in_one_process:
     with local_links(terms) as links:
         if begins == "here":
             run(terms.config, terms.scheme, folder, threads=1, on_round=rounds.append, should_stop=stop)
+            assert terms_for(terms.config, terms.scheme, folder, threads=3) == terms
             assert train(terms, folder, links, patience=PATIENT)
         else:
             train(terms, folder, links, patience=PATIENT, on_round=rounds.append, should_stop=stop)

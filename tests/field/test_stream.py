@@ -5,7 +5,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,9 +33,8 @@ LARGEST = Blueprint.of(TERMS.config).largest_message
 
 @contextmanager
 def listening(certificates: Certificates | None = None) -> Iterator[tuple[StreamServer, Access]]:
-    access = Access(CLIENTS)
-    with StreamServer("127.0.0.1:0", access, TERMS.welcome, LARGEST, certificates) as server:
-        yield server, access
+    with StreamServer("127.0.0.1:0", TERMS, certificates) as server:
+        yield server, server.access
 
 
 class Served:
@@ -244,11 +243,7 @@ def test_garbage_instead_of_an_answer_fails_the_request_with_the_reason() -> Non
     ],
 )
 def test_without_tls_nothing_leaves_this_machine(address: str, words: str) -> None:
-    access = Access(1)
-    for call in (
-        lambda: StreamServer(address, access, TERMS.welcome, LARGEST),
-        lambda: serve(address, access.tokens[0]),
-    ):
+    for call in (lambda: StreamServer(address, TERMS), lambda: serve(address, Access(1).tokens[0])):
         with pytest.raises(AsflError, match=words):
             call()
 
@@ -262,13 +257,13 @@ def test_loopback_is_what_it_says() -> None:
 def test_mistakes_in_files_and_ports(tmp_path: Path) -> None:
     nothing = Certificates(tmp_path / "a", tmp_path / "b", tmp_path / "c")
     with pytest.raises(AsflError, match="can't read"):
-        StreamServer("127.0.0.1:0", Access(1), TERMS.welcome, LARGEST, nothing)
+        StreamServer("127.0.0.1:0", TERMS, nothing)
     with pytest.raises(AsflError, match="can't read"):
         serve("127.0.0.1:1", Access(1).tokens[0], authority=tmp_path / "none.pem")
     with pytest.raises(AsflError, match="not a credential"):
         serve("127.0.0.1:1", "token")
     with listening() as (server, _), pytest.raises(AsflError, match="can't listen on"):
-        StreamServer(server.address, Access(1), TERMS.welcome, LARGEST)
+        StreamServer(server.address, TERMS)
     with listening() as (server, _), pytest.raises(AsflError, match=r"4 of 4 clients didn't come.*: 0, 1, 2, 3"):
         server.wait_for_clients(0.1)
 
@@ -357,11 +352,8 @@ def test_nobody_there_is_given_up_after_a_while() -> None:
 
 
 def test_a_client_without_the_data_says_so(tmp_path: Path) -> None:
-    terms = terms_of(tiny("data.name=cifar10"), "asfl")
-    access = Access(CLIENTS)
-    make: Callable[[int], Message] = terms.welcome
     with (
-        StreamServer("127.0.0.1:0", access, make, LARGEST) as server,
+        StreamServer("127.0.0.1:0", terms_of(tiny("data.name=cifar10"), "asfl")) as server,
         pytest.raises(AsflError, match="asfl data fetch cifar10"),
     ):
-        serve(server.address, access.tokens[0], data_dir=tmp_path)
+        serve(server.address, server.access.tokens[0], data_dir=tmp_path)

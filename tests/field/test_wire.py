@@ -69,7 +69,7 @@ def test_what_goes_in_comes_out(message: Message, container: object) -> None:
         got.zero_()  # nobody else's memory
 
 
-def test_strides_and_place_in_the_line_survive() -> None:
+def test_strides_survive_and_every_tensor_begins_on_a_line() -> None:
     image = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     halves = torch.randn(6, 7).chunk(2)  # the second begins in the middle of a line
     single = torch.randn(4, 8, 1, 1).contiguous(memory_format=torch.channels_last)  # ambiguous, and kernels look at it
@@ -78,7 +78,7 @@ def test_strides_and_place_in_the_line_survive() -> None:
     for name, tensor in sent.items():
         assert torch.equal(back[name], tensor)
         assert back[name].stride() == tensor.stride()
-        assert back[name].data_ptr() % 64 == tensor.data_ptr() % 64
+        assert back[name].data_ptr() % 64 == 0
 
 
 def test_a_buffer_is_decoded_without_a_copy() -> None:
@@ -167,18 +167,16 @@ def one_tensor(*entry: object) -> bytes:
         (with_header({"op": "x", "fields": {"a": [[[[[[[[0]]]]]]]]}, "tensors": []}), "deep"),
         (with_header({"op": "x", "fields": {}, "tensors": [["a"]]}), "described by"),
         (with_header({"op": "x", "fields": {}, "tensors": [[]] * 65}), "at most 64"),
-        (one_tensor("../a", "float32", [0], [1], 0), "no name of a tensor"),
-        (one_tensor("a", "object", [0], [1], 0), "has dtype 'object'"),
-        (one_tensor("a", "float32", [-1], [1], 0), "has shape"),
-        (one_tensor("a", "float32", [True], [1], 0), "has shape"),
-        (one_tensor("a", "float32", [1.0], [1], 0), "has shape"),
-        (one_tensor("a", "float32", [2**40, 2**40], [2**40, 1], 0), "has shape"),
-        (one_tensor("a", "float32", [2, 2], [1], 0), "has shape"),
-        (one_tensor("a", "float32", [2, 2], [1, 1], 0), "gaps or overlaps"),
-        (one_tensor("a", "float32", [2, 2], [3, 1], 0), "gaps or overlaps"),
-        (one_tensor("a", "float32", [1], [1], 2), "behind a line"),
-        (one_tensor("a", "float32", [1], [1], 64), "behind a line"),
-        (one_tensor("a", "float32", [2**40], [1], 0), "ends before a does"),
+        (one_tensor("../a", "float32", [0], [1]), "no name of a tensor"),
+        (one_tensor("a", "object", [0], [1]), "has dtype 'object'"),
+        (one_tensor("a", "float32", [-1], [1]), "has shape"),
+        (one_tensor("a", "float32", [True], [1]), "has shape"),
+        (one_tensor("a", "float32", [1.0], [1]), "has shape"),
+        (one_tensor("a", "float32", [2**40, 2**40], [2**40, 1]), "has shape"),
+        (one_tensor("a", "float32", [2, 2], [1]), "has shape"),
+        (one_tensor("a", "float32", [2, 2], [1, 1]), "gaps or overlaps"),
+        (one_tensor("a", "float32", [2, 2], [3, 1]), "gaps or overlaps"),
+        (one_tensor("a", "float32", [2**40], [1]), "ends before a does"),
         (encode(Message("x", {}, {"a": torch.ones(3)})) + b"0", "1 bytes too many"),
         (encode(Message("x", {}, {"a": torch.ones(3)}))[:-1], "ends before a does"),
     ],
@@ -190,7 +188,7 @@ def test_what_is_wrong_is_said(data: bytes, words: str) -> None:
 
 
 def test_two_tensors_of_one_name_and_filled_gaps_are_refused() -> None:
-    entry = ["a", "uint8", [0], [1], 0]
+    entry = ["a", "uint8", [0], [1]]
     with pytest.raises(WireError, match="the same name"):
         decode(with_header({"op": "x", "fields": {}, "tensors": [entry, entry]}))
     data = bytearray(encode(Message("x", {}, {"a": torch.ones(1), "b": torch.ones(1)})))

@@ -7,6 +7,7 @@ checkpoint that came home. What a run itself does wrong is its failure, and isn'
 
 import logging
 import math
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asfl._version import __version__
+from asfl.callbacks import tracker_names
 from asfl.engines.ray_cluster import RayCluster, ray_cluster, worker_environment
 from asfl.engines.ray_worker import Trainer
 from asfl.engines.shipping import Home, News, send
@@ -49,6 +51,12 @@ def train_on_ray(
     `should_stop` is asked a few times a second; once it says so, nothing new is started and what runs is stopped.
     The result says, by name, how each job ended that was started.
     """
+    for job in jobs:
+        if "mlflow" in tracker_names(job.config.output.track) and not os.environ.get("MLFLOW_TRACKING_URI"):
+            raise AsflError(
+                f'output.track = "{job.config.output.track}": on Ray, MLflow needs the environment variable '
+                "MLFLOW_TRACKING_URI, because runs are trained in folders that don't stay"
+            )
     threads = max((job.threads for job in jobs), default=1)
     with ray_cluster(address, cpus=(workers or 0) * threads) as cluster:
         if cluster.cpus < threads:

@@ -33,7 +33,12 @@ ANSWER_WITHIN_S, JOIN_WITHIN_S, LEAVE_WITHIN_S = 10.0, 60.0, 3.0
 _LONGEST_FOLDER = 40
 """Ray puts sockets far below it, and the path of a socket may have 100 characters or so."""
 
-_PASSED_ON = ("ASFL_PLUGINS", "ASFL_DATA_DIR")
+_PASSED_ON = (
+    *("ASFL_PLUGINS", "ASFL_DATA_DIR"),
+    *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_BASE_URL"),
+)
+"""Environment variables that mean something on other machines too; none that hold secrets."""
+
 _GPU_STAYS_VISIBLE = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """To processes that reserve none, as without Ray; some versions warn that this will be so."""
 

@@ -165,7 +165,11 @@ class Destination:
 
     def remove(self, gone: Gone) -> None:
         for name in sorted(gone.names, key=_turn, reverse=True):  # a seal before what it sealed
-            (self.folder / name).unlink(missing_ok=True)
+            place = self.folder / name
+            place.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty yet
+                for parent in place.relative_to(self.folder).parents[:-1]:
+                    (self.folder / parent).rmdir()
 
 
 class Home(Destination):

@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from asfl.config import Config
 from asfl.data import load_data, partition
@@ -20,7 +19,7 @@ from asfl.data.arrays import is_own_file
 from asfl.errors import AsflError
 from asfl.field.shapes import Blueprint
 from asfl.field.terms import Terms
-from asfl.field.wire import LINE, Message, WireError
+from asfl.field.wire import Message, WireError
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
 from asfl.train.device import device_named
@@ -108,14 +107,8 @@ class ClientNode:
         """Likewise of the latest whole step."""
 
     def _rows(self, side: ModelVectors) -> ModelVectors:
-        return ModelVectors(self._row(side.parameters), self._row(side.statistics))
-
-    def _row(self, vector: Tensor) -> Tensor:
-        """[1, P], as far behind a line of memory as row n of everybody's [N, P] would be: kernels round by that."""
-        lead = self.client * len(vector) % (LINE // vector.itemsize)
-        row = torch.empty(lead + len(vector), device=self._device, dtype=_DTYPE)[lead:]
-        row.copy_(vector)
-        return row.view(1, -1)
+        """[1, …], copies."""
+        return ModelVectors(*(v.to(self._device).clone().unsqueeze(0) for v in (side.parameters, side.statistics)))
 
     def _check_turn(self, request: Message) -> int:
         """The round of a request that fits the state."""

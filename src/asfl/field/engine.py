@@ -5,12 +5,20 @@ from pathlib import Path
 
 from asfl.budgets import Budgets
 from asfl.callbacks import Tracker
+from asfl.config import Config
 from asfl.field.links import Link
 from asfl.field.remote import remote_fleet
 from asfl.field.roll import Patience
 from asfl.field.terms import Terms
 from asfl.records import RoundRecord
-from asfl.run import run
+from asfl.run import MANIFEST_FILE, read_manifest, run, usual_threads
+
+
+def terms_for(config: Config, scheme: str, folder: Path, threads: int | None = None) -> Terms:
+    """The terms of a run in this folder; one that was begun before goes on with as many threads as it began with."""
+    if (folder / MANIFEST_FILE).exists():
+        threads = read_manifest(folder).threads
+    return Terms(config, scheme, threads or usual_threads())
 
 
 def train(

@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.05
 _CHANGING = ("sync", "grow", "shrink", "forward", "learn")
 """Requests after which a client's state is of their round; `backward` only follows one of them."""
+_LEARNING = ("forward", "learn")
 Value = TypeVar("Value")
 
 
@@ -42,6 +43,9 @@ class Patience:
     deadlines: Deadlines = field(default_factory=Deadlines)
     nobody_s: float = 300.0
     """For somebody to be reached at all when a round begins; then the run stops."""
+    barren_rounds: int = 3
+    """So many rounds in a row in which everybody who was asked was lost, and the run stops: training has diverged, or
+    the deadlines are too short."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +75,12 @@ class Roll:
         self._round_of = np.zeros(len(links), dtype=np.int64)
         """[N] the round in which that state last changed."""
         self._faults: list[Fault] = []
+        self._came, self._latest_fault, self._barren = False, "", 0
 
     def begin(self, index: int) -> list[int]:
         """Who can be reached but is out of sync."""
-        self.index = index
+        self._check_not_barren()
+        self.index, self._came, self._latest_fault = index, False, ""
         self._wait_for_somebody()
         troubles = [link.trouble for link in self._links]
         reachable = np.array([trouble is None for trouble in troubles])
@@ -111,10 +117,12 @@ class Roll:
         except Exception as error:  # a link may fail in ways of its own; none of them may end the run
             reason = f"{type(error).__name__}: {error}"
         else:
+            self._came |= asked.op in _LEARNING
             if asked.op in _CHANGING:
                 self._round_of[asked.client] = self.index
             return value
         self.present[asked.client] = self.in_sync[asked.client] = False
+        self._latest_fault = f"client {asked.client}, {asked.stage}: {reason}"
         self._note(asked.client, asked.stage, reason)
         return None
 
@@ -125,6 +133,16 @@ class Roll:
     def _note(self, client: int, stage: str, reason: str) -> None:
         _log.warning("round %d, %s: client %d is lost: %s", self.index + 1, stage, client, reason)
         self._faults.append(Fault(client, self.index, stage, reason))
+
+    def _check_not_barren(self) -> None:
+        """Of the round that is over."""
+        if self._came or self._latest_fault:
+            self._barren = 0 if self._came else self._barren + 1
+        if self._barren >= self._patience.barren_rounds:
+            raise AsflError(
+                f"everybody who was asked was lost in each of the last {self._barren} rounds up to round "
+                f"{self.index + 1} (the latest: {self._latest_fault})"
+            )
 
     def _wait_for_somebody(self) -> None:
         due = time.monotonic() + self._patience.nobody_s

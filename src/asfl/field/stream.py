@@ -5,11 +5,14 @@ side answers. gRPC only moves bytes (`asfl.field.chunks`); there is no schema be
 """
 
 import ipaddress
+import os
 import re
 
 from asfl.errors import AsflError, MissingExtraError
 from asfl.field.chunks import CHUNK
 from asfl.field.wire import HEADER_LIMIT
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else every stream that breaks is a line on standard error
 
 try:
     import grpc as _grpc  # noqa: F401
@@ -30,6 +33,7 @@ SHARED_OPTIONS: list[Option] = [
     # A peer that vanished without a word is noticed after 20 s at the latest; one whose process died, at once.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 

@@ -18,6 +18,7 @@ from asfl.field.access import Access, AccessError
 from asfl.field.certificates import Certificates
 from asfl.field.chunks import Joiner, split
 from asfl.field.links import LinkError, failed
+from asfl.field.shapes import Blueprint
 from asfl.field.stream import (
     CREDENTIAL_KEY,
     GREETING_LIMIT,
@@ -28,6 +29,7 @@ from asfl.field.stream import (
     Option,
     check_address,
 )
+from asfl.field.terms import Terms
 from asfl.field.wire import Message, WireError, decode, encode
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,10 @@ class StreamLink:
         self._connection: Connection | None = None
         self._pending: _Pending | None = None
         self._number = 0
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
 
     @property
     def trouble(self) -> str | None:
@@ -159,24 +165,17 @@ class StreamLink:
 class StreamServer:
     """Listens while it is open; `links` has a link for each client, connected or not."""
 
-    def __init__(
-        self,
-        address: str,
-        access: Access,
-        welcome: Callable[[int], Message],
-        largest_message: int,
-        certificates: Certificates | None = None,
-    ) -> None:
-        """`welcome` gives what a client is greeted with. Without certificates only addresses of this machine do."""
+    def __init__(self, address: str, terms: Terms, certificates: Certificates | None = None) -> None:
+        """For one run. Without certificates only addresses of this machine do; port 0 is any that is free."""
         check_address(address, encrypted=certificates is not None)
-        self._access, self._welcome, self._largest = access, welcome, largest_message
-        self.links = [StreamLink() for _ in access.tokens]
+        clients = terms.config.scenario.clients
+        self._terms, self._largest = terms, Blueprint.of(terms.config).largest_message
+        self.access = Access(clients)
+        """Its tokens are what clients come in with."""
+        self.links = [StreamLink() for _ in range(clients)]
         streams = len(self.links) + _SPARE_STREAMS
-        self._server = grpc.server(
-            ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream"),
-            options=_OPTIONS,
-            maximum_concurrent_rpcs=streams,
-        )
+        self._threads = ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream")
+        self._server = grpc.server(self._threads, options=_OPTIONS, maximum_concurrent_rpcs=streams)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._work)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         try:
@@ -190,7 +189,7 @@ class StreamServer:
         except RuntimeError as error:
             raise AsflError(f"can't listen on {address}: {error}") from None
         self.address = f"{address.rpartition(':')[0]}:{port}"
-        """With the port that was taken, if port 0 was given."""
+        """With the port that was taken."""
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -200,11 +199,12 @@ class StreamServer:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._server.stop(grace=None).wait()
+        self._threads.shutdown(wait=False)
 
     def wait_for_clients(self, timeout_s: float) -> None:
         """Until everybody is connected."""
         due = time.monotonic() + timeout_s
-        while missing := [client for client, link in enumerate(self.links) if link.trouble == "not connected"]:
+        while missing := [client for client, link in enumerate(self.links) if not link.connected]:
             if time.monotonic() > due:
                 names = ", ".join(map(str, missing))
                 raise AsflError(
@@ -231,7 +231,7 @@ class StreamServer:
             return
         reader = threading.Thread(target=self._read, args=(client, credential, connection, chunks), daemon=True)
         reader.start()
-        yield from split(encode(self._welcome(client).having(credential=credential)))
+        yield from split(encode(self._terms.welcome(client).having(credential=credential)))
         yield from connection.outgoing(self.links[client].too_late)
 
     def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
@@ -240,7 +240,7 @@ class StreamServer:
             _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
         try:
-            return self._access.admit(shown.get(CREDENTIAL_KEY, ""))
+            return self.access.admit(shown.get(CREDENTIAL_KEY, ""))
         except AccessError as error:
             _log.warning("refused %s: %s", context.peer(), error)
             # Strangers aren't told why.
@@ -269,7 +269,7 @@ class StreamServer:
             if message.op != "ready":
                 raise WireError(f"{message.op} before ready")
             connection.joiner.limit = self._largest
-            self._access.confirm(client, credential)
+            self.access.confirm(client, credential)
             self.links[client].attach(connection)
             _log.info("client %d (%s) is here", client, connection.peer)
         else:

@@ -1,11 +1,11 @@
 """One message as bytes: what is wanted, a few plain values, and tensors. Nothing in it is ever executed.
 
     prefix   magic, version, length of the header
-    header   JSON in UTF-8: {"op", "fields", "tensors": [[name, dtype, shape, strides, lead], ...]}
-    data     each tensor's bytes, little-endian, in the order of its memory
+    header   JSON in UTF-8: {"op", "fields", "tensors": [[name, dtype, shape, strides], ...]}
+    data     each tensor's bytes, little-endian, in the order of its memory, from a multiple of 64 bytes on
 
-A tensor keeps its strides and its place relative to a 64-byte line (`lead`): kernels round by both, and a round between
-processes is to give the same bits as one in a single process. Zeros fill the gaps.
+A tensor keeps its strides, channels-last for example, and begins on a 64-byte line as PyTorch's own do. Kernels round
+by both, and a round between processes is to give the same bits as one in a single process. Zeros fill the gaps.
 """
 
 import json
@@ -26,7 +26,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 MAGIC, VERSION = b"ASFL", 1
 HEADER_LIMIT = 1 << 20
-LINE = 64
+_LINE = 64
 """Bytes; PyTorch begins new tensors at multiples of it."""
 _PREFIX = struct.Struct("<4sII")
 _DTYPES = {
@@ -95,15 +95,13 @@ def encode(message: Message) -> bytes:
             raise WireError(f"{message.op}: {name} is {tensor.dtype}, {tensor.layout}; sent are {', '.join(_DTYPES)}")
         if not _is_dense(tensor.shape, tensor.stride()):
             tensor = tensor.contiguous()
-        lead = tensor.data_ptr() % LINE if tensor.numel() else 0
-        start = _next_line(position) + lead
-        entries.append([name, _NAMES[tensor.dtype], list(tensor.shape), list(tensor.stride()), lead])
+        start = _next_line(position)
+        entries.append([name, _NAMES[tensor.dtype], list(tensor.shape), list(tensor.stride())])
         flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
         pieces += [bytes(start - position), flat.numpy().data]
         position = start + len(flat)
     header = _header(message.op, message.fields, entries)
-    # The data begins on a line, so leads are relative to the whole message.
-    header += b" " * (-(_PREFIX.size + len(header)) % LINE)
+    header += b" " * (-(_PREFIX.size + len(header)) % _LINE)
     _parse_header(header, message.op)  # what can't be read is never sent
     return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *pieces])
 
@@ -113,8 +111,8 @@ def _header(op: str, fields: Mapping[str, Json], entries: list[Json]) -> bytes:
         text = json.dumps({"op": op, "fields": dict(fields), "tensors": entries}, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise WireError(f"{op}: its fields can't be sent: {error}") from None
-    if len(text) > HEADER_LIMIT - LINE:
-        raise WireError(f"{op}: its header has {len(text):,} bytes, more than {HEADER_LIMIT - LINE:,}")
+    if len(text) > HEADER_LIMIT - _LINE:
+        raise WireError(f"{op}: its header has {len(text):,} bytes, more than {HEADER_LIMIT - _LINE:,}")
     return text.encode()
 
 
@@ -144,7 +142,7 @@ def decode(data: bytes | bytearray | memoryview | Tensor, limit: int = _LARGEST)
     op, fields, layouts = _parse_header(bytes(view[_PREFIX.size : start]), "message")
     places, position = [], start
     for layout in layouts:
-        begin = _next_line(position) + layout.lead
+        begin = _next_line(position)
         end = begin + layout.size
         if end > size:
             raise WireError(f"{op}: the message ends before {layout.name} does")
@@ -172,7 +170,6 @@ class _Layout:
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    lead: int
 
     @property
     def size(self) -> int:
@@ -202,9 +199,9 @@ def _parse_header(text: bytes, op: str) -> tuple[str, dict[str, Json], list[_Lay
 
 
 def _parse_layout(op: str, entry: Json) -> _Layout:
-    if not isinstance(entry, list) or len(entry) != 5:
-        raise WireError(f"{op}: a tensor is described by name, dtype, shape, strides, lead")
-    name, dtype, shape, strides, lead = entry
+    if not isinstance(entry, list) or len(entry) != 4:
+        raise WireError(f"{op}: a tensor is described by name, dtype, shape and strides")
+    name, dtype, shape, strides = entry
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise WireError(f"{op}: {_short(name)} is no name of a tensor")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
@@ -214,10 +211,7 @@ def _parse_layout(op: str, entry: Json) -> _Layout:
         raise WireError(f"{op}: {name} has shape {_short(shape)} and strides {_short(strides)}")
     if not _is_dense(axes, steps):
         raise WireError(f"{op}: {name} with shape {_short(shape)} and strides {_short(strides)} has gaps or overlaps")
-    known = _DTYPES[dtype]
-    if not isinstance(lead, int) or isinstance(lead, bool) or not 0 <= lead < LINE or lead % known.itemsize:
-        raise WireError(f"{op}: {name} begins {_short(lead)} bytes behind a line")
-    return _Layout(name, known, axes, steps, lead)
+    return _Layout(name, _DTYPES[dtype], axes, steps)
 
 
 def _naturals(values: Json) -> tuple[int, ...] | None:
@@ -262,7 +256,7 @@ def _is_deeper(value: Json, than: int) -> bool:
 
 
 def _next_line(position: int) -> int:
-    return -(-position // LINE) * LINE
+    return -(-position // _LINE) * _LINE
 
 
 def _short(value: object) -> str:
