@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -36,8 +35,6 @@ SWITCHES = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # loopback only
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
 }
 WAITS_AFTER = 5
 
@@ -45,13 +42,13 @@ WAITS_AFTER = 5
 class TwoNodes:
     """A cluster whose second node can be killed."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self) -> None:
         import ray
         from ray.cluster_utils import Cluster
 
         # Nodes can't import the modules of tests.
         ray.cloudpickle.register_pickle_by_value(made_up)  # type: ignore[no-untyped-call]
-        store = {"object_store_memory": 80 * 2**20}
+        small = {"object_store_memory": 80 * 2**20, "include_log_monitor": False}
         system = {
             "worker_niceness": 0,
             "health_check_initial_delay_ms": 0,
@@ -63,12 +60,11 @@ class TwoNodes:
             head_node_args={
                 "num_cpus": 0,
                 "include_dashboard": False,
-                "temp_dir": folder,
                 "_system_config": system,
-                **store,
+                **small,
             },
         )
-        self._nodes = [self._cluster.add_node(num_cpus=1, wait=False, **store) for _ in range(2)]
+        self._nodes = [self._cluster.add_node(num_cpus=1, wait=False, **small) for _ in range(2)]
         self._cluster.wait_for_nodes()
         self.address = str(self._cluster.address)
 
@@ -88,9 +84,9 @@ def cluster() -> Iterator[TwoNodes]:
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder,
     ):
-        for name, value in SWITCHES.items():
+        for name, value in {**SWITCHES, "RAY_TMPDIR": folder}.items():
             patch.setenv(name, value)
-        nodes = TwoNodes(folder)
+        nodes = TwoNodes()
         try:
             yield nodes
         finally:

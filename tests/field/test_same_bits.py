@@ -106,8 +106,15 @@ def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Referen
     assert_same_run(tmp_path / "there", in_one_process(terms))
 
 
-@pytest.mark.parametrize("override", ["training.local_steps=2", "training.optimizer=momentum", "model.norm=group"])
-@pytest.mark.parametrize("scheme", ["asfl", "sfl"])
+@pytest.mark.parametrize(
+    ("scheme", "override"),
+    [
+        ("asfl", "training.local_steps=2"),
+        ("sfl", "training.local_steps=2"),
+        ("asfl", "training.optimizer=momentum"),
+        ("asfl", "model.norm=group"),
+    ],
+)
 def test_other_training(scheme: str, override: str, in_one_process: Reference, tmp_path: Path) -> None:
     terms = scheme_and_optimizer(scheme, "adam", override, "training.rounds=4")
     with local_links(terms) as links:

@@ -239,10 +239,11 @@ def _no_process_left(folder: Path) -> Iterator[None]:
 def _loopback_only() -> Iterator[None]:
     """A cluster started now can't be reached from other machines, and from this one with a token only."""
     from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     switches = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     if "RAY_AUTH_TOKEN" not in os.environ:
-        switches["RAY_AUTH_TOKEN"] = _token()
+        switches["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # else Ray writes one into the home folder
     before = {name: os.environ.get(name) for name in (*switches, "RAY_AUTH_MODE")}  # the last one is set by Ray
     clusters = ray_constants.ENABLE_RAY_CLUSTER
     os.environ.update(switches)
@@ -255,12 +256,8 @@ def _loopback_only() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-@functools.cache
-def _token() -> str:
-    """Instead of one that Ray would write into the home folder. Ray remembers the first it sees in a process."""
-    return secrets.token_hex(32)
+        Config.initialize("")  # Ray made this process ask for tokens too; let it read the environment again
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

@@ -131,6 +131,8 @@ class Roll:
         return faults
 
     def _note(self, client: int, stage: str, reason: str) -> None:
+        # Some reasons are a client's own words.
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
         _log.warning("round %d, %s: client %d is lost: %s", self.index + 1, stage, client, reason)
         self._faults.append(Fault(client, self.index, stage, reason))
 

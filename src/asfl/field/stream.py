@@ -5,19 +5,11 @@ side answers. gRPC only moves bytes (`asfl.field.chunks`); there is no schema be
 """
 
 import ipaddress
-import os
 import re
 
-from asfl.errors import AsflError, MissingExtraError
+from asfl.errors import AsflError
 from asfl.field.chunks import CHUNK
 from asfl.field.wire import HEADER_LIMIT
-
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else every stream that breaks is a line on standard error
-
-try:
-    import grpc as _grpc  # noqa: F401
-except ModuleNotFoundError as error:
-    raise MissingExtraError("clients in other processes", "field") from error
 
 SERVICE, METHOD = "asfl.Field", "Work"
 CREDENTIAL_KEY, VERSION_KEY = "asfl-credential", "asfl-version"

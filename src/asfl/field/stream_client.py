@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import grpc
 import torch
 
 from asfl._version import __version__
-from asfl.errors import AsflError
+from asfl.errors import AsflError, MissingExtraError
 from asfl.field.access import client_of
 from asfl.field.chunks import Joiner, split
 from asfl.field.client import ClientNode
@@ -26,8 +25,15 @@ from asfl.field.stream import (
 )
 from asfl.field.wire import Message, WireError, decode, encode
 
+try:
+    import grpc
+except ModuleNotFoundError as error:
+    raise MissingExtraError("clients in other processes", "field") from error
+
 _log = logging.getLogger(__name__)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+_JITTER = random.SystemRandom()
+"""So that not everybody comes back at the same moment."""
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 """Refusals that another attempt won't change."""
 
@@ -71,7 +77,7 @@ def serve(
         if time.monotonic() - heard > patience_s:
             raise AsflError(f"{address}: no connection for {patience_s:g} s ({trouble})")
         _log.info("%s: %s; trying again", address, trouble)
-        time.sleep(wait_s * (0.5 + random.random()))  # not everybody at once
+        time.sleep(wait_s * _JITTER.uniform(0.5, 1.5))
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
