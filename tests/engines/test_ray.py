@@ -85,7 +85,7 @@ def cluster() -> Iterator[TwoNodes]:
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder,
     ):
-        for name, value in {**SWITCHES, "RAY_TMPDIR": folder}.items():
+        for name, value in {**SWITCHES, "RAY_TMPDIR": folder, "TMPDIR": folder}.items():
             patch.setenv(name, value)
         nodes = TwoNodes()
         try:
