@@ -44,6 +44,11 @@ Train = Callable[[Job, Callable[[RoundRecord], None], Callable[[], bool]], bool]
 """Trains a job: told whom to report rounds to and whom to ask whether to stop; whether all rounds are done."""
 
 
+def error_report(run_folder: Path) -> Path:
+    """Where the traceback of a failed run is written: beside its folder, which may not exist."""
+    return run_folder.with_name(f"{run_folder.name}.error.txt")
+
+
 def train(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
     return run(
         job.config,

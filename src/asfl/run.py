@@ -30,7 +30,7 @@ from asfl.budgets import Budgets, resolve_budgets
 from asfl.callbacks import Settings, Tracker, Tracking, check_trackers, trackers_for
 from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError, MissingExtraError
-from asfl.files import write_whole
+from asfl.files import append_line, write_whole
 from asfl.plugins import loaded_plugins
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.schemes import scheme_named
@@ -242,7 +242,7 @@ def _play(
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every
     while not simulation.finished:
         record = simulation.play_round()
-        _append(folder / RECORDS_FILE, record.to_line())
+        append_line(folder / RECORDS_FILE, record.to_line())
         recorded(record)
         if simulation.finished:
             break
@@ -299,16 +299,6 @@ def _settings(manifest: Manifest) -> Settings:
         name: value if isinstance(value, str | int | float) else json.dumps(value) for name, value in fields.items()
     }
     return {"scheme": manifest.scheme, "seed": manifest.config.scenario.seed, **plain}
-
-
-def _append(file: Path, line: str) -> None:
-    try:
-        with file.open("a", encoding="utf-8") as out:
-            out.write(line)
-            out.flush()
-            os.fsync(out.fileno())
-    except OSError as error:
-        raise AsflError(f"can't write {file}: {error.strerror or error}; the rounds before are safe") from None
 
 
 def _facts(data_dir: Path | None) -> dict[str, Any]:

@@ -68,15 +68,7 @@ class Simulation:
         clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
         self.device = device_named(training.device)
         self.parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
-        batches = Batches(
-            data,
-            self.parts,
-            batch_size=training.batch_size,
-            local_steps=training.local_steps,
-            seed=seed,
-            augment=config.data.augment and config.data.name != "digits",
-            device=self.device,
-        )
+        batches = Batches.of(data, self.parts, config, self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random_stream(seed, "initial weights").integers(2**62)))
             model = build_model(config.model_spec)

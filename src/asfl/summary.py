@@ -162,11 +162,16 @@ def _mean(values: Iterable[float]) -> float:
     return fmean(known) if known else math.nan
 
 
+def moves(records: Sequence[RoundRecord]) -> list[bool]:
+    """For every round but the first, whether it begins with another cut than the round before."""
+    return [_moved(before, after) for before, after in pairwise(records)]
+
+
 def _share_of_moves(records: Sequence[RoundRecord]) -> float:
     if any(record.cut is None for record in records):
         return math.nan
-    pairs = list(pairwise(records))
-    return fmean(_moved(before, after) for before, after in pairs) if pairs else 0.0
+    moved = moves(records)
+    return fmean(moved) if moved else 0.0
 
 
 def _moved(before: RoundRecord, after: RoundRecord) -> bool:

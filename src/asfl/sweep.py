@@ -9,7 +9,6 @@ the others; the same command again does what is left.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,7 +17,7 @@ from pathlib import Path
 from asfl.compare import Comparison, plan_comparison
 from asfl.config import load_config
 from asfl.errors import AsflError
-from asfl.files import write_whole
+from asfl.files import safe_name, write_whole
 from asfl.jobs import Job
 
 SWEEP_FILE = "sweep.json"
@@ -118,5 +117,5 @@ def plan_sweep(
 
 
 def point_name(settings: Sequence[tuple[str, str]]) -> str:
-    """A folder name; characters that file systems dislike become "_"."""
-    return re.sub(r"[^A-Za-z0-9.=,+_-]", "_", ",".join(f"{field}={value}" for field, value in settings))
+    """A folder name."""
+    return safe_name(",".join(f"{field}={value}" for field, value in settings))

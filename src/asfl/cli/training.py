@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import typer
 
@@ -12,7 +11,7 @@ from asfl.cli.progress import ManyRunsProgress, stopping_on_ctrl_c
 from asfl.engines import Engine
 from asfl.errors import AsflError
 from asfl.files import write_whole
-from asfl.jobs import Job
+from asfl.jobs import Job, error_report
 
 
 def engine_named(name: EngineName, workers: int | None, address: str | None) -> Engine:
@@ -47,11 +46,6 @@ def train_jobs(jobs: Sequence[Job], every: int, engine: Engine) -> dict[str, str
         print(f"stopped with {left} of {every} runs unfinished; the same command goes on where it stopped")
         raise typer.Exit(STOPPED)
     return failed
-
-
-def error_report(run_folder: Path) -> Path:
-    """Where the traceback of a failed run is written: beside its folder, which may not exist."""
-    return run_folder.with_name(f"{run_folder.name}.error.txt")
 
 
 def print_failures(failed: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from asfl.errors import AsflError
-from asfl.files import write_whole
+from asfl.files import append_line, write_whole
 from asfl.jobs import Ended
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
@@ -198,10 +198,4 @@ class Home(Destination):
             write_whole(file, "".join(one.to_line() for one in [*before, record]).encode())
             self._appending = True
             return
-        try:
-            with file.open("a", encoding="utf-8") as out:
-                out.write(record.to_line())
-                out.flush()
-                os.fsync(out.fileno())
-        except OSError as error:
-            raise AsflError(f"can't write {file}: {error.strerror or error}; the rounds before are safe") from None
+        append_line(file, record.to_line())

@@ -285,15 +285,8 @@ def _own_batches(config: Config, client: int, data_dir: Path | None, device: tor
     if len(own) < training.batch_size:
         raise AsflError(f"training.batch_size = {training.batch_size}, but this client has only {len(own)} images")
     data = replace(data, train_images=data.train_images[own], train_labels=data.train_labels[own])
-    return Batches(
-        data,
-        np.tile(np.arange(len(own)), (clients, 1)),  # orders are drawn for all clients at once, whatever they hold
-        batch_size=training.batch_size,
-        local_steps=training.local_steps,
-        seed=seed,
-        augment=config.data.augment and config.data.name != "digits",
-        device=device,
-    )
+    # Orders are drawn for all clients at once, whatever they hold.
+    return Batches.of(data, np.tile(np.arange(len(own)), (clients, 1)), config, device)
 
 
 def _with_own_files(config: Config, data_dir: Path | None) -> Config:

@@ -1,10 +1,11 @@
 """How every figure looks, and how it reaches the disk: whole or not at all."""
 
 import io
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from asfl.errors import AsflError
 from asfl.files import write_whole
@@ -17,6 +18,9 @@ FORMATS = ("png", "svg", "pdf")
 
 GOOD, MEDIAN, BAD, BUDGET = "#1b7f5c", "#3565a8", "#c2452d", "#333333"
 """Colours of a good, a median and a bad client, and of budgets; told apart also by colour-blind readers."""
+
+LOGARITHMIC_FROM = 10
+"""Ratio of the largest to the smallest value from which on a scale is logarithmic."""
 
 _STYLE: Any = {
     "font.size": 9,
@@ -64,6 +68,18 @@ def save_figure(figure: "Figure", path: Path) -> None:
     with mpl.rc_context(_STYLE):
         figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
     write_whole(path, buffer.getvalue())
+
+
+def spans_magnitudes(values: Iterable[float]) -> bool:
+    """Whether positive values differ so much that on a linear scale the small ones would be squeezed flat."""
+    shown = [value for value in values if 0 < value < math.inf]
+    return bool(shown) and max(shown) > LOGARITHMIC_FROM * min(shown)
+
+
+def make_logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
+    """With numbers people read, not powers of ten."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def whole_numbers(axes: "Axes") -> None:

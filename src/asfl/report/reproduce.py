@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asfl.report.figure import BUDGET, drawing
+from asfl.report.figure import BUDGET, drawing, make_logarithmic, spans_magnitudes
 from asfl.report.sweep import Panel, accuracy_panel, draw_sweep, total_panels
-from asfl.report.training import LOGARITHMIC_FROM, draw_accuracy, draw_way_to, style_of
+from asfl.report.training import draw_accuracy, draw_way_to, style_of
 from asfl.reproduce import Outcome, Recipe
-from asfl.summary import OURS, Run, Statistic, Summary, percent
+from asfl.summary import OURS, Run, Statistic, Summary, moves, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,10 +100,8 @@ def draw_bars(summary: Summary, panels: Sequence[Bars]) -> "Figure":
             for place, scheme in enumerate(schemes):
                 seen = np.array(list(summary.by_seed(scheme, panel.quantity).values()))
                 axes.plot(np.full(len(seen), place), panel.scale * seen, ".", color=BUDGET, markersize=4)
-            positive = [mean for mean in means if mean > 0]
-            if positive and max(positive) > LOGARITHMIC_FROM * min(positive):
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            if spans_magnitudes(means):
+                make_logarithmic(axes, "y")
             axes.set(title=panel.title, ylabel=panel.unit)
             axes.set_xticks(range(len(schemes)), schemes, rotation=20, ha="right")
             axes.grid(axis="x", visible=False)
@@ -113,19 +111,19 @@ def draw_bars(summary: Summary, panels: Sequence[Bars]) -> "Figure":
 def draw_resplits(runs: Sequence[Run]) -> "Figure":
     """How delay and the delay of re-splits add up, and how often the cut moves; a faint line per seed."""
     with drawing(9.5, 3.8) as figure:
-        delays, moves = figure.subplots(1, 2)
+        delays, moving = figure.subplots(1, 2)
         totals, resplits, shares = [], [], []
         for run in runs:
             totals.append(list(accumulate(record.delay_s for record in run.records)))
             resplits.append(list(accumulate(record.resplit_delay_s for record in run.records)))
-            moved = [before.cut != after.cut for before, after in pairwise(run.records)]
+            moved = moves(run.records)
             shares.append([100 * fmean(moved[max(0, end - WINDOW) : end]) for end in range(1, len(moved) + 1)])
         _draw_lines(delays, totals, "#3565a8", "all of it")
         _draw_lines(delays, resplits, style_of(OURS)["color"], "re-splits")
-        _draw_lines(moves, shares, style_of(OURS)["color"], "")
+        _draw_lines(moving, shares, style_of(OURS)["color"], "")
         share = np.mean([part[-1] / whole[-1] for part, whole in zip(resplits, totals, strict=True) if whole[-1]])
         delays.set(title=f"Delay so far; re-splits take {percent(float(share), 1)}", ylabel="s", xlabel="round")
-        moves.set(title=f"Rounds where the cut moves, of the last {WINDOW}", ylabel="%", xlabel="round", ylim=(0, 100))
+        moving.set(title=f"Rounds where the cut moves, of the last {WINDOW}", ylabel="%", xlabel="round", ylim=(0, 100))
         delays.legend()
     return figure
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asfl.report.figure import drawing
-from asfl.report.training import LOGARITHMIC_FROM, style_of
+from asfl.report.figure import drawing, make_logarithmic, spans_magnitudes
+from asfl.report.training import style_of
 from asfl.summary import Resource, Statistic, Summary, percent
 
 if TYPE_CHECKING:
@@ -74,11 +74,10 @@ def draw_sweep(varied: str, labels: Sequence[str], panels: Sequence[Panel]) -> "
                 spread = [0.0 if math.isnan(stat.sd) else panel.scale * stat.sd for stat in stats]
                 style = {**style_of(scheme), "marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
                 axes.errorbar(places, means, spread, label=scheme, **style)
-                shown += [mean for mean in means if 0 < mean < math.inf]
+                shown += means
             axes.set(title=panel.title, ylabel=panel.unit, xlabel=varied)
-            if shown and max(shown) > LOGARITHMIC_FROM * min(shown):
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            if spans_magnitudes(shown):
+                make_logarithmic(axes, "y")
             else:
                 axes.set_ylim(bottom=0)
             axes.set_xticks(places, labels, rotation=20 if turned else 0, ha="right" if turned else "center")

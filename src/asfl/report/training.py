@@ -9,7 +9,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.report.figure import BUDGET, drawing, save_figure, whole_numbers
+from asfl.report.figure import (
+    BUDGET,
+    drawing,
+    make_logarithmic,
+    save_figure,
+    spans_magnitudes,
+    whole_numbers,
+)
 from asfl.schemes import SCHEMES
 from asfl.summary import OURS, Curve, Resource, Run, Summary, number, percent
 
@@ -19,9 +26,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-LOGARITHMIC_FROM = 10
-"""Ratio of the longest to the shortest run, or of the longest to the shortest bar; beyond it the short ones would be
-squeezed flat."""
 QUEUE_WINDOW = 10
 """Rounds a queue is averaged over, to show where it tends."""
 CROWDED = 6
@@ -87,8 +91,7 @@ def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ())
     label, along = _AXES[axis]
     curves = {name: [c for c in group if c.accuracy] for name, group in _by_scheme(runs).items()}
     ends = [max(along(curve)) for group in curves.values() for curve in group]
-    finite = [end for end in ends if math.isfinite(end) and end > 0]
-    logarithmic = bool(finite) and max(finite) > LOGARITHMIC_FROM * min(finite)
+    logarithmic = spans_magnitudes(ends)
     with drawing(9.5, 5.2) as figure:
         axes = figure.subplots()
         for target in targets:
@@ -109,18 +112,13 @@ def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ())
                 )
         axes.set(xlabel=label, ylabel="accuracy of the average model [%]")
         if logarithmic:
-            _make_logarithmic(axes)
+            make_logarithmic(axes, "x")
         axes.set_ylim(bottom=0)
         seeds = len({run.seed for run in runs})
         band = f"; mean and range of {seeds} seeds" if seeds > 1 else "; one seed"
         axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{band})")
         figure.legend(loc="outside right center", handlelength=3.2)
     return figure
-
-
-def _make_logarithmic(axes: "Axes") -> None:
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def _by_scheme(runs: Sequence[Run]) -> dict[str, list[Curve]]:
@@ -173,7 +171,7 @@ def draw_way_to(summary: Summary, target: float) -> "Figure":
 def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource, order: Sequence[str]) -> None:
     values = {name: summary.reached(name, target, resource) for name in order}
     every = [value for by_seed in values.values() for value in by_seed.values() if value > 0]
-    logarithmic = bool(every) and max(every) > LOGARITHMIC_FROM * min(every)
+    logarithmic = spans_magnitudes(every)
     floor = min(every) / 2 if logarithmic else 0.0
     top = max(every, default=1.0)
     for row, name in enumerate(order):
@@ -197,7 +195,7 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
         top = max(top, end)
     axes.grid(axis="y", visible=False)
     if logarithmic:
-        _make_logarithmic(axes)
+        make_logarithmic(axes, "x")
     axes.set_xlim(floor, floor * (top / floor) ** 1.35 if logarithmic else 1.35 * top)
 
 

@@ -9,11 +9,10 @@ deviation, and a verdict says so.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, Protocol
 
 from asfl.reproduce.outcome import Outcome
-from asfl.summary import OURS, Resource, Saving, Statistic, Summary, amount, paired, percent, share
+from asfl.summary import OURS, Resource, Saving, Statistic, Summary, amount, moves, paired, percent, share
 
 Verdict = Literal["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "can't tell"]
 Moment = Literal["rounds", "time"]
@@ -226,7 +225,7 @@ class MovesLessLater:
 
     def check(self, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
         for outcome in outcomes:
-            halves = [_moves_early_and_late([record.cut for record in run.records]) for run in outcome.runs]
+            halves = [_moves_early_and_late(moves(run.records)) for run in outcome.runs]
             early, late = (Statistic.of(values) for values in zip(*halves, strict=True))
             yield Finding(
                 outcome.preset,
@@ -237,8 +236,7 @@ class MovesLessLater:
             )
 
 
-def _moves_early_and_late(cuts: Sequence[object]) -> tuple[float, float]:
-    moved = [before != after for before, after in pairwise(cuts)]
+def _moves_early_and_late(moved: Sequence[bool]) -> tuple[float, float]:
     split = 3 * len(moved) // 4
     early, late = moved[:split], moved[split:]
     return (sum(early) / len(early) if early else math.nan), (sum(late) / len(late) if late else math.nan)

@@ -6,7 +6,6 @@
 A setting that changes nothing (ρ = 1 where the preset has 1) isn't part of a world's name; so the point is shared.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from pathlib import Path
 from asfl.compare import Comparison, plan_comparison
 from asfl.config import Config, load_config
 from asfl.errors import AsflError
+from asfl.files import safe_name
 from asfl.jobs import Job
 from asfl.reproduce.claims import Finding
 from asfl.reproduce.outcome import Outcome
@@ -116,7 +116,7 @@ def world_name(preset: str, overrides: Sequence[str]) -> str:
     changes = [one for one, (before, after) in zip(overrides, pairwise(configs), strict=True) if before != after]
     settings = (one.partition("=")[::2] for one in changes)
     parts = [Path(preset).stem, *(f"{name.rpartition('.')[2]}={Path(value).name}" for name, value in settings)]
-    return re.sub(r"[^A-Za-z0-9.=,+_-]", "_", ",".join(parts))
+    return safe_name(",".join(parts))
 
 
 def estimated_seconds(config: Config, cores: int) -> float:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asfl.config import Config
 from asfl.data import ImageData
 from asfl.scenario import random_stream
 
@@ -43,6 +44,19 @@ class Batches:
         self._to_input = Normaliser(data, device, dtype)
         self._order: tuple[int, NDArray[np.int64]] = (-1, parts)
         self._crops: tuple[int, NDArray[np.int64]] = (-1, parts)
+
+    @classmethod
+    def of(cls, data: ImageData, parts: NDArray[np.int64], config: Config, device: torch.device) -> "Batches":
+        """As a configuration has them."""
+        return cls(
+            data,
+            parts,
+            batch_size=config.training.batch_size,
+            local_steps=config.training.local_steps,
+            seed=config.scenario.seed,
+            augment=config.data.augment and config.data.name != "digits",
+            device=device,
+        )
 
     def batch(self, round_index: int, client: int, step: int = 0) -> tuple[Tensor, Tensor]:
         """Images [b, C, H, W] (channels-last in memory) and labels [b] of a client's step in a round."""

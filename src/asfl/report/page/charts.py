@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asfl.records import RoundRecord
+from asfl.report.figure import spans_magnitudes
 from asfl.report.page.bounds import queue_bounds
 from asfl.report.page.collect import Collected, FoundRun, World
 from asfl.report.page.tables import partly
-from asfl.report.training import LOGARITHMIC_FROM, style_of
+from asfl.report.training import style_of
 from asfl.summary import OURS, Curve, Resource, Summary, amount, percent, share
 
 Floats = NDArray[np.float64]
@@ -96,7 +97,7 @@ def accuracy(collected: Collected) -> Json | None:
     return {
         "series": series,
         "targets": targets,
-        "log": {axis: _spans_far(values) for axis, values in ends.items()},
+        "log": {axis: spans_magnitudes(value for value in values if value) for axis, values in ends.items()},
     }
 
 
@@ -141,11 +142,6 @@ def _band(curves: Sequence[Curve], along: Callable[[Curve], Sequence[float]]) ->
     if len(curves) > 1:
         found |= {"low": numbers(values.min(axis=0)), "high": numbers(values.max(axis=0))}
     return found
-
-
-def _spans_far(ends: Sequence[float | None]) -> bool:
-    known = [end for end in ends if end]
-    return bool(known) and max(known) > LOGARITHMIC_FROM * min(known)
 
 
 def bars(world: World, summary: Summary) -> Json | None:

@@ -13,6 +13,7 @@ from typing import Any
 from asfl.compare import COMPARE_FILE, read_comparison
 from asfl.config import Config, by_name, differing_names
 from asfl.errors import AsflError
+from asfl.jobs import error_report
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.reproduce.plan import WORLDS
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, comparable, is_finished, read_manifest
@@ -146,7 +147,7 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
         begun = [place for place in places if (place / MANIFEST_FILE).is_file()]
         if len(begun) < len(places):
             notes.append(f"{folder.name}: {_count(len(places) - len(begun), 'run')} of {len(places)} not begun yet.")
-        failed = [place.name for place in places if place.with_name(f"{place.name}.error.txt").is_file()]
+        failed = [place.name for place in places if error_report(place).is_file()]
         if failed:
             notes.append(f"{folder.name}: failed at the last try: {', '.join(failed)} (see the .error.txt files).")
         yield from begun
