@@ -3,7 +3,8 @@
 This is everything of a round but the learning, so rounds that train and rounds that only play the radio share it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,30 @@ from asfl.errors import AsflError
 from asfl.optimize import Learning, Problem, Queues, Rules, default_participation, next_queues
 from asfl.round import Round
 from asfl.scenario import random_stream
-from asfl.schemes import Scheme
+from asfl.schemes import Decided, Scheme
 from asfl.world import World
 
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+class Charge(Protocol):
+    """What a round is charged: a `RoundCost`, or what was measured (`asfl.field.measured`)."""
+
+    @property
+    def delay_s(self) -> Floats | float: ...
+    @property
+    def resplit_delay_s(self) -> Floats | float: ...
+    @property
+    def uplink_stage_delay_s(self) -> Floats | float: ...
+    @property
+    def server_stage_delay_s(self) -> Floats | float: ...
+    @property
+    def energy_j(self) -> Floats: ...
+    @property
+    def resplit_energy_j(self) -> Floats: ...
+    @property
+    def packet_error_rate(self) -> Floats: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +67,7 @@ class AiredRound:
     """The decision that answers for the budgets: ASFL's, in schemes that borrow its blocks and powers."""
     arrived: Bools
     reference_arrived: Bools
-    cost: RoundCost
+    cost: Charge
     state: AirState
     """After the round."""
 
@@ -60,28 +81,56 @@ def air_round(
     round_ = world.begin_round(round_index, state.previous_cut)
     # 2. Decide.
     problem = Problem(round_, learning, state.queues, rules)
-    decided = scheme.decide(problem, seed)
+    decided = _as_allocated(scheme.decide(problem, seed), round_)
     _check(decided.decision, problem, scheme)
     # 3. Who arrives, and what it costs.
     decision, reference = decided.decision, decided.reference
     arrived, cost = _account(config, round_, decision, scheme.procedure)
     # 4. Queues follow the decision that answers for the budgets.
     reference_arrived, reference_cost = arrived, cost
-    if reference is not decision or scheme.procedure.full_local_model:
+    if _is_borrowed(decided, scheme):
         reference_arrived, reference_cost = _account(config, round_, reference, ASFL)
-    delay_excess, energy_excess = problem.excess(float(reference_cost.delay_s), reference_cost.energy_j)
-    queues = next_queues(
-        state.queues,
-        delay_excess,
-        energy_excess,
-        reference.scheduled,
-        rule=rules.queue_rule,
-        memory=rules.queue_memory,
-        participation_floor=rules.participation_floor,
-    )
+    queues = _queues_after(problem, reference, reference_cost)
     moved = np.ndim(reference.cut) == 0 and reference.scheduled.any()  # without anybody, layers stay where they are
     after = AirState(queues, int(reference.cut) if moved else state.previous_cut)
     return AiredRound(round_, problem, decision, reference, arrived, reference_arrived, cost, after)
+
+
+def charged(aired: AiredRound, cost: Charge, scheme: Scheme) -> AiredRound:
+    """The same round, charged what it really took. Where the queues follow another decision, they stay as they are."""
+    if _is_borrowed(Decided(aired.decision, aired.reference), scheme):
+        return replace(aired, cost=cost)
+    queues = _queues_after(aired.problem, aired.reference, cost)
+    return replace(aired, cost=cost, state=replace(aired.state, queues=queues))
+
+
+def _is_borrowed(decided: Decided, scheme: Scheme) -> bool:
+    """Whether the budgets are ASFL's to keep, and the scheme has only taken from its decision."""
+    return decided.reference is not decided.decision or scheme.procedure.full_local_model
+
+
+def _as_allocated(decided: Decided, round_: Round) -> Decided:
+    """With the blocks and powers that the round gives, if it gives them: of the decision the cut is left."""
+    if round_.allocation is None:
+        return decided
+    count, power = round_.allocation
+    decision = replace(decided.decision, rb_count=count, tx_power_w=power)
+    if decided.reference is decided.decision:
+        return Decided(decision, decision)
+    return Decided(decision, replace(decided.reference, rb_count=count, tx_power_w=power))
+
+
+def _queues_after(problem: Problem, decision: Decision, cost: Charge) -> Queues:
+    delay_excess, energy_excess = problem.excess(float(cost.delay_s), cost.energy_j)
+    return next_queues(
+        problem.queues,
+        delay_excess,
+        energy_excess,
+        decision.scheduled,
+        rule=problem.rules.queue_rule,
+        memory=problem.rules.queue_memory,
+        participation_floor=problem.rules.participation_floor,
+    )
 
 
 def rules_of(config: Config, budgets: Budgets) -> Rules:
@@ -107,7 +156,12 @@ def rules_of(config: Config, budgets: Budgets) -> Rules:
 
 
 def draw_arrivals(round_: Round, decision: Decision, seed: int) -> Bools:
-    """[N] whose packet arrives. One uniform number per client and round, the same for every scheme."""
+    """[N] whose packet arrives. One uniform number per client and round, the same for every scheme.
+
+    On a real network nothing is drawn: everybody is expected, and who doesn't arrive will be seen.
+    """
+    if round_.allocation is not None:
+        return decision.scheduled
     luck = random_stream(seed, "arrivals", round_.index).random(round_.num_clients)
     lost = round_.packet_error_rate(decision.rb_count, decision.tx_power_w)
     return np.asarray(decision.scheduled & (luck >= lost))

@@ -179,7 +179,6 @@ class _Prices:
         error_rate = round_.packet_error_rate(count, power)
         up, down = round_.uplink_rate_bps(count, power), round_.downlink_rate_bps()
         up_s_per_bit = _inverse_where(scheduled, up)
-        cycles_per_flop = scheduled * round_.compute.client_cycles_per_flop
         return cls(
             arrival=scheduled * (1.0 - error_rate if arrived is None else np.asarray(arrived, float)),
             packet_error_rate=error_rate,
@@ -188,13 +187,13 @@ class _Prices:
             uplink_s_per_bit=up_s_per_bit,
             uplink_j_per_bit=times(power, up_s_per_bit),
             downlink_s_per_bit=_inverse_where(scheduled, down),
-            compute_s_per_flop=cycles_per_flop / round_.cpu_hz,
-            compute_j_per_flop=cycles_per_flop * round_.compute.energy_coefficient * round_.cpu_hz**2,
+            compute_s_per_flop=scheduled * round_.client_s_per_flop,
+            compute_j_per_flop=scheduled * round_.client_j_per_flop,
         )
 
 
 def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedure: Procedure) -> RoundCost:
-    profile, compute, samples = round_.profile, round_.compute, round_.charged_samples
+    profile, samples = round_.profile, round_.charged_samples
     arrival = prices.arrival
     reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
@@ -221,10 +220,9 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedur
     share = procedure.aggregated_share
     server_forward_flops = samples * (profile.client_forward_flops[-1] - profile.client_forward_flops[cut])
     server_backward_flops = samples * (profile.client_backward_flops[-1] - profile.client_backward_flops[cut])
-    server_s_per_flop = compute.server_cycles_per_flop / compute.server_hz
     # EPSL: the aggregated sample positions go backward once for all clients, the others once per client.
     backward_weight = arrival * (1 - share) + share * _share_of_one_pass(arrival)
-    server = (server_forward_flops * arrival + server_backward_flops * backward_weight) * server_s_per_flop
+    server = (server_forward_flops * arrival + server_backward_flops * backward_weight) * round_.server_s_per_flop
 
     by_activations = round_.equations.gradient_bits == "activations"
     gradient_bits = activation_bits if by_activations else samples * profile.param_bits[cut]

@@ -67,6 +67,9 @@ class RoundRecord:
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
+    measured: dict[str, list[float | None]] | None = None
+    """With `field.costs = "measured"`: what the server knows of links and processors after the round, and how well
+    (docs/field.md). Then delays and energies are real ones."""
 
     @property
     def arrived_count(self) -> int:
@@ -94,8 +97,9 @@ class RoundRecord:
 
     def to_line(self) -> str:
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        if self.faults is None:
-            del plain["faults"]
+        for name in ("faults", "measured"):
+            if plain[name] is None:
+                del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
 
     @classmethod

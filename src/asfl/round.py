@@ -1,6 +1,7 @@
 """Everything that is given when a round begins: model, radio, processors, channel, the cut before."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -80,6 +81,28 @@ class Round:
     @property
     def num_clients(self) -> int:
         return len(self.cpu_hz)
+
+    def among(self, clients: NDArray[np.int64]) -> "Round":
+        """The round as if there were only these clients."""
+        own = {name: getattr(self, name)[clients] for name in ("path_gain", "channel_gain", "cpu_hz")}
+        return replace(self, **own)
+
+    @property
+    def allocation(self) -> tuple[Floats, Floats] | None:
+        """Resource blocks and powers [N], where they aren't ours to choose (`asfl.field.measured`); None: they are."""
+        return None
+
+    @cached_property
+    def client_s_per_flop(self) -> Floats:
+        return np.asarray(self.compute.client_cycles_per_flop / self.cpu_hz)
+
+    @cached_property
+    def client_j_per_flop(self) -> Floats:
+        return np.asarray(self.compute.client_cycles_per_flop * self.compute.energy_coefficient * self.cpu_hz**2)
+
+    @cached_property
+    def server_s_per_flop(self) -> float:
+        return self.compute.server_cycles_per_flop / self.compute.server_hz
 
     def uplink_rate_bps(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
         return link.uplink_rate_bps(rb_count, tx_power_w, self.channel_gain, self.radio, self.equations.uplink_power)

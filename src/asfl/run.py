@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 FORMAT = 1
 LONGEST_UNSAVED_S = 60.0
+_WITHOUT_EFFECT = {
+    "output": ("folder", "checkpoint_every", "track"),
+    "data": ("folder",),
+    "field": ("deadlines", "nobody_s", "shaping"),
+}
+"""Fields that don't change results: where things lie, who watches, how long one waits for whom."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Manifest:
 def comparable(config: Config) -> dict[str, Any]:
     """A configuration without what doesn't change results."""
     plain: dict[str, Any] = config.model_dump(mode="json")
-    for section, names in {"output": ("folder", "checkpoint_every", "track"), "data": ("folder",)}.items():
+    for section, names in _WITHOUT_EFFECT.items():
         for name in names:
             plain[section].pop(name)
     return plain
@@ -125,12 +131,14 @@ def run(
     threads: int | None = None,
     trackers: Sequence[Tracker] = (),
     fleet: "FleetMaker | None" = None,
+    world: World | None = None,
 ) -> bool:
     """Train a scheme in a folder: a new run, or the rest of the one that is there.
 
     `on_round` is called when a round's record is on the disk. `should_stop` is asked after each round: if it says so, a
     checkpoint is written and the result is False. True: all rounds are done. `trackers` watch besides those that
-    `output.track` names. `fleet` makes the clients, if they aren't in this process (`asfl.field`).
+    `output.track` names. `fleet` makes the clients, if they aren't in this process (`asfl.field`), and `world` is
+    given if it isn't simulated.
     """
     scheme_named(scheme)
     if (folder / MANIFEST_FILE).exists():
@@ -140,16 +148,21 @@ def run(
     else:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
-        check_training(config, data_dir)  # before anything is written
+        check_training(config, data_dir, world)  # before anything is written
         budgets = budgets or resolve_budgets(World.of(config))
         manifest = Manifest(config, scheme, budgets, threads or usual_threads(), _facts(data_dir))
         write_whole(folder / MANIFEST_FILE, json.dumps(manifest.to_json(), indent=2).encode())
-    return _go_on(folder, manifest, data_dir, on_round, should_stop, trackers, fleet)
+    return _go_on(folder, manifest, data_dir, on_round, should_stop, trackers, fleet, world)
 
 
-def check_training(config: Config, data_dir: Path | None = None) -> None:
+def check_training(config: Config, data_dir: Path | None = None, world: World | None = None) -> None:
     """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing."""
     check_trackers(config.output.track)
+    if config.field.costs == "measured" and world is None:
+        raise AsflError(
+            'field.costs = "measured" needs clients that are somewhere else, but here they are in this process; '
+            'set it to "modelled", or start a fleet: asfl fleet'
+        )
     if util.find_spec("torch") is None or util.find_spec("safetensors") is None:
         raise MissingExtraError("training", "train")
     from asfl.data import load_data
@@ -187,10 +200,11 @@ def _go_on(
     should_stop: Callable[[], bool],
     trackers: Sequence[Tracker],
     fleet: "FleetMaker | None" = None,
+    world: World | None = None,
 ) -> bool:
     if is_finished(folder):
         return True
-    check_training(manifest.config, manifest.data_dir(data_dir))
+    check_training(manifest.config, manifest.data_dir(data_dir), world)
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
 
@@ -203,7 +217,8 @@ def _go_on(
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
     data = load_data(manifest.config, manifest.data_dir(data_dir))
-    simulation = Simulation(manifest.config, scheme_named(manifest.scheme), data, manifest.budgets, fleet or LocalFleet)
+    scheme = scheme_named(manifest.scheme)
+    simulation = Simulation(manifest.config, scheme, data, manifest.budgets, fleet or LocalFleet, world)
     checkpoint = load_checkpoint(folder / CHECKPOINTS, manifest.fingerprint)
     if checkpoint is not None:
         simulation.restore(checkpoint)
@@ -235,11 +250,13 @@ def _play(
 
     from asfl.checkpoints import save_checkpoint
 
-    def save_state() -> float:
-        save_checkpoint(folder / CHECKPOINTS, simulation.round_index, simulation.tensors(), manifest.fingerprint)
+    def save_state(*, whole: bool = True) -> float:
+        tensors = simulation.tensors(whole=whole)
+        save_checkpoint(folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint)
         return time.monotonic()
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every
+    measured = manifest.config.field.costs == "measured"
     while not simulation.finished:
         record = simulation.play_round()
         append_line(folder / RECORDS_FILE, record.to_line())
@@ -249,6 +266,8 @@ def _play(
         stop = should_stop()
         if stop or simulation.round_index % every == 0 or time.monotonic() - saved_at > LONGEST_UNSAVED_S:
             saved_at = save_state()
+        elif measured:  # such a round can't be played again, and asking everybody for everything takes long
+            save_state(whole=False)
         if stop:
             return False
     save_state()

@@ -59,10 +59,11 @@ class Simulation:
         data: ImageData,
         budgets: Budgets | None = None,
         fleet: FleetMaker = LocalFleet,
+        world: World | None = None,
     ) -> None:
-        """`fleet` makes the clients: in this process, or somewhere else (`asfl.field`)."""
+        """`fleet` makes the clients: in this process, or elsewhere (`asfl.field`); then `world` may be measured."""
         self.config, self.scheme = config, scheme
-        self.world = World.of(config)
+        self.world = world or World.of(config)
         self.budgets = budgets or resolve_budgets(self.world)
         self.rules = rules_of(config, self.budgets)
         clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
@@ -117,7 +118,9 @@ class Simulation:
         # 2. Channel, decision, arrivals, costs, queues.
         aired = air_round(self.world, self.scheme, self.rules, learning, self.air, index)
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
+        self.world.training_begins()
         trained = self.trainer.round(self._plan(aired, ready))
+        aired = self.world.settle(aired, self.scheme)
         faults = fleet.take_faults()
         lost = _lost(ready, faults) & np.isnan(trained.loss)
         arrived = aired.arrived & ~lost
@@ -229,16 +232,23 @@ class Simulation:
             test_loss=evaluation.loss if evaluation else None,
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
+            measured=self.world.facts(),
         )
 
     # ------------------------------------------------------------------ to and from a checkpoint
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything a resumed run needs besides the configuration."""
-        self.trainer.fleet.gather(optimizers=True)
+    def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:
+        """Everything a resumed run needs besides the configuration.
+
+        Not `whole`: real clients aren't asked for their sides, and have to bring them along when the run goes on.
+        """
+        if whole:
+            self.trainer.fleet.gather(optimizers=True)
         queues = self.air.queues
         cut = -1 if self.air.previous_cut is None else self.air.previous_cut
         return {
             **{f"training.{name}": tensor for name, tensor in self.trainer.state.tensors().items()},
+            **{f"fleet.{name}": torch.from_numpy(array) for name, array in self.trainer.fleet.knowledge().items()},
+            **{f"world.{name}": torch.from_numpy(array) for name, array in self.world.arrays().items()},
             "round_index": torch.tensor(self.round_index),
             "previous_cut": torch.tensor(cut),
             "queues.delay": torch.tensor(queues.delay, dtype=torch.float64),
@@ -252,11 +262,9 @@ class Simulation:
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        prefix = "training."
-        self.trainer.state.restore(
-            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        )
-        self.trainer.fleet.scatter()
+        self.trainer.state.restore(_below("training.", tensors))
+        self.world.restore({name: tensor.numpy() for name, tensor in _below("world.", tensors).items()})
+        self.trainer.fleet.scatter({name: tensor.numpy() for name, tensor in _below("fleet.", tensors).items()})
         queues = Queues(
             tensors["queues.delay"].item(), tensors["queues.energy"].numpy(), tensors["queues.participation"].numpy()
         )
@@ -266,6 +274,10 @@ class Simulation:
         self.shadow = replace(self.shadow, layer_spread=tensors["shadow.layer_spread"].numpy())
         self.total_delay_s, self.total_energy_j = tensors["total_delay_s"].item(), tensors["total_energy_j"].item()
         self.round_index = int(tensors["round_index"])
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _lost(ready: Bools, faults: list[Fault]) -> Bools:

@@ -55,6 +55,7 @@ _SUFFIXES: dict[str, dict[str, Callable[[float], float]]] = {
     "W/Hz": {"W/Hz": _times(1), "mW/Hz": _times(1e-3), "dBm/Hz": dbm_to_w},
     "s": {"s": _times(1), "ms": _times(1e-3), "min": _times(60), "h": _times(3600)},
     "J": {"J": _times(1), "mJ": _times(1e-3), "kJ": _times(1e3)},
+    "bit/s": {"bit/s": _times(1), "kbit/s": _times(1e3), "Mbit/s": _times(1e6), "Gbit/s": _times(1e9)},
     "m": {"m": _times(1), "km": _times(1e3)},
     "dB": {"dB": _times(1)},
 }

@@ -2,12 +2,23 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from asfl.channel import Channel, make_channel
 from asfl.config import Config
 from asfl.profile import ModelProfile, load_profile
 from asfl.round import CostEquations, Round
 from asfl.scenario import Clients, place_clients
+
+if TYPE_CHECKING:
+    from asfl.air import AiredRound
+    from asfl.schemes import Scheme
+
+Floats = NDArray[np.float64]
+Facts = dict[str, list[float | None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +41,25 @@ class World:
     def equations(self) -> CostEquations:
         rules = self.config.decision
         return CostEquations.of(rules.equations, rules.uplink_power, rules.gradient_bits)
+
+    # What a world that is measured (`asfl.field.measured`) does more.
+    def training_begins(self) -> None:
+        """The round has been decided; what follows takes the time that is charged."""
+
+    def settle(self, aired: "AiredRound", scheme: "Scheme") -> "AiredRound":
+        """The round was trained: what it is charged in the end. Here, what the equations say."""
+        return aired
+
+    def facts(self) -> Facts | None:
+        """What was learnt of the clients so far, for the record of a round."""
+        return None
+
+    def arrays(self) -> dict[str, Floats]:
+        """What has to survive between two rounds; `restore` takes it back."""
+        return {}
+
+    def restore(self, arrays: dict[str, Floats]) -> None:
+        pass
 
     def begin_round(self, round_index: int, previous_cut: int | None = None) -> Round:
         """What is given when this round begins; the same index always gives the same round."""

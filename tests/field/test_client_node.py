@@ -12,7 +12,7 @@ from asfl.data import load_data, partition
 from asfl.errors import AsflError
 from asfl.field.client import ClientNode
 from asfl.field.shapes import Blueprint
-from asfl.field.wire import Message, encode
+from asfl.field.wire import Json, Message, encode
 
 CUT = 3
 
@@ -31,7 +31,11 @@ def layers(node: ClientNode, first: int, last: int, value: float = 0.01) -> dict
 
 def sync(node: ClientNode, round_index: int = 0, cut: int = CUT) -> None:
     answer = node.handle(Message("sync", {"round": round_index, "cut": cut}, layers(node, 0, cut)))
-    assert (answer.op, answer.fields) == ("sync", {"round": round_index, "cut": cut})
+    assert (answer.op, *where(answer)) == ("sync", round_index, cut)
+
+
+def where(answer: Message) -> tuple[Json, Json]:
+    return answer.fields["round"], answer.fields["cut"]
 
 
 def forward(node: ClientNode, round_index: int = 0, after: int = 0, **others: int) -> Message:
@@ -86,7 +90,7 @@ def test_layers_come_and_go() -> None:
     node = node_of()
     sync(node)
     fields = {"round": 1, "after": 0, "cut": 5}
-    assert node.handle(Message("grow", fields, layers(node, CUT, 5, 0.5))).fields == {"round": 1, "cut": 5}
+    assert where(node.handle(Message("grow", fields, layers(node, CUT, 5, 0.5)))) == (1, 5)
     a = int(node._layout.parameter_edges[CUT])
     grown = state_of(node, 1)["parameters"]
     assert (grown[:a] == 0.01).all()
@@ -95,7 +99,7 @@ def test_layers_come_and_go() -> None:
     assert (answer.tensors["parameters"] == 0.5).all()
     assert len(state_of(node, 2)["parameters"]) == a
     quiet = node.handle(Message("shrink", {"round": 3, "after": 2, "cut": 1, "send": 0}))
-    assert (quiet.fields, quiet.tensors) == ({"round": 3, "cut": 1}, {})
+    assert (where(quiet), quiet.tensors) == ((3, 1), {})
 
 
 def test_reported_columns() -> None:
@@ -112,7 +116,7 @@ def test_reported_columns() -> None:
 def test_nothing_before_a_sync() -> None:
     node = node_of()
     assert_refused(forward(node), "forward", "sync comes first")
-    assert node.handle(Message("ping")).fields == {"round": None, "cut": 0}
+    assert where(node.handle(Message("ping"))) == (None, 0)
 
 
 def test_stale_state_is_never_used_silently() -> None:

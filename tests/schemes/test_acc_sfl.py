@@ -26,7 +26,7 @@ from asfl.schemes.acc_sfl import (
 )
 from asfl.schemes.base import random_powers
 from asfl.schemes.epsl import straggler_first
-from asfl.schemes.latency import among, even_counts
+from asfl.schemes.latency import even_counts
 from asfl.world import World
 from worlds import rounds
 
@@ -226,4 +226,4 @@ def test_the_round_among_some_clients_costs_the_same(round_: Round) -> None:
     count[0] = 0
     cut = np.full(round_.num_clients, round_.profile.num_layers - 1)
     whole = latency_s(round_, cut, count, power)
-    assert latency_s(among(round_, some), cut[some], count[some], power[some]) == pytest.approx(whole, rel=1e-12)
+    assert latency_s(round_.among(some), cut[some], count[some], power[some]) == pytest.approx(whole, rel=1e-12)

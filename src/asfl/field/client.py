@@ -6,6 +6,7 @@ refused with a reason. Then the server brings the client up to date with `sync`,
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -17,9 +18,13 @@ from asfl.config import Config
 from asfl.data import load_data, partition
 from asfl.data.arrays import is_own_file
 from asfl.errors import AsflError
+from asfl.field.layer_times import layer_seconds
+from asfl.field.meters import CarefulMeter, Meter
 from asfl.field.shapes import Blueprint
+from asfl.field.shaping import Pace
 from asfl.field.terms import Terms
 from asfl.field.wire import Message, WireError
+from asfl.models import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
 from asfl.train.device import device_named
@@ -30,6 +35,8 @@ from asfl.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
 _DTYPE = torch.float32
+MOST_PROBED = 1 << 20
+"""Bytes that `probe` sends back at most."""
 
 
 class ClientNode:
@@ -47,6 +54,7 @@ class ClientNode:
         self.largest_message = blueprint.largest_message
         self._batches = _own_batches(config, self.client, data_dir, self._device)
         self._rule = rule_named(config.training.optimizer, config.training.learning_rate)
+        self._pace, self._meter = Pace(terms.shaping), CarefulMeter(None)
         self.said_bye = False
         self.round_index: int | None = None
         """Of the round in which its state last changed; None: it has none that could be used."""
@@ -63,6 +71,7 @@ class ClientNode:
             "report": self._report,
             "state": self._give_state,
             "ping": self._ping,
+            "probe": self._probe,
             "bye": self._bye,
         }
 
@@ -70,8 +79,21 @@ class ClientNode:
         """Whether this welcome is to the same run, as the same client."""
         return Terms.of(welcome) == (self._terms, self.client)
 
+    def read_meter(self, meter: Meter | None) -> None:
+        """Say from now on, with every answer, what this client has consumed."""
+        self._meter = CarefulMeter(meter)
+
     def handle(self, request: Message) -> Message:
-        """The answer: of the same op, or an "error" with the op and the reason."""
+        """The answer: of the same op, or an "error" with the op and the reason; and how long it took to find."""
+        index = request.fields.get("round")
+        self._pace.down(request.payload_bytes, index + 1 if isinstance(index, int) else None)
+        began = time.perf_counter()
+        answer = self._answer(request)
+        answer = answer.having(busy_s=time.perf_counter() - began, **self._meter.fields())
+        self._pace.up(answer.payload_bytes)
+        return answer
+
+    def _answer(self, request: Message) -> Message:
         try:
             operation = self._operations.get(request.op)
             if operation is None:
@@ -267,6 +289,15 @@ class ClientNode:
 
     def _ping(self, request: Message) -> Message:
         return self._where(request)
+
+    def _probe(self, request: Message) -> Message:
+        """So many bytes back, and if asked for, how long each layer takes here; no state is touched."""
+        tensors = {"data": torch.zeros(request.whole("answer", most=MOST_PROBED), dtype=torch.uint8)}
+        if request.whole("compute", most=1):
+            with torch.random.fork_rng(devices=[]):
+                model = build_model(self._terms.config.model_spec).to(self._device)
+            tensors["seconds"] = torch.from_numpy(layer_seconds(model, *self._batches.batch(0, self.client, 0)))
+        return Message(request.op, {}, tensors)
 
     def _bye(self, request: Message) -> Message:
         self.said_bye = True

@@ -10,6 +10,7 @@ was gathered and nothing was learnt since (`_knows_side`). Through re-splits the
 the same code, so that the layers the server receives are averaged to the same bits.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,25 +19,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.errors import AsflError
+from asfl.field.asked import Asked
 from asfl.field.links import Link
-from asfl.field.roll import Asked, Patience, Roll
+from asfl.field.roll import Patience, Roll
 from asfl.field.shapes import carry_shapes
+from asfl.field.watch import Watch
 from asfl.field.wire import Message, WireError
 from asfl.models import Carry, CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.fleet import Bools, Fault, FleetMaker, Norms, Packet
+from asfl.train.fleet import Bools, Fault, FleetMaker, Knowledge, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.state import TrainingState
 
 
-def remote_fleet(links: Sequence[Link], patience: Patience | None = None) -> FleetMaker:
-    """What a `Simulation` makes its fleet with, so that its clients are behind these links."""
+def remote_fleet(links: Sequence[Link], patience: Patience | None = None, watch: Watch | None = None) -> FleetMaker:
+    """What a `Simulation` makes its fleet with, so that its clients are behind these links.
+
+    `watch` is told how long everything takes.
+    """
 
     def make(
         model: CuttableModel, state: TrainingState, batches: Batches, rule: Rule, *, keeps_sides: bool
     ) -> RemoteFleet:
-        return RemoteFleet(links, patience or Patience(), model, state, batches, rule, keeps_sides=keeps_sides)
+        given = links, patience or Patience(), model, state, batches, rule
+        return RemoteFleet(*given, keeps_sides=keeps_sides, watch=watch)
 
     return make
 
@@ -54,6 +61,7 @@ class RemoteFleet:
         rule: Rule,
         *,
         keeps_sides: bool,
+        watch: Watch | None = None,
     ) -> None:
         if len(links) != state.num_clients:
             raise AsflError(f"{len(links)} links, but scenario.clients = {state.num_clients}")
@@ -62,10 +70,12 @@ class RemoteFleet:
         self._device, self._dtype = state.server.parameters.device, state.server.parameters.dtype
         images, _ = batches.batch(0, 0)
         self._shapes = carry_shapes(model, images.shape[1:], batches.batch_size)
-        self._roll = Roll(links, patience)
+        self._watch, self._roll = watch, Roll(links, patience, watch)
         self._knows_side: Bools = np.ones(len(links), dtype=np.bool_)
         """[N] whose client side is in its row of the state."""
         self._knows_optimizer: Bools = np.ones(len(links), dtype=np.bool_)
+        self._may_keep: Bools = np.zeros(len(links), dtype=np.bool_)
+        """[N] who may still have a state of which the server, started anew, has no copy."""
         self._loads: dict[int, ModelVectors] = {}
         self._started: dict[int, Asked] = {}
         """Forward passes, or whole steps, under way."""
@@ -74,23 +84,45 @@ class RemoteFleet:
         self._returning: dict[int, Asked] = {}
         """Backward passes under way."""
         self._norms: dict[int, Tensor | None] = {}
+        self._passing = time.monotonic(), 0
+        """Since when the server is busy with what the latest `forward` gave, and its cut."""
 
     # ------------------------------------------------------------------ who is there
     def begin(self, index: int) -> Bools:
         self._loads, self._started, self._place, self._returning, self._norms = {}, {}, {}, {}, {}
         self._bring_up_to_date(self._roll.begin(index))
+        if self._watch is not None:
+            self._watch.begin(self._roll.present)
         return self._roll.present.copy()
 
     def take_faults(self) -> list[Fault]:
         return self._roll.take_faults()
 
-    def scatter(self) -> None:
-        """Everybody is brought up to date when the next round begins."""
+    def knowledge(self) -> Knowledge:
+        if (self._knows_side & self._knows_optimizer).all():
+            return {}
+        return {
+            "knows_side": self._knows_side.copy(),
+            "knows_optimizer": self._knows_optimizer.copy(),
+            "in_sync": self._roll.in_sync.copy(),
+            "round_of": self._roll.round_of.copy(),
+        }
+
+    def scatter(self, knowledge: Knowledge) -> None:
+        """Everybody is brought up to date when the next round begins, or shows that it is."""
+        self._knows_side[:] = knowledge.get("knows_side", True)
+        self._knows_optimizer[:] = knowledge.get("knows_optimizer", True)
+        self._roll.round_of[:] = knowledge.get("round_of", 0)
+        self._may_keep[:] = knowledge.get("in_sync", False)
+        self._may_keep &= ~(self._knows_side & self._knows_optimizer)
         self._roll.in_sync[:] = False
-        self._knows_side[:] = self._knows_optimizer[:] = True
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
         state, roll = self.state, self._roll
+        asked_first = [client for client in clients if self._may_keep[client]]
+        self._let_keep(asked_first)
+        done = [client for client in asked_first if roll.in_sync[client] or not roll.present[client]]
+        clients = [client for client in clients if client not in done]
         if self.state.cut and not self._knows_side[clients].all():
             self.gather()  # which also fills the rows of those whose side nobody knows
         for client in clients:
@@ -102,6 +134,16 @@ class RemoteFleet:
             if asked is not None and roll.answer(asked, _nothing):
                 roll.in_sync[asked.client] = True
                 self._knows_side[asked.client] = self._knows_optimizer[asked.client] = True
+
+    def _let_keep(self, clients: Sequence[int]) -> None:
+        """Who has the very state that the server left it with, and knows no copy of, goes on with it."""
+        roll = self._roll
+        roll.present[clients] = True
+        for asked in [roll.ask(client, "sync", Message("ping")) for client in clients]:
+            where = roll.answer(asked, lambda answer: (answer.fields.get("round"), answer.fields.get("cut")))
+            if asked is not None and where == (int(roll.round_of[asked.client]), self.state.cut):
+                roll.in_sync[asked.client] = True
+        self._may_keep[clients] = False
 
     def _state_of(self, client: int) -> dict[str, Tensor]:
         side = self.state.clients.row(client)
@@ -131,6 +173,7 @@ class RemoteFleet:
             self._tell([c for c in present if not scheduled[c]], Message("shrink", {"cut": cut, "send": 0}))
         state.resplit(cut, moving)
         roll.in_sync &= roll.present  # who wasn't there holds the wrong layers
+        self._may_keep[:] = False
         return 0.0
 
     def _tell(self, clients: Sequence[int], message: Message) -> None:
@@ -162,7 +205,9 @@ class RemoteFleet:
 
     def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
         started = self._all_started(clients, step, cut)
-        return [self._roll.answer(asked, lambda answer: self._packet(answer, cut)) for asked in started]
+        packets = [self._roll.answer(asked, lambda answer: self._packet(answer, cut)) for asked in started]
+        self._passing = time.monotonic(), cut
+        return packets
 
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
         losses: list[Tensor | None] = []
@@ -193,9 +238,14 @@ class RemoteFleet:
             self._place[client] = step, cut
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+        began, cut = self._passing
+        if self._watch is not None:
+            self._watch.server_pass(cut, len(clients), time.monotonic() - began)
         for client, carry in zip(clients, gradients, strict=True):
             tensors = {f"gradient.{i}": tensor for i, tensor in enumerate(carry)}
-            asked = self._ask(client, "backward", Message("backward", {"step": self._place[client][0]}, tensors))
+            asked = self._ask(
+                client, "backward", Message("backward", {"step": self._place[client][0], "cut": cut}, tensors)
+            )
             if asked is not None:
                 self._returning[client] = asked
         return lambda: [self._norm_of(client) for client in clients]

@@ -3,14 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
+from asfl.config import Network
 from asfl.errors import AsflError
+from asfl.field.asked import Asked, ask
 from asfl.field.links import Link
+from asfl.field.watch import Watch
 from asfl.field.wire import Message, WireError
 from asfl.train.fleet import Bools, Fault
 
@@ -47,24 +49,18 @@ class Patience:
     """So many rounds in a row in which everybody who was asked was lost, and the run stops: training has diverged, or
     the deadlines are too short."""
 
-
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A request that is under way."""
-
-    client: int
-    op: str
-    stage: str
-    future: "Future[Message]"
-    deadline_s: float
-    due: float
+    @classmethod
+    def of(cls, network: Network) -> "Patience":
+        """As configured."""
+        seconds = {name.removesuffix("_s"): value for name, value in network.deadlines.model_dump().items()}
+        return cls(Deadlines(**seconds), nobody_s=network.nobody_s)
 
 
 class Roll:
     """The clients of a run in the present round."""
 
-    def __init__(self, links: Sequence[Link], patience: Patience) -> None:
-        self._links, self._patience = links, patience
+    def __init__(self, links: Sequence[Link], patience: Patience, watch: Watch | None = None) -> None:
+        self._links, self._patience, self._watch = links, patience, watch
         self.index = 0
         """The round, counted from 0."""
         nobody = np.zeros(len(links), dtype=np.bool_)
@@ -72,7 +68,7 @@ class Roll:
         """[N] who can be asked: could be reached when the round began, is in sync, and wasn't lost since."""
         self.in_sync: Bools = nobody.copy()
         """[N] whose state is the one the server believes it to have."""
-        self._round_of = np.zeros(len(links), dtype=np.int64)
+        self.round_of = np.zeros(len(links), dtype=np.int64)
         """[N] the round in which that state last changed."""
         self._faults: list[Fault] = []
         self._came, self._latest_fault, self._barren = False, "", 0
@@ -95,21 +91,22 @@ class Roll:
         if not self.present[client]:
             return None
         deadline_s: float = getattr(self._patience.deadlines, stage)
-        request = message.having(round=self.index, after=int(self._round_of[client]))
-        future = self._links[client].ask(request, deadline_s)
-        return Asked(client, message.op, stage, future, deadline_s, time.monotonic() + deadline_s)
+        request = message.having(round=self.index, after=int(self.round_of[client]))
+        return ask(self._links[client], client, stage, request, deadline_s)
 
     def answer(self, asked: Asked | None, read: Callable[[Message], Value]) -> Value | None:
         """What `read` makes of the answer; None, and the client is lost, if there is none or `read` refuses it."""
         if asked is None:
             return None
         try:
-            answer = asked.future.result(max(asked.due - time.monotonic(), 0.0))
+            answer = asked.result()
             if answer.op == "error":
                 raise WireError(f"the client refused: {answer.text('reason')}")
             if answer.op != asked.op:
                 raise WireError(f"an answer to {answer.op}")
             value = read(answer)
+            if self._watch is not None:
+                self._watch.exchanged(asked.exchange(answer))
         except TimeoutError:
             reason = f"no answer within {asked.deadline_s:g} s"
         except AsflError as error:
@@ -119,8 +116,10 @@ class Roll:
         else:
             self._came |= asked.op in _LEARNING
             if asked.op in _CHANGING:
-                self._round_of[asked.client] = self.index
+                self.round_of[asked.client] = self.index
             return value
+        if self._watch is not None:
+            self._watch.lost(asked.client, asked.op, asked.sent_at)
         self.present[asked.client] = self.in_sync[asked.client] = False
         self._latest_fault = f"client {asked.client}, {asked.stage}: {reason}"
         self._note(asked.client, asked.stage, reason)

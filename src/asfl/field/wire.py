@@ -68,6 +68,20 @@ class Message:
             raise WireError(f"{self.op}: {name} = {_short(value)} must be text")
         return value
 
+    def amount(self, name: str) -> float | None:
+        """A field that may be there, and then must be a number from 0 on."""
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+            raise WireError(f"{self.op}: {name} = {_short(value)} must be a number, 0 … {_LARGEST}")
+        return float(value)
+
+    @property
+    def payload_bytes(self) -> int:
+        """What its tensors take; the header is small beside them."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
     def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor that must be there, of this shape and type, with finite numbers."""
         tensor = self.tensors.get(name)

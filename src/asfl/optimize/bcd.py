@@ -39,8 +39,13 @@ def ooe_bcd(
     rb_count: Floats | None = None,
     tx_power_w: Floats | None = None,
 ) -> Solution:
-    """Decide a round. `cuts` restricts the cuts; a given `rb_count` or `tx_power_w` is kept as it is (baselines)."""
+    """Decide a round. `cuts` restricts the cuts; a given `rb_count` or `tx_power_w` is kept as it is (baselines).
+
+    So is what the round itself gives (`Round.allocation`); then only the cut is left, and all are tried.
+    """
     started = time.perf_counter()
+    if problem.round.allocation is not None:
+        rb_count, tx_power_w = problem.round.allocation
     allowed = problem.round.profile.cuts if cuts is None else np.asarray(sorted(cuts))
     terms = CutTerms.of(problem.round, allowed)
     descent = _Descent(problem, terms, rb_count, tx_power_w)

@@ -32,7 +32,7 @@ def solve_jointly(problem: Problem) -> Solution:
     """Decide a round as well as a grid of powers and a refinement allow."""
     started = time.perf_counter()
     best = ooe_bcd(problem)
-    if problem.rules.rb_sharing == "time":
+    if problem.rules.rb_sharing == "time" or problem.round.allocation is not None:
         return best
     trace, lower_bound = list(best.trace), -np.inf
     terms = CutTerms.of(problem.round, problem.round.profile.cuts)

@@ -40,7 +40,7 @@ class CutTerms:
 
     @classmethod
     def of(cls, round_: Round, cuts: NDArray[np.int64]) -> "CutTerms":
-        profile, compute, samples = round_.profile, round_.compute, round_.charged_samples
+        profile, samples = round_.profile, round_.charged_samples
         moved = np.zeros(len(cuts))
         if round_.previous_cut is not None:
             moved = profile.client_param_bits[cuts] - profile.client_param_bits[round_.previous_cut]
@@ -52,8 +52,7 @@ class CutTerms:
         forward_flops = samples * profile.client_forward_flops[cuts]
         backward_flops = samples * profile.client_backward_flops[cuts]
         all_flops = samples * (profile.client_forward_flops[-1] + profile.client_backward_flops[-1])
-        s_per_flop = compute.client_cycles_per_flop / round_.cpu_hz
-        j_per_flop = compute.client_cycles_per_flop * compute.energy_coefficient * round_.cpu_hz**2
+        s_per_flop, j_per_flop = round_.client_s_per_flop, round_.client_j_per_flop
         grown = np.maximum(moved, 0.0)
         return cls(
             cuts=cuts,
@@ -62,7 +61,7 @@ class CutTerms:
             upload_bits=upload,
             forward_s=forward_flops[:, None] * s_per_flop,
             after_server_s=_outer(returned, down_s_per_bit) + backward_flops[:, None] * s_per_flop,
-            server_s=(all_flops - forward_flops - backward_flops) * compute.server_cycles_per_flop / compute.server_hz,
+            server_s=(all_flops - forward_flops - backward_flops) * round_.server_s_per_flop,
             forward_j=forward_flops[:, None] * j_per_flop,
             backward_j=backward_flops[:, None] * j_per_flop,
         )

@@ -26,7 +26,7 @@ from asfl.decision import Decision
 from asfl.optimize import Problem
 from asfl.round import Round
 from asfl.schemes.base import Decided, itself, random_clients, random_powers
-from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, among, even_counts, relative_uplink_s
+from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,7 +44,7 @@ class AccSflScheme:
         tx_power_w = random_powers(problem, seed)
         cut, rb_count = np.ones(len(tx_power_w), dtype=np.int64), np.zeros(len(tx_power_w))
         if clients.size:
-            cut[clients], rb_count[clients] = fastest_round(among(problem.round, clients), tx_power_w[clients])
+            cut[clients], rb_count[clients] = fastest_round(problem.round.among(clients), tx_power_w[clients])
         return itself(Decision(cut, rb_count, tx_power_w))
 
 

@@ -26,7 +26,7 @@ from asfl.link import uplink_noise_w
 from asfl.optimize import Problem
 from asfl.round import Round
 from asfl.schemes.base import Decided, itself, random_clients
-from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, among, even_counts, relative_uplink_s
+from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ class EpslScheme:
         clients = random_clients(problem, seed)
         cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
         if clients.size:
-            fastest = fastest_round(among(problem.round, clients), self.procedure, self.sum_power_w)
+            fastest = fastest_round(problem.round.among(clients), self.procedure, self.sum_power_w)
             cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
         return itself(Decision(cut, rb_count, tx_power_w))
 

@@ -1,28 +1,15 @@
 """What ACC-SFL and EPSL share: both make the round short and assume that everything arrives."""
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.round import Round
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_PASSES = 20
 LEAST_GAIN = 1e-12
 """The descent ends when a pass shortens the round by less than this share."""
-
-
-def among(round_: Round, clients: Ints) -> Round:
-    """The round as if there were only these clients."""
-    return replace(
-        round_,
-        path_gain=round_.path_gain[clients],
-        channel_gain=round_.channel_gain[clients],
-        cpu_hz=round_.cpu_hz[clients],
-    )
 
 
 def even_counts(round_: Round) -> Floats:

@@ -7,7 +7,7 @@ maths is the same code; a fleet of such clients is in `asfl.field.remote`. Those
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ Bools = NDArray[np.bool_]
 
 Packet = tuple[Carry, Tensor]
 """What a client sends up: activations at the cut, and labels."""
+Knowledge = dict[str, NDArray[Any]]
 Norms = Callable[[], list[Tensor | None]]
 """‖update‖² of client sides, waited for when called."""
 
@@ -97,8 +98,12 @@ class Fleet(Protocol):
         """Have everybody's client side in the server's `TrainingState`; with what their optimisers remember too."""
         ...
 
-    def scatter(self) -> None:
-        """The server's `TrainingState` was restored: give everybody what it says."""
+    def knowledge(self) -> Knowledge:
+        """Of whom the server's `TrainingState` has everything, if it hasn't of everybody; goes with a checkpoint."""
+        ...
+
+    def scatter(self, knowledge: Knowledge) -> None:
+        """The server's `TrainingState` was restored: give everybody what it says, as far as it is to be trusted."""
         ...
 
     def take_faults(self) -> list[Fault]:
@@ -203,7 +208,10 @@ class LocalFleet:
     def gather(self, *, optimizers: bool = False) -> None:
         pass  # they are there
 
-    def scatter(self) -> None:
+    def knowledge(self) -> Knowledge:
+        return {}
+
+    def scatter(self, knowledge: Knowledge) -> None:
         pass  # it is theirs
 
     def take_faults(self) -> list[Fault]:

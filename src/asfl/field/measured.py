@@ -1,0 +1,128 @@
+"""A world that is measured instead of modelled: rounds are decided from estimates and charged what they took.
+
+There are no resource blocks and no powers to choose on a real network: everybody who is there takes part, over the link
+it has. Of the decision the cut is left, and the optimiser tries all of them. The cost equations are the same
+(`asfl.costs`); rates, speeds and losses in them are estimates. For a bit up as for a FLOP, a client pays its power as
+long as it takes.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asfl.air import AiredRound, charged
+from asfl.budgets import Budgets
+from asfl.costs import cost_of_all_cuts
+from asfl.field.estimates import LinkState
+from asfl.field.watch import Watch
+from asfl.round import Round
+from asfl.world import World
+
+if TYPE_CHECKING:
+    from asfl.schemes import Scheme
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeasuredRound(Round):
+    """A round over links that were measured; `channel_gain` only says who is there."""
+
+    links: LinkState
+
+    @property
+    def allocation(self) -> tuple[Floats, Floats]:
+        """One "block" for everybody who is there: its own link; its power is what the device draws."""
+        there = self.channel_gain > 0
+        return there.astype(float), np.where(there, self.links.client_power_w, 0.0)
+
+    @cached_property
+    def client_j_per_flop(self) -> Floats:
+        return np.asarray(self.links.client_power_w * self.client_s_per_flop)
+
+    @cached_property
+    def server_s_per_flop(self) -> float:
+        return self.links.server_s_per_flop
+
+    def uplink_rate_bps(self, rb_count: ArrayLike, tx_power_w: ArrayLike) -> Floats:
+        count, _ = np.broadcast_arrays(rb_count, tx_power_w)
+        return np.where(count > 0, self.links.uplink_bps, 0.0)
+
+    def downlink_rate_bps(self) -> Floats:
+        return self.links.downlink_bps
+
+    def packet_error_rate(self, rb_count: ArrayLike, tx_power_w: ArrayLike) -> Floats:
+        count, _ = np.broadcast_arrays(rb_count, tx_power_w)
+        return np.where(count > 0, self.links.loss, 1.0)
+
+    def among(self, clients: NDArray[np.int64]) -> "MeasuredRound":
+        arrays = ("uplink_bps", "downlink_bps", "loss", "client_s_per_flop", "client_power_w")
+        links = replace(self.links, **{name: getattr(self.links, name)[clients] for name in arrays})
+        own = {name: getattr(self, name)[clients] for name in ("path_gain", "channel_gain", "cpu_hz")}
+        return replace(self, **own, links=links)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredWorld(World):
+    """Deals out rounds as the `watch` over the fleet sees them."""
+
+    watch: Watch
+
+    def begin_round(self, round_index: int, previous_cut: int | None = None) -> MeasuredRound:
+        return self._round(self.watch.present, round_index, previous_cut)
+
+    def _round(self, present: NDArray[np.bool_], round_index: int, previous_cut: int | None) -> MeasuredRound:
+        links = self.watch.estimates.links(self.config.field.caution)
+        powers, clients, compute = links.client_power_w, len(links.loss), self.config.compute
+        return MeasuredRound(
+            profile=self.watch.profile,
+            radio=self.config.radio.model_copy(
+                update={"num_rbs": max(clients, 1), "max_tx_power_w": float(powers.max())}
+            ),
+            compute=compute,
+            charged_samples=self.config.charged_samples,
+            path_gain=present.astype(float),
+            channel_gain=present.astype(float),
+            cpu_hz=compute.client_cycles_per_flop / links.client_s_per_flop,
+            gain_is_known=True,
+            previous_cut=previous_cut,
+            equations=self.equations,
+            index=round_index,
+            links=links,
+        )
+
+    def training_begins(self) -> None:
+        self.watch.start()
+
+    def settle(self, aired: AiredRound, scheme: "Scheme") -> AiredRound:
+        cost = self.watch.stop(aired.cost.packet_error_rate)
+        return charged(aired, cost, scheme)
+
+    def facts(self) -> dict[str, list[float | None]]:
+        return self.watch.to_json()
+
+    def arrays(self) -> dict[str, Floats]:
+        return self.watch.arrays()
+
+    def restore(self, arrays: dict[str, Floats]) -> None:
+        self.watch.restore(arrays)
+
+    def budgets(self) -> Budgets:
+        """What is configured; "auto" is what the best cut takes by first measurements, everybody taking part.
+
+        As for a simulated radio the best cut has the smallest sum of delay and mean energy, both relative to their
+        medians over cuts. A request and its answer take time besides what they carry: two of them belong to a round.
+        """
+        rules, everybody = self.config.decision, np.ones(self.config.scenario.clients, dtype=np.bool_)
+        round_ = self._round(everybody, 0, None)
+        cost = cost_of_all_cuts(round_, *round_.allocation, everybody)
+        delay, energy = cost.delay_s + 2 * self.watch.estimates.latency_s.value.max(), cost.energy_j
+        mean_j = energy.mean(axis=1)
+        best = int(np.argmin(delay / np.median(delay) + mean_j / np.median(mean_j)))
+        return Budgets(
+            delay_s=float(delay[best]) if rules.delay_budget_s == "auto" else rules.delay_budget_s,
+            energy_j=float(np.median(energy[best])) if rules.energy_budget_j == "auto" else rules.energy_budget_j,
+        )
