@@ -119,9 +119,7 @@ class RemoteFleet:
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
         state, roll = self.state, self._roll
-        asked_first = [client for client in clients if self._may_keep[client]]
-        self._let_keep(asked_first)
-        done = [client for client in asked_first if roll.in_sync[client] or not roll.present[client]]
+        done = self._let_keep([client for client in clients if self._may_keep[client]])
         clients = [client for client in clients if client not in done]
         if self.state.cut and not self._knows_side[clients].all():
             self.gather()  # which also fills the rows of those whose side nobody knows
@@ -135,15 +133,23 @@ class RemoteFleet:
                 roll.in_sync[asked.client] = True
                 self._knows_side[asked.client] = self._knows_optimizer[asked.client] = True
 
-    def _let_keep(self, clients: Sequence[int]) -> None:
-        """Who has the very state that the server left it with, and knows no copy of, goes on with it."""
-        roll = self._roll
+    def _let_keep(self, clients: Sequence[int]) -> list[int]:
+        """Who has the very state that the server left it with, and knows no copy of, goes on with it.
+
+        Those who do, and those who are lost when they are asked.
+        """
+        roll, done = self._roll, []
         roll.present[clients] = True
         for asked in [roll.ask(client, "sync", Message("ping")) for client in clients]:
             where = roll.answer(asked, lambda answer: (answer.fields.get("round"), answer.fields.get("cut")))
-            if asked is not None and where == (int(roll.round_of[asked.client]), self.state.cut):
-                roll.in_sync[asked.client] = True
+            if asked is None:
+                continue
+            roll.in_sync[asked.client] = where == (int(roll.round_of[asked.client]), self.state.cut)
+            if where is None or roll.in_sync[asked.client]:
+                done.append(asked.client)
+        roll.present[clients] = roll.in_sync[clients]
         self._may_keep[clients] = False
+        return done
 
     def _state_of(self, client: int) -> dict[str, Tensor]:
         side = self.state.clients.row(client)
