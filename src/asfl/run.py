@@ -148,17 +148,17 @@ def run(
     else:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
-        check_training(config, data_dir, world)  # before anything is written
+        check_training(config, data_dir, real_clients=world is not None)  # before anything is written
         budgets = budgets or resolve_budgets(World.of(config))
         manifest = Manifest(config, scheme, budgets, threads or usual_threads(), _facts(data_dir))
         write_whole(folder / MANIFEST_FILE, json.dumps(manifest.to_json(), indent=2).encode())
     return _go_on(folder, manifest, data_dir, on_round, should_stop, trackers, fleet, world)
 
 
-def check_training(config: Config, data_dir: Path | None = None, world: World | None = None) -> None:
+def check_training(config: Config, data_dir: Path | None = None, *, real_clients: bool = False) -> None:
     """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing."""
     check_trackers(config.output.track)
-    if config.field.costs == "measured" and world is None:
+    if config.field.costs == "measured" and not real_clients:
         raise AsflError(
             'field.costs = "measured" needs clients that are somewhere else, but here they are in this process; '
             'set it to "modelled", or start a fleet: asfl fleet'
@@ -204,7 +204,7 @@ def _go_on(
 ) -> bool:
     if is_finished(folder):
         return True
-    check_training(manifest.config, manifest.data_dir(data_dir), world)
+    check_training(manifest.config, manifest.data_dir(data_dir), real_clients=world is not None)
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from run_folders import comparison_folder, run_folder
 from asfl.cli.report import report
 from asfl.config import load_config
 from asfl.errors import AsflError
-from asfl.records import RECORDS_FILE
+from asfl.records import RECORDS_FILE, RoundRecord
 from asfl.report.page import Report, page
 from asfl.report.page.bounds import Excess, check_gap, check_queues, why_not
 from asfl.report.page.charts import MOST_POINTS, map_columns, one_run
@@ -297,3 +298,32 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(AsflError, match=r"the report needs an optional dependency: pip install 'asfl\[report\]'"):
         report([run_folder(tmp_path / "one")], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+# ---------------------------------------------------------------------- runs over a real network
+def measured_rounds() -> list[RoundRecord]:
+    """The second client's link gets ten times slower, then the client is lost."""
+    rounds = []
+    for number, (rate, error) in enumerate([(20e6, 0.1), (2e6, 0.4), (2e6, None)], start=1):
+        measured: dict[str, list[float | None]] = {
+            "uplink_bps": [20e6, rate, 20e6],
+            "uplink_bps_error": [0.1, error, 0.1],
+        }
+        faults: list[dict[str, str | int]] | None = None
+        if error is None:
+            faults = [{"client": 1, "round": number, "stage": "forward", "reason": "the connection broke"}]
+        rounds.append(replace(made_up_round(number, 0.2 * number), measured=measured, faults=faults))
+    return rounds
+
+
+def test_measured_links_have_a_map_and_a_picture(asfl: Asfl, tmp_path: Path) -> None:
+    plain, folder = run_folder(tmp_path / "plain"), run_folder(tmp_path / "field", records=measured_rounds())
+    data = _data(_page(folder))
+    uplink = data["runs"][0]["maps"]["uplink"]
+    cells = np.frombuffer(base64.b64decode(uplink["cells"]), np.uint8).reshape(uplink["rows"], -1)
+    np.testing.assert_allclose(uplink["low"] + cells * uplink["step"], [[20] * 3, [20, 2, 2], [20] * 3])
+    assert "uplink" not in _data(_page(plain))["runs"][0]["maps"]
+    assert 'value="uplink"' not in _page(plain)
+    result = asfl("report", folder, "--out", tmp_path / "report.html")
+    assert result.returncode == 0, result.stderr
+    assert list(tmp_path.rglob("links.*"))

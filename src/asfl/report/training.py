@@ -17,6 +17,7 @@ from asfl.report.figure import (
     spans_magnitudes,
     whole_numbers,
 )
+from asfl.report.links import draw_links, is_measured
 from asfl.schemes import SCHEMES
 from asfl.summary import OURS, Curve, Resource, Run, Summary, number, percent
 
@@ -65,6 +66,9 @@ def _figures(summary: Summary, runs: Sequence[Run]) -> "Iterator[tuple[str, Figu
         yield "time-to-accuracy", draw_way_to(summary, target)
     if any(run.records for run in runs):
         yield "cut-queue", draw_cuts_and_queues(runs)
+    measured = [run for run in runs if is_measured(run)]
+    for run in measured:
+        yield "links" if len(measured) == 1 else f"links-{run.scheme}-seed{run.seed}", draw_links(run)
 
 
 def style_of(scheme: str) -> dict[str, Any]:

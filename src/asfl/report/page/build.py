@@ -180,7 +180,7 @@ def _way_to(data: Json) -> Section:
     return Section(
         "targets",
         "Way to a target",
-        "Simulated delay, and energy of all clients together, until a target accuracy is reached; the fastest on top.",
+        "Delay, and energy of all clients together, until a target accuracy is reached; the fastest on top.",
         "".join(parts),
     )
 
@@ -202,7 +202,8 @@ def _run(data: Json) -> Section:
     maps = choice(
         "map",
         "what the map shows",
-        {"rbs": "Blocks", "power": "Power", "errors": "Packet errors", "energy": "Energy", "queue": "Energy queues"},
+        {"rbs": "Blocks", "power": "Power", "errors": "Packet errors", "energy": "Energy", "queue": "Energy queues"}
+        | ({"uplink": "Uplink"} if any("uplink" in run["maps"] for run in data["runs"]) else {}),
     )
     small = "".join(
         chart(key, description)

@@ -257,8 +257,20 @@ def one_run(run: FoundRun, label: str, series: str, columns: int) -> Json:
         "bound": {"delay": number(delay_bound), "energy": number(energy_bound)},
         "clientEnergy": numbers(energy.mean(axis=0) - resplit.mean(axis=0)) if len(records) else [],
         "clientResplit": numbers(resplit.mean(axis=0)) if len(records) else [],
-        "maps": {name: _map(records, of_round, columns) for name, of_round in _MAPS.items()} if records else {},
+        "maps": {name: _map(records, of_round, columns) for name, of_round in _maps_of(records).items()},
     }
+
+
+def _maps_of(records: Sequence[RoundRecord]) -> Mapping[str, Callable[[RoundRecord], Sequence[float]]]:
+    if not records:
+        return {}
+    return {**_MAPS, "uplink": _uplink} if any(record.measured for record in records) else _MAPS
+
+
+def _uplink(record: RoundRecord) -> Sequence[float]:
+    """Mbit/s, as the server has measured it."""
+    rates = record.measured["uplink_bps"] if record.measured else [None] * len(record.arrived)
+    return [math.nan if rate is None else rate / 1e6 for rate in rates]
 
 
 def map_columns(runs: Sequence[FoundRun]) -> int:

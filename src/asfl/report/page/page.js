@@ -185,6 +185,7 @@ const saving = (share) => (share.startsWith("-") ? `needs ${share.slice(1)} % mo
 const MAPS = {
   rbs: ["Resource blocks of every client", "blocks"], power: ["Transmit power", "W"], errors: ["Expected packet error rate", "rate"],
   energy: ["Energy of every client", "J"], queue: ["Energy queue of every client", "backlog"],
+  uplink: ["Uplink of every client, as measured", "Mbit/s"],
 };
 
 function mapOf(packed) {
