@@ -1,12 +1,12 @@
 import sys
 from pathlib import Path
 
-from studies import forms, gap
+from studies import forms, gap, inversion
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out")
-    for study in (gap, forms):
+    for study in (gap, forms, inversion):
         study.main(folder)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from asfl.errors import AsflError
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write beside the file, make sure it is on the disk, then put it in place in one step."""
     temporary = None
     try:
@@ -19,7 +19,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
         if temporary is not None:

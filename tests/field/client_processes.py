@@ -6,25 +6,38 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from misbehaving import Misbehaving
+
 from asfl.errors import AsflError
 from asfl.field.certificates import Certificates
+from asfl.field.client import ClientNode
 from asfl.field.stream_client import serve
 from asfl.field.stream_server import StreamServer
 from asfl.field.terms import Terms
+from asfl.field.wire import Message
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    ["asfl.field.engine", "asfl.field.stream_client", "asfl.field.stream_server", "asfl.simulate", "pytest"]
-)
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "asfl.field.engine", "asfl.field.stream_client", "asfl.field.stream_server", "asfl.simulate", "pytest",
+        "torch._dynamo",  # which a server imports to measure a network, and takes seconds for
+    ]
+)  # fmt: skip
 
 
-def _be_client(address: str, token: str, authority: Path | None) -> None:
+def be_client(address: str, token: str, authority: Path | None, orders: Connection | None = None) -> None:
+    """With `orders`, misbehave as told."""
     logging.disable()
+
+    def make_node(welcome: Message, data_dir: Path | None) -> ClientNode:
+        return ClientNode(welcome, data_dir) if orders is None else Misbehaving(welcome, data_dir, orders)
+
     try:
-        serve(address, token, authority=authority, patience_s=60.0)
+        serve(address, token, authority=authority, patience_s=60.0, make_node=make_node)
     except AsflError:
         os._exit(2)
 
@@ -35,13 +48,17 @@ class ClientProcesses:
     def __init__(self, server: StreamServer, authority: Path | None) -> None:
         self._server, self._authority = server, authority
         self._processes: dict[int, ForkServerProcess] = {}
+        self.orders: dict[int, Connection] = {}
+        """To each process: what to do wrong (`misbehaving.Order`)."""
         for client, token in enumerate(server.access.tokens):
             self._start(client, token)
 
     def _start(self, client: int, token: str) -> None:
-        arguments = self._server.address, token, self._authority
-        process = _FORKS.Process(target=_be_client, args=arguments, daemon=True)
+        self.orders[client], theirs = CONTEXT.Pipe()
+        arguments = self._server.address, token, self._authority, theirs
+        process = CONTEXT.Process(target=be_client, args=arguments, daemon=True)
         process.start()
+        theirs.close()
         self._processes[client] = process
 
     def signal(self, client: int, number: signal.Signals) -> None:
@@ -56,6 +73,7 @@ class ClientProcesses:
     def restart(self, client: int) -> None:
         """With a new token: what the dead process had is gone."""
         self._processes[client].close()
+        self.orders[client].close()
         self._start(client, self._server.access.renew(client))
 
     def exit_code(self, client: int) -> int | None:
@@ -67,6 +85,8 @@ class ClientProcesses:
             process.kill()
             process.join()
             process.close()
+        for orders in self.orders.values():
+            orders.close()
 
 
 @contextmanager

@@ -23,6 +23,10 @@ class MeddledLink:
     def trouble(self) -> str | None:
         return self._link.trouble
 
+    @property
+    def generation(self) -> int:
+        return self._link.generation
+
     def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
         self.asked.append(replace(message, tensors={name: t.clone() for name, t in message.tensors.items()}))
         which = message.op, message.whole("round")
@@ -49,7 +53,7 @@ class MeddledLink:
 class Absent:
     """Nobody is there."""
 
-    trouble = "not connected"
+    trouble, generation = "not connected", 0
 
     def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
         return failed(AssertionError("asked though it said it can't be"))

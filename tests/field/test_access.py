@@ -40,14 +40,31 @@ def test_who_got_the_new_secret_but_could_not_say_so_is_not_locked_out() -> None
         access.admit(access.tokens[0])
 
 
-def test_a_late_confirmation_of_a_replaced_stream_confirms_nothing() -> None:
+def test_of_two_with_the_same_token_the_first_to_confirm_comes_in() -> None:
     access = Access(1)
-    _, stolen = access.admit(access.tokens[0])
-    _, offered = access.admit(access.tokens[0])
-    access.confirm(0, stolen)
+    _, first = access.admit(access.tokens[0])
+    _, second = access.admit(access.tokens[0])
+    assert access.confirm(0, second)
+    assert not access.confirm(0, first)
     with pytest.raises(AccessError):
-        access.admit(stolen)
+        access.admit(first)
+    assert access.admit(second)[0] == 0
+
+
+def test_a_call_that_was_given_up_and_comes_late_locks_nobody_out() -> None:
+    access = Access(1)
+    _, offered = access.admit(access.tokens[0])
+    access.admit(access.tokens[0])  # made before, admitted later
+    assert access.confirm(0, offered)
     assert access.admit(offered)[0] == 0
+
+
+def test_what_is_kept_of_a_client_is_bounded() -> None:
+    access = Access(1)
+    for _ in range(100):
+        _, latest = access.admit(access.tokens[0])
+    assert len(access._valid[0]) < 20
+    assert access.confirm(0, latest)
 
 
 def test_tokens_are_bound_to_their_client() -> None:

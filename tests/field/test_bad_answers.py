@@ -15,6 +15,7 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, local_links, over, p
 from asfl import simulate
 from asfl.air import AiredRound, air_round
 from asfl.errors import AsflError
+from asfl.field.client import ClientNode
 from asfl.field.links import Link, LinkError, LocalLink
 from asfl.field.roll import Deadlines, Patience
 from asfl.field.terms import Terms
@@ -265,6 +266,18 @@ def test_who_is_not_there_is_left_out() -> None:
         assert record.accuracy is not None
 
 
+def test_who_was_started_anew_without_anybody_noticing_loses_no_round() -> None:
+    terms = terms_for("asfl")
+    with local_links(terms) as links:
+        simulation = planned_simulation(terms, CUTS, over(links))
+        play(simulation, 2)
+        links[VICTIM]._node = ClientNode(terms.welcome(VICTIM))
+        links[VICTIM].generation += 1
+        records = play(simulation, 2)
+    assert [record.arrived_count for record in records] == [CLIENTS, CLIENTS]
+    assert not any(record.faults for record in records)
+
+
 def test_nobody_at_all_stops_the_run() -> None:
     terms = terms_for("asfl")
     patience = Patience(PATIENT.deadlines, nobody_s=0.1)
@@ -287,6 +300,8 @@ def test_losing_everybody_again_and_again_stops_the_run() -> None:
 
 class Slow:
     """Its answer to the forward pass of one round comes when it is let go."""
+
+    generation = 0
 
     def __init__(self, link: LocalLink) -> None:
         self._link = link

@@ -1,158 +1,277 @@
-"""Real client processes that die, hang and come back; the others' round is completed each time."""
+"""What can go wrong with a client × where in the round, with real processes: the others' round is completed each time.
 
+Every case plays one round in which the victim fails at one stage, and the next one, in which it takes part again. The
+victim has got the request and hasn't answered it when it is killed, stopped or cut off.
+
+Here, and only here, a time is asserted: a round waits for a lost client until the deadline of the stage, and the rest
+of it takes less than a second (tens of milliseconds where nothing else runs).
+"""
+
+import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from client_processes import ClientProcesses, client_processes
 from meddling import MeddledLink
+from misbehaving import Order
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, over, planned_simulation, terms_of, tiny, wait_until
 
 from asfl.field.roll import Patience
 from asfl.field.stream_server import StreamServer
+from asfl.field.terms import Terms
 from asfl.records import RoundRecord
 from asfl.simulate import Simulation
 
-VICTIM, WHEN = 2, 1
-CUTS = [4, 2, 5, 3]
-Field = tuple[StreamServer, ClientProcesses]
+VICTIM, CUTS = 2, [4, 2, 5, 3]
+DEADLINE_S, MARGIN_S = 2.0, 1.0
+SCHEMES = {scheme: terms_of(tiny(*EVERYBODY_ARRIVES, rounds=6), scheme) for scheme in ("asfl", "sfl")}
 
-ASFL, SFL = (terms_of(tiny(*EVERYBODY_ARRIVES, rounds=4), scheme) for scheme in ("asfl", "sfl"))
+
+@dataclass(frozen=True)
+class Stage:
+    """Where in the round the victim fails."""
+
+    op: str
+    """The request it has then, or gets next."""
+    round: int
+    """Counted from 0."""
+    name: str
+    """In the record, and of the deadline."""
+    arrived: bool
+    """Whether its activations had taught the server by then."""
+    scheme: str = "asfl"
+    asked: bool = True
+    """False: it has answered everything and waits for the next request."""
+    numbers: bool = True
+    """Whether its answer has any."""
+
+
+STAGES = {
+    "round begins": Stage("sync", 0, "sync", arrived=False, numbers=False),
+    "layers go down": Stage("grow", 0, "resplit", arrived=False, numbers=False),
+    "layers go up": Stage("shrink", 1, "resplit", arrived=False),
+    "report": Stage("report", 1, "report", arrived=False),
+    "forward": Stage("forward", 1, "forward", arrived=False),
+    "server's pass": Stage("backward", 1, "backward", arrived=True, asked=False, numbers=False),
+    "backward": Stage("backward", 1, "backward", arrived=True),
+    "gives its model": Stage("give", 1, "give", arrived=True, scheme="sfl"),
+    "gather": Stage("state", 1, "gather", arrived=True),
+}
+
+GONE = r"the connection (broke|was closed)|not connected|connected anew"
+TOO_LATE = f"no answer within {DEADLINE_S:g} s"
+FAULTS = {
+    "dies": GONE,
+    "hangs": TOO_LATE,
+    "disconnects": GONE,
+    "is too late": TOO_LATE,
+    "sends garbage": "not a message",
+    "sends NaN": "numbers that are not finite",
+    "sends the wrong shape": r"is float32 \[\d+\], not float32",
+}
+"""And the reason in the record."""
+
+
+def can_happen(fault: str, stage: Stage) -> bool:
+    """A client that isn't asked has nothing to be late with; an answer without numbers has none that are wrong."""
+    if fault in ("sends NaN", "sends the wrong shape"):
+        return stage.numbers
+    return stage.asked or fault in ("dies", "hangs", "disconnects")
+
+
+MATRIX = [(fault, stage) for stage in STAGES for fault in FAULTS if can_happen(fault, STAGES[stage])]
+
+
+# ---------------------------------------------------------------------- the field
+class Field:
+    """A server, and four client processes that one test after the other uses: each begins with a sync."""
+
+    def __init__(self, terms: Terms, server: StreamServer, clients: ClientProcesses) -> None:
+        self.terms, self.server, self.clients = terms, server, clients
+
+    def simulation(self) -> tuple[Simulation, list[MeddledLink]]:
+        self.wait_for_everybody()
+        links = [MeddledLink(link) for link in self.server.links]
+        return planned_simulation(self.terms, CUTS, over(links)), links
+
+    def wait_for_everybody(self) -> None:
+        wait_until(lambda: all(link.trouble is None for link in self.server.links), "everybody is here")
+
+    def cut_off(self) -> None:
+        connection = self.server.links[VICTIM]._connection
+        assert connection is not None
+        connection.cancel()
 
 
 @pytest.fixture(scope="module")
-def field() -> Iterator[Field]:
-    """Four clients of an ASFL run, used again by one test after the other: each begins with a sync."""
-    with client_processes(ASFL) as started:
-        yield started
+def asfl_field() -> Iterator[Field]:
+    yield from _field("asfl")
 
 
 @pytest.fixture(scope="module")
 def sfl_field() -> Iterator[Field]:
-    with client_processes(SFL) as started:
-        yield started
+    yield from _field("sfl")
 
 
-def everybody_is_here(server: StreamServer) -> None:
-    wait_until(lambda: all(link.trouble is None for link in server.links), "everybody is here")
+def _field(scheme: str) -> Iterator[Field]:
+    terms = SCHEMES[scheme]
+    with client_processes(terms) as (server, clients):
+        field = Field(terms, server, clients)
+        simulation, _ = field.simulation()
+        simulation.play_round()  # PyTorch's first steps in a process are slow
+        yield field
 
 
-def faults_of(record: RoundRecord) -> list[tuple[object, object]]:
-    return [(fault["client"], fault["stage"]) for fault in record.faults or []]
+@pytest.fixture
+def field(request: pytest.FixtureRequest, stage: str) -> Field:
+    found = request.getfixturevalue(f"{STAGES[stage].scheme}_field")
+    assert isinstance(found, Field)
+    return found
 
 
-def started(field: Field, patience: Patience = PATIENT) -> tuple[Simulation, list[MeddledLink]]:
-    everybody_is_here(field[0])
-    links = [MeddledLink(link) for link in field[0].links]
-    return planned_simulation(ASFL, CUTS, over(links, patience)), links
+def wait_so_long(simulation: Simulation, patience: Patience) -> None:
+    simulation.trainer.fleet._roll._patience = patience  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("op", "when", "stage", "arrived"),
-    [
-        ("grow", 0, "resplit", 0),
-        ("shrink", 1, "resplit", 0),
-        ("forward", 1, "forward", 0),
-        ("backward", 1, "backward", 1),
-        ("state", 1, "gather", 1),
-    ],
-)
-def test_killed(op: str, when: int, stage: str, arrived: int, field: Field) -> None:
-    """Killed by its pid at every stage; started again, it takes part with the current layers."""
-    server, clients = field
-    simulation, links = started(field)
-    links[VICTIM].before[op, when] = lambda: clients.kill(VICTIM)
-    records = [simulation.play_round() for _ in range(when + 1)]
-    assert faults_of(records[when]) == [(VICTIM, stage)]
-    others = np.delete(np.array(records[when].arrived), VICTIM)
-    assert others.tolist() == [1] * (CLIENTS - 1)
-    assert records[when].arrived[VICTIM] == arrived
-    away = simulation.play_round()
-    assert faults_of(away) == [(VICTIM, "begin")]
-    assert away.arrived_count == CLIENTS - 1
-    clients.restart(VICTIM)
-    everybody_is_here(server)
-    back = simulation.play_round()
-    assert back.faults is None
-    assert back.arrived_count == CLIENTS
-    assert links[VICTIM].requests("sync", when + 2)[0].whole("cut") == simulation_cut(CUTS, when + 1)
+# ---------------------------------------------------------------------- the matrix
+@pytest.mark.parametrize(("fault", "stage"), MATRIX)
+def test_the_round_goes_on(fault: str, stage: str, field: Field) -> None:
+    where = STAGES[stage]
+    simulation, links = field.simulation()
+    for _ in range(where.round):
+        simulation.play_round()
 
-
-def simulation_cut(cuts: list[int], index: int) -> int:
-    return cuts[index % len(cuts)]
-
-
-def test_killed_while_models_are_given_back(sfl_field: Field) -> None:
-    server, clients = sfl_field
-    links = [MeddledLink(link) for link in server.links]
-    links[VICTIM].before["give", WHEN] = lambda: clients.kill(VICTIM)
-    simulation = planned_simulation(SFL, CUTS, over(links))
-    records = [simulation.play_round() for _ in range(2)]
-    assert faults_of(records[WHEN]) == [(VICTIM, "give")]
-    assert records[WHEN].arrived_count == CLIENTS  # its activations had taught the server
-    clients.restart(VICTIM)
-    everybody_is_here(server)
-    back = simulation.play_round()
-    assert (back.faults, back.arrived_count) == (None, CLIENTS)
-
-
-def test_hung(field: Field) -> None:
-    """Stopped as a whole: nothing is answered, not even by gRPC. The round waits until the deadline and not longer."""
-    server, clients = field
-    simulation, links = started(field)
-    simulation.play_round()
-    fleet = simulation.trainer.fleet
-    fleet._roll._patience = replace(PATIENT, deadlines=replace(PATIENT.deadlines, forward=5.0))  # type: ignore[attr-defined]
-    links[VICTIM].before["forward", WHEN] = lambda: clients.signal(VICTIM, signal.SIGSTOP)
-    began = time.monotonic()
-    try:
+    # 1. The round in which it happens.
+    short = replace(PATIENT.deadlines, **{where.name: DEADLINE_S})
+    wait_so_long(simulation, replace(PATIENT, deadlines=short))
+    asked_at: list[float] = []
+    links[VICTIM].before[where.op, where.round] = lambda: begin(fault, where, field, asked_at)
+    if where.asked:
+        order = Order(where.op, where.round, DEEDS.get(fault, "wait"), DEADLINE_S + 0.3)
+        field.clients.orders[VICTIM].send(order)
+    with ThreadPoolExecutor(1) as pool:
+        struck = pool.submit(strike_when_it_waits, fault, where, field)
         record = simulation.play_round()
-        assert faults_of(record) == [(VICTIM, "forward")]
-        assert record.arrived == [1, 1, 0, 1]
-        assert time.monotonic() - began < 60
-        assert faults_of(simulation.play_round()) == [(VICTIM, "begin")]
-    finally:
-        clients.signal(VICTIM, signal.SIGCONT)
-    everybody_is_here(server)
+        ended_at = time.monotonic()
+        struck.result()
+    assert ended_at - asked_at[0] < DEADLINE_S + MARGIN_S
+
+    (found,) = record.faults or []
+    assert (found["client"], found["round"], found["stage"]) == (VICTIM, where.round + 1, where.name)
+    assert re.search(FAULTS[fault], str(found["reason"])), found["reason"]
+    assert np.delete(np.array(record.arrived), VICTIM).tolist() == [1] * (CLIENTS - 1)
+    assert record.arrived[VICTIM] == where.arrived
+    assert_finite(simulation, record)
+
+    # 2. The next one: it is back, with the current layers.
+    wait_so_long(simulation, PATIENT)
+    come_back(fault, where, field)
+    field.wait_for_everybody()
+    state = simulation.trainer.state
+    cut = state.cut
     back = simulation.play_round()
     assert (back.faults, back.arrived_count) == (None, CLIENTS)
+    (sync,) = links[VICTIM].requests("sync", where.round + 1)
+    assert sync.whole("cut") == cut
+    assert len(sync.tensors["parameters"]) == simulation.trainer.layout.parameter_edges[cut]
+    assert_finite(simulation, back)
 
 
-def test_cut_off_in_the_middle_and_back_by_itself(field: Field) -> None:
-    """Its process lives and keeps its state, which isn't current any more: it is brought up to date all the same."""
-    server, _ = field
-    simulation, links = started(field)
-    simulation.play_round()
+DEEDS = {"is too late": "late", "sends garbage": "garbage", "sends NaN": "nan", "sends the wrong shape": "shape"}
 
-    def cut_off() -> None:
-        connection = server.links[VICTIM]._connection
-        assert connection is not None
-        connection.cancel()
 
-    links[VICTIM].before["backward", WHEN] = cut_off
-    record = simulation.play_round()
-    assert faults_of(record) == [(VICTIM, "backward")]
-    everybody_is_here(server)
+def begin(fault: str, where: Stage, field: Field, asked_at: list[float]) -> None:
+    """The victim is about to be asked."""
+    asked_at.append(time.monotonic())
+    if not where.asked:
+        strike(fault, field)
+
+
+def strike_when_it_waits(fault: str, where: Stage, field: Field) -> None:
+    """It has got the request; if it does something wrong itself, there is nothing to be done."""
+    if not where.asked or fault in DEEDS:
+        return
+    orders = field.clients.orders[VICTIM]
+    assert orders.poll(60), "the victim never got the request"
+    assert orders.recv() == "here"
+    strike(fault, field)
+    if fault == "disconnects":
+        orders.send("go on")
+
+
+def strike(fault: str, field: Field) -> None:
+    if fault == "dies":
+        field.clients.kill(VICTIM)
+    elif fault == "hangs":
+        field.clients.signal(VICTIM, signal.SIGSTOP)
+    else:
+        field.cut_off()
+
+
+def come_back(fault: str, where: Stage, field: Field) -> None:
+    """What is disconnected, or too late, comes back by itself."""
+    if fault == "dies":
+        field.clients.restart(VICTIM)
+    elif fault == "hangs":
+        field.clients.signal(VICTIM, signal.SIGCONT)
+        if where.asked:
+            field.clients.orders[VICTIM].send("go on")
+
+
+def assert_finite(simulation: Simulation, record: RoundRecord) -> None:
+    assert record.train_loss is not None
+    assert record.accuracy is not None
+    assert np.isfinite([record.train_loss, record.accuracy]).all()
+    for name, tensor in simulation.trainer.state.tensors().items():
+        assert torch.isfinite(tensor.double()).all(), name
+
+
+def test_the_matrix_is_whole() -> None:
+    """Everything that can happen, at every stage of the round; what can't is left out for a reason."""
+    left_out = {(fault, stage) for fault in FAULTS for stage in STAGES} - set(MATRIX)
+    assert left_out == {
+        *((fault, stage) for fault in ("sends NaN", "sends the wrong shape")
+          for stage in ("round begins", "layers go down", "server's pass")),
+        *((fault, "server's pass") for fault in ("is too late", "sends garbage")),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- more than one round, more than one client
+def test_a_client_may_stay_away_for_some_rounds(asfl_field: Field) -> None:
+    simulation, links = asfl_field.simulation()
+    links[VICTIM].before["forward", 1] = lambda: asfl_field.clients.kill(VICTIM)
+    for _ in range(2):
+        simulation.play_round()
+    for _ in range(2):
+        away = simulation.play_round()
+        assert [(fault["client"], fault["stage"]) for fault in away.faults or []] == [(VICTIM, "begin")]
+        assert away.arrived_count == CLIENTS - 1
+    asfl_field.clients.restart(VICTIM)
+    asfl_field.wait_for_everybody()
+    cut = simulation.trainer.state.cut
     back = simulation.play_round()
     assert (back.faults, back.arrived_count) == (None, CLIENTS)
-    assert len(links[VICTIM].requests("sync", 2)) == 1
+    assert links[VICTIM].requests("sync", 4)[0].whole("cut") == cut
 
 
-def test_everybody_dies_and_comes_back(field: Field) -> None:
-    server, clients = field
-    simulation, links = started(field)
+def test_everybody_dies_and_comes_back(asfl_field: Field) -> None:
+    clients = asfl_field.clients
+    simulation, links = asfl_field.simulation()
     simulation.play_round()
     for client in range(CLIENTS):
-        links[client].before["forward", WHEN] = lambda client=client: clients.kill(client)  # type: ignore[misc]
+        links[client].before["forward", 1] = lambda client=client: clients.kill(client)  # type: ignore[misc]
     record = simulation.play_round()
     assert (record.arrived_count, len(record.faults or [])) == (0, CLIENTS)
     for client in range(CLIENTS):
         clients.restart(client)
     back = simulation.play_round()  # it waits for somebody
     assert back.arrived_count > 0
-    everybody_is_here(server)
+    asfl_field.wait_for_everybody()
     last = simulation.play_round()
     assert (last.faults, last.arrived_count) == (None, CLIENTS)

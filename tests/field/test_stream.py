@@ -1,7 +1,6 @@
 """The stream: who gets in, what is refused, what happens when it breaks. Clients are threads here."""
 
 import logging
-import queue
 import struct
 import threading
 import time
@@ -12,20 +11,20 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
+from impostor import READY, Impostor, words_of
 from small_runs import CLIENTS, terms_of, tiny, wait_until
 
-from asfl._version import __version__
 from asfl.errors import AsflError
 from asfl.field.access import Access
 from asfl.field.certificates import Certificates, make_certificates
-from asfl.field.chunks import CHUNK, split
+from asfl.field.chunks import CHUNK, Joiner
 from asfl.field.client import ClientNode
 from asfl.field.links import LinkError
 from asfl.field.shapes import Blueprint
-from asfl.field.stream import CREDENTIAL_KEY, METHOD, SERVICE, VERSION_KEY, check_address, is_loopback
+from asfl.field.stream import check_address, is_loopback
 from asfl.field.stream_client import serve
 from asfl.field.stream_server import StreamServer
-from asfl.field.wire import Message, encode
+from asfl.field.wire import Message, decode
 
 TERMS = terms_of(tiny(), "asfl")
 LARGEST = Blueprint.of(TERMS.config).largest_message
@@ -62,39 +61,6 @@ class Served:
         return not self._thread.is_alive()
 
 
-class Impostor:
-    """Speaks gRPC, and says whatever it likes."""
-
-    def __init__(self, server: StreamServer, credential: str, version: str = __version__) -> None:
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(server.address, [("grpc.max_send_message_length", -1)])
-        work: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
-        metadata = ((CREDENTIAL_KEY, credential), (VERSION_KEY, version))
-        self._call = work(iter(self._outbox.get, None), metadata=metadata, timeout=60)
-
-    def says(self, *chunks: bytes) -> None:
-        for chunk in chunks:
-            self._outbox.put(chunk)
-
-    def hears(self) -> bytes:
-        return next(iter(self._call))
-
-    def is_refused_with(self) -> grpc.StatusCode:
-        """How the server ends the stream."""
-        try:
-            for _ in self._call:
-                pass
-        except grpc.RpcError:
-            pass
-        self._outbox.put(None)
-        self._channel.close()
-        return self._call.code()
-
-
-def words_of(message: Message) -> list[bytes]:
-    return list(split(encode(message)))
-
-
 # ---------------------------------------------------------------------- who gets in
 def test_a_client_works_until_it_hears_bye(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path / "pem", ["127.0.0.1"])
@@ -120,7 +86,7 @@ def test_strangers_are_refused(case: str, caplog: pytest.LogCaptureFixture) -> N
             "none": "",
         }[case]
         with caplog.at_level(logging.WARNING):
-            assert Impostor(server, credential).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
+            assert Impostor(server.address, credential).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
         assert "refused" in caplog.text
         assert secret not in caplog.text
         assert all(link.trouble == "not connected" for link in server.links)
@@ -139,13 +105,13 @@ def test_a_token_opens_once_and_an_old_secret_never_again() -> None:
         access.admit = eavesdrop  # type: ignore[method-assign]
         Served(server, access.tokens[1])
         wait_until(lambda: server.links[1].trouble is None, "the client is here")
-        assert Impostor(server, overheard[0]).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
+        assert Impostor(server.address, overheard[0]).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
         first = server.links[1]._connection
         assert first is not None
         first.cancel()
         wait_until(lambda: server.links[1]._connection not in (None, first), "the client is back")
         for used in overheard[:-1]:
-            assert Impostor(server, used).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
+            assert Impostor(server.address, used).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
         assert server.links[1].trouble is None
 
 
@@ -160,7 +126,9 @@ def test_a_used_token_ends_the_second_client_with_a_clear_error() -> None:
 
 def test_another_version_is_refused() -> None:
     with listening() as (server, access):
-        assert Impostor(server, access.tokens[0], "0.0.1").is_refused_with() == grpc.StatusCode.FAILED_PRECONDITION
+        assert (
+            Impostor(server.address, access.tokens[0], "0.0.1").is_refused_with() == grpc.StatusCode.FAILED_PRECONDITION
+        )
         Served(server, access.tokens[0])  # and the token is still good
         wait_until(lambda: server.links[0].trouble is None, "the client is here")
 
@@ -177,7 +145,7 @@ def test_a_server_that_cannot_show_the_right_certificate_is_not_talked_to(tmp_pa
 
 # ---------------------------------------------------------------------- what is refused
 def admitted(server: StreamServer, access: Access, client: int = 0) -> Impostor:
-    impostor = Impostor(server, access.tokens[client])
+    impostor = Impostor(server.address, access.tokens[client])
     impostor.hears()
     return impostor
 
@@ -190,10 +158,12 @@ def admitted(server: StreamServer, access: Access, client: int = 0) -> Impostor:
         ([struct.pack("<Q", 20) + b"x" * 20], "not a message"),
         ([b"short"], "too short"),
         (words_of(Message("state", {"id": 1})), "state before ready"),
-        ([*words_of(Message("ready")), *words_of(Message("forward", {"id": 7}))], "request 7, which nobody made"),
-        ([*words_of(Message("ready")), *words_of(Message("forward"))], "id = None"),
-        ([*words_of(Message("ready")), struct.pack("<Q", LARGEST + 1)], "more than the"),
-        ([*words_of(Message("ready")), struct.pack("<Q", LARGEST) + b"x" * 100, b""], "an empty chunk"),
+        (words_of(Message("ready")), "node = None must be text"),
+        (words_of(Message("ready", {"node": "x" * 1000})), "a name of 1,000 letters"),
+        ([*words_of(READY), *words_of(Message("forward", {"id": 7}))], "request 7, which nobody made"),
+        ([*words_of(READY), *words_of(Message("forward"))], "id = None"),
+        ([*words_of(READY), struct.pack("<Q", LARGEST + 1)], "more than the"),
+        ([*words_of(READY), struct.pack("<Q", LARGEST) + b"x" * 100, b""], "an empty chunk"),
     ],
 )
 def test_whoever_sends_nonsense_is_cut_off(chunks: list[bytes], words: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -208,7 +178,7 @@ def test_whoever_sends_nonsense_is_cut_off(chunks: list[bytes], words: str, capl
 def test_a_chunk_above_the_limit_of_grpc_is_cut_off() -> None:
     with listening() as (server, access):
         impostor = admitted(server, access)
-        impostor.says(*words_of(Message("ready")))
+        impostor.says(*words_of(READY))
         wait_until(lambda: server.links[0].trouble is None, "it is here")
         future = server.links[0].ask(Message("ping"), 60)
         impostor.says(bytes(2 * CHUNK))
@@ -220,7 +190,7 @@ def test_a_chunk_above_the_limit_of_grpc_is_cut_off() -> None:
 def test_garbage_instead_of_an_answer_fails_the_request_with_the_reason() -> None:
     with listening() as (server, access):
         impostor = admitted(server, access)
-        impostor.says(*words_of(Message("ready")))
+        impostor.says(*words_of(READY))
         wait_until(lambda: server.links[0].trouble is None, "it is here")
         future = server.links[0].ask(Message("ping"), 60)
         impostor.says(struct.pack("<Q", 30) + b"?" * 30)
@@ -280,14 +250,15 @@ def test_a_client_comes_back_with_the_state_it_had() -> None:
             assert before is not None
             before.cancel()
             wait_until(lambda before=before: link._connection not in (None, before), "the client is back")  # type: ignore[misc]
-            assert link.ask(Message("ping"), 60).result(60).fields == {"round": 7, "cut": 0, "id": link._number}
+            fields = link.ask(Message("ping"), 60).result(60).fields
+            assert (fields["round"], fields["cut"], fields["id"]) == (7, 0, link._number)
         assert len(client.nodes) == 1
 
 
 def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
     with listening() as (server, access):
         impostor = admitted(server, access)
-        impostor.says(*words_of(Message("ready")))
+        impostor.says(*words_of(READY))
         link = server.links[0]
         wait_until(lambda: link.trouble is None, "it is here")
         future = link.ask(Message("forward"), 60)
@@ -305,7 +276,7 @@ def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
 def test_a_late_answer_ends_the_request_and_nothing_else() -> None:
     with listening() as (server, access):
         impostor = admitted(server, access)
-        impostor.says(*words_of(Message("ready")))
+        impostor.says(*words_of(READY))
         link = server.links[0]
         wait_until(lambda: link.trouble is None, "it is here")
         future = link.ask(Message("forward"), 60)
@@ -328,18 +299,66 @@ def test_a_request_that_waited_too_long_is_not_sent() -> None:
         assert not client.nodes[0].said_bye
 
 
+def next_credential(impostor: Impostor) -> str:
+    joined = Joiner(1 << 20).add(impostor.hears())
+    assert joined is not None
+    return decode(joined).text("credential")
+
+
 def test_the_newest_stream_of_a_client_counts() -> None:
     with listening() as (server, access):
-        first = admitted(server, access)
-        second = admitted(server, access)  # the first welcome could have been lost
-        first.says(*words_of(Message("ready")))
+        first = Impostor(server.address, access.tokens[0])
+        held = next_credential(first)
+        first.says(*words_of(READY))
         wait_until(lambda: server.links[0].trouble is None, "the first is here")
         future = server.links[0].ask(Message("ping"), 60)
-        second.says(*words_of(Message("ready")))
+        second = Impostor(server.address, held)  # the first is broken, and the server hasn't noticed
+        second.hears()
+        second.says(*words_of(READY))
         with pytest.raises(LinkError, match="connected anew"):
             future.result(60)
         assert first.is_refused_with() == grpc.StatusCode.CANCELLED
         assert server.links[0].trouble is None
+
+
+def test_of_two_with_the_same_token_only_one_comes_in(caplog: pytest.LogCaptureFixture) -> None:
+    with listening() as (server, access), caplog.at_level(logging.WARNING):
+        first, second = admitted(server, access), admitted(server, access)
+        first.says(*words_of(READY))
+        wait_until(lambda: server.links[0].trouble is None, "the first is here")
+        connection = server.links[0]._connection
+        second.says(*words_of(READY))
+        assert second.is_refused_with() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+        wait_until(lambda: "the same credential" in caplog.text, "the log says why")
+        assert server.links[0]._connection is connection
+
+
+def test_the_link_knows_whether_the_same_node_is_back() -> None:
+    with listening() as (server, access):
+        link = server.links[0]
+        assert link.generation == 0
+        credential = access.tokens[0]
+        for node, expected in (("one", 1), ("one", 1), ("two", 2), ("one", 3)):
+            before, impostor = link._connection, Impostor(server.address, credential)
+            credential = next_credential(impostor)
+            impostor.says(*words_of(Message("ready", {"node": node})))
+            wait_until(lambda before=before: link._connection not in (None, before), "it is here")  # type: ignore[misc]
+            assert link.generation == expected
+            impostor.leaves()
+
+
+def test_a_process_that_replaced_another_is_another_node() -> None:
+    with listening() as (server, access):
+        link = server.links[0]
+        Served(server, access.tokens[0])
+        wait_until(lambda: link.trouble is None, "the client is here")
+        before = link._connection
+        assert before is not None
+        before.cancel()
+        wait_until(lambda: link._connection not in (None, before), "the client is back")
+        assert link.generation == 1
+        Served(server, access.renew(0))
+        wait_until(lambda: link.generation == 2, "another process is here")
 
 
 def test_nobody_there_is_given_up_after_a_while() -> None:

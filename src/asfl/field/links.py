@@ -21,6 +21,11 @@ class Link(Protocol):
         """Why the client can't be asked now; None if it can."""
         ...
 
+    @property
+    def generation(self) -> int:
+        """Another number: behind the link is another node now, and whatever the one before had learnt is gone."""
+        ...
+
     def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
         """Send a request that is of use only for so many seconds; never raises, the future does.
 
@@ -35,6 +40,7 @@ class LocalLink:
     def __init__(self, node: ClientNode, pool: Executor) -> None:
         self._node, self._pool = node, pool
         self._latest: Future[Message] | None = None
+        self.generation = 0
 
     @property
     def trouble(self) -> str | None:

@@ -70,6 +70,7 @@ class Roll:
         """[N] whose state is the one the server believes it to have."""
         self.round_of = np.zeros(len(links), dtype=np.int64)
         """[N] the round in which that state last changed."""
+        self._generations = [link.generation for link in links]
         self._faults: list[Fault] = []
         self._came, self._latest_fault, self._barren = False, "", 0
 
@@ -78,6 +79,7 @@ class Roll:
         self._check_not_barren()
         self.index, self._came, self._latest_fault = index, False, ""
         self._wait_for_somebody()
+        self._notice_new_nodes()
         troubles = [link.trouble for link in self._links]
         reachable = np.array([trouble is None for trouble in troubles])
         for client, trouble in enumerate(troubles):
@@ -85,6 +87,12 @@ class Roll:
                 self._note(client, "begin", trouble)
         self.present = reachable & self.in_sync
         return np.flatnonzero(reachable & ~self.in_sync).tolist()
+
+    def _notice_new_nodes(self) -> None:
+        """Whose process was started anew has to be brought up to date, though nobody has seen it go."""
+        for client, link in enumerate(self._links):
+            if link.generation != self._generations[client]:
+                self._generations[client], self.in_sync[client] = link.generation, False
 
     def ask(self, client: int, stage: str, message: Message) -> Asked | None:
         """Send a request to a client; None if it isn't present."""

@@ -16,6 +16,8 @@ CREDENTIAL_KEY, VERSION_KEY = "asfl-credential", "asfl-version"
 """They come with the call itself, before any message is read."""
 GREETING_LIMIT = HEADER_LIMIT + (1 << 12)
 """Bytes of a message before both sides know the network."""
+NODE_NAME = 32
+"""Letters of the name by which a client says whose state it has."""
 
 Option = tuple[str, int]
 SHARED_OPTIONS: list[Option] = [

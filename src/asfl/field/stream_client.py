@@ -3,6 +3,7 @@
 import logging
 import queue
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ from asfl.errors import AsflError, MissingExtraError
 from asfl.field.access import client_of
 from asfl.field.chunks import Joiner, split
 from asfl.field.client import ClientNode
+from asfl.field.meters import Meter, meter_named
 from asfl.field.stream import (
     CREDENTIAL_KEY,
     GREETING_LIMIT,
     METHOD,
+    NODE_NAME,
     SERVICE,
     SHARED_OPTIONS,
     VERSION_KEY,
@@ -46,16 +49,17 @@ def serve(
     data_dir: Path | None = None,
     patience_s: float = 300.0,
     make_node: Callable[[Message, Path | None], ClientNode] = ClientNode,
+    meter: str = "none",
 ) -> None:
     """Be the client the token is for, until the server says bye.
 
     `authority` is the certificate the server's own is checked with; without it only servers on this machine are called.
     If the stream breaks, the client calls again and goes on with the state it has; after `patience_s` without success
-    it gives up.
+    it gives up. `meter` names how the client knows what it consumes (`asfl.field.meters`).
     """
     check_address(address, encrypted=authority is not None)
     client_of(token)
-    visitor = _Visitor(address, token, _read(authority), data_dir, make_node)
+    visitor = _Visitor(address, token, _read(authority), data_dir, make_node, meter_named(meter))
     wait_s, heard = _FIRST_WAIT_S, time.monotonic()
     while True:
         contacts = visitor.contacts
@@ -91,10 +95,13 @@ class _Visitor:
         authority: bytes | None,
         data_dir: Path | None,
         make_node: Callable[[Message, Path | None], ClientNode],
+        meter: Meter | None,
     ) -> None:
         self._address, self._credential, self._authority = address, credential, authority
-        self._data_dir, self._make_node = data_dir, make_node
+        self._data_dir, self._make_node, self._meter = data_dir, make_node, meter
         self._node: ClientNode | None = None
+        self._node_name = ""
+        """Of this node and no other: the server learns from it whether the state it knows is still there."""
         self.contacts = 0
         """How often the server has welcomed this client."""
 
@@ -120,7 +127,7 @@ class _Visitor:
                     if node is None:
                         node = self._welcomed(message)
                         joiner.limit = node.largest_message
-                        outbox.put(encode(Message("ready")))
+                        outbox.put(encode(Message("ready", {"node": self._node_name})))
                     else:
                         outbox.put(_answer(node, message))
             finally:
@@ -134,6 +141,8 @@ class _Visitor:
         self._credential = message.text("credential")
         if self._node is None or not self._node.fits(message):
             self._node = self._make_node(message, self._data_dir)
+            self._node.read_meter(self._meter)
+            self._node_name = secrets.token_hex(NODE_NAME // 2)
             torch.set_num_threads(self._node.threads)
         self.contacts += 1
         return self._node

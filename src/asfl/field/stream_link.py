@@ -55,10 +55,17 @@ class StreamLink:
         self._connection: Connection | None = None
         self._pending: Pending | None = None
         self._number = 0
+        self._node = ""
+        self._generation = 0
 
     @property
     def connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def generation(self) -> int:
+        """Counts the nodes that have answered here. With another one, whatever the one before had learnt is gone."""
+        return self._generation
 
     @property
     def trouble(self) -> str | None:
@@ -85,9 +92,14 @@ class StreamLink:
             connection.send(self._pending)
             return self._pending.future
 
-    def attach(self, connection: Connection) -> None:
-        """The client is here; if it was here before, that stream is of no use any more."""
+    def attach(self, connection: Connection, node: str) -> None:
+        """The client is here; if it was here before, that stream is of no use any more.
+
+        `node` names what holds its state: the same name, the same state.
+        """
         with self._lock:
+            if node != self._node:
+                self._node, self._generation = node, self._generation + 1
             before, lost = self._connection, self._pending
             self._connection, self._pending = connection, None
         if before is not None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,10 +14,12 @@ from asfl.errors import AsflError, MissingExtraError
 from asfl.field.access import Access, AccessError
 from asfl.field.certificates import Certificates
 from asfl.field.chunks import split
+from asfl.field.keys import KeyFile
 from asfl.field.shapes import Blueprint
 from asfl.field.stream import (
     CREDENTIAL_KEY,
     METHOD,
+    NODE_NAME,
     SERVICE,
     SHARED_OPTIONS,
     VERSION_KEY,
@@ -47,13 +50,24 @@ _OPTIONS: list[Option] = [
 class StreamServer:
     """Listens while it is open; `links` has a link for each client, connected or not."""
 
-    def __init__(self, address: str, terms: Terms, certificates: Certificates | None = None) -> None:
-        """For one run. Without certificates only addresses of this machine do; port 0 is any that is free."""
+    def __init__(
+        self,
+        address: str,
+        terms: Terms,
+        certificates: Certificates | None = None,
+        *,
+        keys: Path | None = None,
+        restarted: bool = False,
+    ) -> None:
+        """For one run. Without certificates only addresses of this machine do; port 0 is any that is free.
+
+        `keys` is a file that outlives this server: it is made if it isn't there. Another server of the same run, on the
+        same address, with the same file, lets the clients in that this one had, and they come by themselves.
+        `restarted` says that this is the other one: without the file it doesn't start.
+        """
         check_address(address, encrypted=certificates is not None)
         clients = terms.config.scenario.clients
         self._terms, self._largest = terms, Blueprint.of(terms.config).largest_message
-        self.access = Access(clients)
-        """Its tokens are what clients come in with."""
         self.links = [StreamLink() for _ in range(clients)]
         streams = len(self.links) + _SPARE_STREAMS
         self._threads = ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream")
@@ -72,6 +86,13 @@ class StreamServer:
             raise AsflError(f"can't listen on {address}: {error}") from None
         self.address = f"{address.rpartition(':')[0]}:{port}"
         """With the port that was taken."""
+        try:  # now that the port is ours, no other server on it uses the file
+            file = None if keys is None else KeyFile.of(keys, terms)
+            self.access = Access(clients, file, restarted=restarted)
+            """Its tokens are what clients come in with."""
+        except AsflError:
+            self._server.stop(grace=None)
+            raise
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -127,6 +148,9 @@ class StreamServer:
             _log.warning("refused %s: %s", context.peer(), error)
             # Strangers aren't told why.
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "not admitted: the token is wrong, or was used before")
+        except AsflError as error:  # its next credential could not be written down
+            _log.error("nobody can be admitted: %s", error)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "nobody can be admitted at the moment")
 
     def _read(self, client: int, credential: str, connection: Connection, chunks: Iterator[bytes]) -> None:
         """What the client sends, until the stream ends."""
@@ -138,7 +162,7 @@ class StreamServer:
                     self._take(client, credential, connection, decode(buffer))
         except AsflError as error:
             reason = str(error)
-            _log.warning("client %d (%s): closed, it sent what it may not: %s", client, connection.peer, reason)
+            _log.warning("client %d (%s): closed: %s", client, connection.peer, reason)
             connection.cancel()
         except Exception as error:  # how gRPC says that the stream broke, also on a chunk that is too long
             reason = "the connection broke"
@@ -150,9 +174,13 @@ class StreamServer:
         if connection.joiner.limit != self._largest:  # its first word
             if message.op != "ready":
                 raise WireError(f"{message.op} before ready")
+            node = message.text("node")
+            if len(node) > NODE_NAME:
+                raise WireError(f"ready: a name of {len(node):,} letters, more than {NODE_NAME}")
+            if not self.access.confirm(client, credential):
+                raise AccessError("another connection has come in with the same credential")
             connection.joiner.limit = self._largest
-            self.access.confirm(client, credential)
-            self.links[client].attach(connection)
+            self.links[client].attach(connection, node)
             _log.info("client %d (%s) is here", client, connection.peer)
         else:
             self.links[client].received(connection, message)
