@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo test lint bench study reproduce results docs profiles clean
+.PHONY: help env demo fleet test lint bench study reproduce results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,6 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and compared
 	@$(BIN)/asfl compare demo --out $(OUT)/demo
+
+fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
+	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
 
 test: $(STAMP)  ## the fast tests (what CI runs)
 	@$(BIN)/python -m pytest -n 2

@@ -20,6 +20,7 @@ def main(
     from benchmarks.between_rounds import evaluation_table, spread_table
     from benchmarks.costs import cost_table, import_table
     from benchmarks.decide import decision_table, rb_block_table
+    from benchmarks.field import overhead_table, processes_table
     from benchmarks.training import merge_table, round_table
     from benchmarks.training_memory import memory_table
 
@@ -34,6 +35,8 @@ def main(
         "memory": lambda: memory_table(models[-1]),
         "spreads": lambda: spread_table(models, cores, repeats),
         "evaluation": lambda: evaluation_table(models, cores, repeats),
+        "field": lambda: overhead_table(sorted({1, os.cpu_count() or 1}), repeats),
+        "clients": lambda: processes_table(repeats),
     }
     if unknown := set(only or ()) - set(tables):
         raise typer.BadParameter(f"no table {', '.join(sorted(unknown))}; there are {', '.join(tables)}")

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,68 +29,20 @@ from asfl.jobs import Ended, Event, Job, Train
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import CHECKPOINTS, resume
 from conftest import Asfl, assert_refused
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, two_nodes
 
-SWITCHES = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # loopback only
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+pytestmark = RAY_LEAVES_THINGS_OPEN
 WAITS_AFTER = 5
-
-
-class TwoNodes:
-    """A cluster whose second node can be killed."""
-
-    def __init__(self) -> None:
-        import ray
-        from ray.cluster_utils import Cluster
-
-        # Nodes can't import the modules of tests.
-        ray.cloudpickle.register_pickle_by_value(made_up)  # type: ignore[no-untyped-call]
-        small = {"object_store_memory": 80 * 2**20, "include_log_monitor": False}
-        system = {
-            "worker_niceness": 0,
-            "health_check_initial_delay_ms": 0,
-            "health_check_period_ms": 500,
-            "health_check_failure_threshold": 4,
-        }
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 0,
-                "include_dashboard": False,
-                "_system_config": system,
-                **small,
-            },
-        )
-        self._nodes = [self._cluster.add_node(num_cpus=1, wait=False, **small) for _ in range(2)]
-        self._cluster.wait_for_nodes()
-        self.address = str(self._cluster.address)
-
-    def kill_a_node(self) -> None:
-        """As if its machine lost power."""
-        raylet = psutil.Process(self._nodes.pop().all_processes["raylet"][0].process.pid)
-        for process in [raylet, *raylet.children(recursive=True)]:
-            process.kill()
-
-    def shut_down(self) -> None:
-        self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoNodes]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder,
-    ):
-        for name, value in {**SWITCHES, "RAY_TMPDIR": folder, "TMPDIR": folder}.items():
-            patch.setenv(name, value)
-        nodes = TwoNodes()
-        try:
-            yield nodes
-        finally:
-            nodes.shut_down()
+    with two_nodes() as nodes:
+        import ray
+
+        # Nodes can't import the modules of tests.
+        ray.cloudpickle.register_pickle_by_value(made_up)  # type: ignore[no-untyped-call]
+        yield nodes
 
 
 def _wait_until(condition: Callable[[], object], seconds: float = 180) -> None:

@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 from asfl._version import __version__
-from asfl.cli import compare, config, cost, data, decide, export, profile, report, reproduce, run, scenario, sweep
+from asfl.cli import (
+    compare,
+    config,
+    cost,
+    data,
+    decide,
+    export,
+    fleet,
+    profile,
+    report,
+    reproduce,
+    run,
+    scenario,
+    sweep,
+)
 from asfl.errors import AsflError
 from asfl.plugins import load_plugin
 
@@ -26,6 +40,7 @@ app.command("cost")(cost.cost)
 app.command("decide")(decide.decide)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("fleet")(fleet.fleet)
 app.command("sweep")(sweep.sweep)
 app.command("reproduce")(reproduce.reproduce)
 app.command("export")(export.export)

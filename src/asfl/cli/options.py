@@ -11,6 +11,7 @@ STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 EngineName = Literal["processes", "ray"]
+ClientEngineName = Literal["local", "ray"]
 
 PresetArgument = Annotated[str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.")]
 SetOption = Annotated[
@@ -27,6 +28,10 @@ WorkersOption = Annotated[
 ]
 EngineOption = Annotated[
     EngineName, typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra asfl[ray]).")
+]
+ClientEngineOption = Annotated[
+    ClientEngineName,
+    typer.Option("--engine", help="Where clients are: in this process, or each an actor on a Ray cluster (asfl[ray])."),
 ]
 AddressOption = Annotated[
     str | None,

@@ -2,17 +2,32 @@
 
 import math
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 from rich.table import Table
 
-from asfl.cli.options import STOPPED, DataDirOption, JsonOption, PresetArgument, SetOption, console, print_json
+from asfl.cli.options import (
+    STOPPED,
+    AddressOption,
+    ClientEngineName,
+    ClientEngineOption,
+    DataDirOption,
+    JsonOption,
+    PresetArgument,
+    SetOption,
+    console,
+    print_json,
+)
 from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
-from asfl.config import load_config
+from asfl.config import Config, load_config
+from asfl.errors import AsflError
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
+from asfl.run import run as run_here
 from asfl.schemes import scheme_named
 from asfl.summary import Run, number, percent, summarize_run
 from asfl.units import format_si
@@ -27,15 +42,16 @@ def run(
         typer.Option("--out", metavar="DIR", help="The run folder. Default: runs/PRESET-SCHEME-seedK."),
     ] = None,
     data_dir: DataDirOption = None,
+    engine: ClientEngineOption = "local",
+    address: AddressOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
-    from asfl.run import run as train
-
     config = load_config(preset, overrides or []).config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
     folder = out or Path(config.output.folder) / name
+    train = _trainer(engine, address)
     done = read_records(folder) if (folder / RECORDS_FILE).exists() and (folder / MANIFEST_FILE).exists() else []
     with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, len(done), _accuracy(done)) as progress:
         finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
@@ -45,17 +61,45 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     data_dir: DataDirOption = None,
+    engine: ClientEngineOption = "local",
+    address: AddressOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends as if it never had been."""
-    from asfl.run import resume as train
-
-    manifest = read_manifest(folder)
+    manifest, train = read_manifest(folder), _trainer(engine, address)
+    config, scheme = manifest.config, manifest.scheme
     done = read_records(folder) if (folder / RECORDS_FILE).exists() else []
-    rounds = manifest.config.training.rounds
-    with stopping_on_ctrl_c() as stop, RunProgress(rounds, len(done), _accuracy(done)) as progress:
-        finished = train(folder, data_dir=data_dir, on_round=progress, should_stop=stop)
+    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, len(done), _accuracy(done)) as progress:
+        finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
     _conclude(folder, finished, as_json)
+
+
+class _Train(Protocol):
+    """Trains a run in a folder, or the rest of it, as `asfl.run.run` does."""
+
+    def __call__(
+        self,
+        config: Config,
+        scheme: str,
+        folder: Path,
+        *,
+        data_dir: Path | None,
+        on_round: Callable[[RoundRecord], None],
+        should_stop: Callable[[], bool],
+    ) -> bool: ...
+
+
+def _trainer(engine: ClientEngineName, address: str | None) -> _Train:
+    if engine == "ray":
+        from asfl.engines.ray_cluster import check_ray
+
+        check_ray(address)
+        from asfl.field.ray_clients import run_with_actors
+
+        return partial(run_with_actors, address=address)
+    if address is not None:
+        raise AsflError(f"--address {address} is for --engine ray")
+    return run_here
 
 
 def _accuracy(records: list[RoundRecord]) -> float | None:

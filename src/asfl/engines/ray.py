@@ -13,19 +13,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asfl._version import __version__
 from asfl.callbacks import tracker_names
 from asfl.engines.ray_cluster import RayCluster, ray_cluster, worker_environment
+from asfl.engines.ray_errors import cause_of_death, cause_of_failure
 from asfl.engines.ray_worker import Trainer
 from asfl.engines.shipping import Home, News, send
 from asfl.errors import AsflError
 from asfl.jobs import Ended, Event, Job, Train, train
 from asfl.records import RoundRecord
-
-if TYPE_CHECKING:
-    from ray.exceptions import RayError, RayTaskError
 
 MOST_DEATHS = 3
 """Of workers that had the same run, and of workers in a row that died before they had any."""
@@ -142,11 +140,13 @@ class _Dispatch:
         except RayTaskError as error:
             worker.dismiss()
             if worker.job is None:
-                raise AsflError(f"a node of the Ray cluster can't run asfl {__version__}: {_cause(error)}") from None
-            self._end(worker.job, Ended(False, _cause(error), str(error)))
+                raise AsflError(
+                    f"a node of the Ray cluster can't run asfl {__version__}: {cause_of_failure(error)}"
+                ) from None
+            self._end(worker.job, Ended(False, cause_of_failure(error), str(error)))
         except RayError as error:
             worker.dismiss()
-            self._bury(worker.job, _cause_of_death(error))
+            self._bury(worker.job, cause_of_death(error))
         except AsflError as error:
             worker.dismiss()
             if worker.job is None:
@@ -233,20 +233,3 @@ def _check_version(there: object) -> None:
         raise AsflError(
             f"a node of the Ray cluster has asfl {there}, and here it is {__version__}; all nodes need the same version"
         )
-
-
-def _cause(error: "RayTaskError") -> str:
-    """What went wrong on a worker, in one line."""
-    lines = [line for line in str(error.cause).splitlines() if line.strip()]
-    return f"{type(error.cause).__name__}: {lines[-1] if lines else ''}"
-
-
-def _cause_of_death(error: "RayError") -> str:
-    text = str(error)
-    if "node has died" in text:
-        return "its node is gone"
-    if "running low on memory" in text:
-        return "its node ran out of memory"
-    if "worker process has died" in text:
-        return "its process was killed or crashed; out of memory?"
-    return "it can't be reached any more"

@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +28,8 @@ from asfl.errors import AsflError, MissingExtraError
 from asfl.run import usual_threads
 
 OBJECT_STORE_BYTES = 256 * 2**20
-"""Of a cluster of our own: messages are small, and so is /dev/shm in many containers."""
+"""Of a cluster of our own: most messages are small, and so is /dev/shm in many containers."""
+_SHARED_MEMORY = Path("/dev/shm")
 
 ANSWER_WITHIN_S, JOIN_WITHIN_S, LEAVE_WITHIN_S = 10.0, 60.0, 3.0
 _LONGEST_FOLDER = 40
@@ -71,9 +73,12 @@ def check_ray(address: str | None) -> None:
 
 
 @contextmanager
-def ray_cluster(address: str | None = None, *, cpus: int = 0) -> Iterator[RayCluster]:
+def ray_cluster(
+    address: str | None = None, *, cpus: int = 0, store_bytes: int = OBJECT_STORE_BYTES
+) -> Iterator[RayCluster]:
     """Be in a Ray cluster: the one at `address`, or a new one on this machine with at least `cpus` CPUs.
 
+    `store_bytes`: what may be under way at a time in a new cluster; what is more goes through the disk.
     In a process that is in a cluster already, it is that one, and nothing is left in the end.
     """
     check_ray(address)
@@ -92,7 +97,7 @@ def ray_cluster(address: str | None = None, *, cpus: int = 0) -> Iterator[RayClu
             ray.shutdown()
     else:
         with _temporary_folder() as folder, _loopback_only(), _no_process_left(folder):
-            _start(folder, max(usual_threads(), cpus))
+            _start(folder, max(usual_threads(), cpus), store_bytes)
             yield RayCluster(_cpus(), folder)
 
 
@@ -108,7 +113,7 @@ def _cpus() -> int:
     return int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
 
 
-def _start(folder: Path, cpus: int) -> None:
+def _start(folder: Path, cpus: int, store_bytes: int) -> None:
     import ray
 
     with _sigterm_handler_kept():
@@ -116,7 +121,7 @@ def _start(folder: Path, cpus: int) -> None:
             "local",  # never one that happens to run here
             num_cpus=cpus,
             include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
+            object_store_memory=min(store_bytes, max(_free_shared_memory() // 2, OBJECT_STORE_BYTES)),
             log_to_driver=False,
             logging_level=logging.CRITICAL,
             _temp_dir=str(folder),
@@ -128,6 +133,11 @@ def _start(folder: Path, cpus: int) -> None:
     host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     if host != "127.0.0.1":
         raise AsflError(f"this version of Ray ({ray.__version__}) would listen at {host}, not only on this machine")
+
+
+def _free_shared_memory() -> int:
+    """Bytes; 0 where there is no such folder."""
+    return shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0
 
 
 def _join(address: str) -> None:

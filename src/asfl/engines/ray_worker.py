@@ -4,11 +4,9 @@ Training happens in a thread. Meanwhile the driver asks again and again for news
 checkpoint, in the end everything else. No disk has to be seen by both.
 """
 
-import os
 import queue
 import tempfile
 import threading
-import time
 import traceback
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from asfl._version import __version__
 from asfl.engines.processes import attempt
+from asfl.engines.ray_node import end_with_node, enter_folder
 from asfl.engines.scratch import Scratch
 from asfl.engines.shipping import Destination, News, Piece, Source
 from asfl.jobs import Ended, Job, Train
@@ -30,14 +29,13 @@ class Trainer:
 
     def __init__(self, current_folder: str, scratch: str | None) -> None:
         """`current_folder`: the driver's, where relative paths begin. `scratch`: where to work, if not in /tmp."""
-        if Path(current_folder).is_dir():
-            os.chdir(current_folder)
+        enter_folder(current_folder)
         self._scratch = Path(scratch or tempfile.gettempdir())
         self._run: _Run | None = None
 
     def hello(self) -> str:
         """The version of asfl here. From now on we end with the process that manages this node."""
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        end_with_node()
         return __version__
 
     def receive(self, piece: Piece) -> None:
@@ -131,10 +129,3 @@ class _Run:
     def clear_up(self) -> None:
         self._thread.join()
         self._scratch.remove()
-
-
-def _end_with(parent: int) -> None:
-    """Ray's workers notice only after a minute that their node is dead, and would train on until then."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)

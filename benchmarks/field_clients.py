@@ -1,0 +1,105 @@
+"""Clients for the benchmarks of the field: in this process, behind gRPC streams, or as Ray actors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import psutil
+
+from asfl.config import Config, load_config
+from asfl.field.certificates import make_certificates
+from asfl.field.ray_clients import RayClients
+from asfl.field.remote import remote_fleet
+from asfl.field.stream_client import serve
+from asfl.field.stream_server import StreamServer
+from asfl.field.terms import Terms
+from asfl.profile import ModelSpec
+from asfl.train.fleet import FleetMaker, LocalFleet
+
+BATCH = 64
+SAMPLES_OF_CLIENT = 128
+START_WITHIN_S = 600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """All clients of a run, ready."""
+
+    fleet: FleetMaker
+    pids: list[int]
+    """Of their processes; none, if they are in this one."""
+
+
+Transport = Callable[[Terms, Path], AbstractContextManager[Clients]]
+"""Starts clients that have their data in a folder."""
+
+
+@contextmanager
+def in_process(terms: Terms, folder: Path) -> Iterator[Clients]:
+    yield Clients(LocalFleet, [])
+
+
+@contextmanager
+def by_stream(terms: Terms, folder: Path, *, tls: bool) -> Iterator[Clients]:
+    """Each client a fresh Python, as on a machine of its own."""
+    context = get_context("spawn")
+    with TemporaryDirectory() as own:
+        certificates = make_certificates(Path(own) / "pem", ["127.0.0.1"]) if tls else None
+        authority = certificates.authority if certificates else None
+        with StreamServer("127.0.0.1:0", terms, certificates) as server:
+            processes = [
+                context.Process(target=_be_client, args=(server.address, token, authority, folder), daemon=True)
+                for token in server.access.tokens
+            ]
+            try:
+                for process in processes:
+                    process.start()
+                server.wait_for_clients(START_WITHIN_S)
+                yield Clients(remote_fleet(server.links), [process.pid for process in processes if process.pid])
+            finally:
+                for process in processes:
+                    if process.pid is not None:
+                        process.kill()
+                        process.join()
+
+
+def _be_client(address: str, token: str, authority: Path | None, folder: Path) -> None:
+    serve(address, token, authority=authority, data_dir=folder)
+
+
+@contextmanager
+def by_ray(terms: Terms, folder: Path) -> Iterator[Clients]:
+    """Actors of a cluster on this machine."""
+    with RayClients(terms, data_dir=folder) as links:
+        list(links)  # until all are there
+        below = [one.as_dict(["pid", "cmdline"]) for one in psutil.Process().children(recursive=True)]
+        pids = [one["pid"] for one in below if (one["cmdline"] or [""])[0].startswith("ray::ClientActor")]
+        assert len(pids) == len(links)
+        yield Clients(remote_fleet(links), pids)
+
+
+TRANSPORTS: dict[str, Transport] = {
+    "in this process": in_process,
+    "gRPC": partial(by_stream, tls=False),
+    "gRPC, TLS": partial(by_stream, tls=True),
+    "Ray actors": by_ray,
+}
+
+
+def images_config(model: str, clients: int, folder: Path) -> Config:
+    """A run on random images that lie in a file, where processes find them; speed doesn't depend on what they show."""
+    random, samples = np.random.default_rng(0), clients * SAMPLES_OF_CLIENT
+    images, labels = random.integers(0, 256, (samples, 3, 32, 32), dtype=np.uint8), np.arange(samples) % 10
+    file = folder / f"random-{clients}.npz"
+    np.savez(file, train_images=images, train_labels=labels, test_images=images[:100], test_labels=labels[:100])
+    spec = ModelSpec.parse(model)
+    settings = {
+        "data.name": file, "model.architecture": spec.architecture, "model.width": spec.width,
+        "scenario.clients": clients, "training.batch_size": BATCH, "output.track": "none",
+    }  # fmt: skip
+    return load_config("demo", [f"{name}={value}" for name, value in settings.items()]).config

@@ -1,0 +1,194 @@
+"""`asfl fleet`: a federation of real processes on this machine, from the certificates to the result."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from asfl.cli.options import STOPPED, DataDirOption, JsonOption, PresetArgument, SetOption
+from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
+from asfl.cli.run import _accuracy, _conclude
+from asfl.config import Config, load_config
+from asfl.config.show import as_toml
+from asfl.errors import AsflError
+from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.run import MANIFEST_FILE, check_training, first_difference, is_finished, read_manifest, usual_threads
+from asfl.schemes import scheme_named
+
+if TYPE_CHECKING:
+    from asfl.field.flower.federation import Federation
+    from asfl.field.flower.run_config import Value
+
+_POLL_S = 0.1
+
+
+def fleet(
+    preset: PresetArgument = "demo",
+    clients: Annotated[int, typer.Option("--clients", min=1, help="How many, each in processes of its own.")] = 4,
+    scheme: Annotated[str, typer.Option(help="Which scheme to train.")] = "asfl",
+    overrides: SetOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The run folder. Default: runs/PRESET-SCHEME-seedK-fleetN."),
+    ] = None,
+    data_dir: DataDirOption = None,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="Flower's simulation, on Ray, instead of a SuperNode for each client.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train with Flower on this machine: a SuperLink, a SuperNode for each client, new keys and certificates."""
+    import asfl.field.flower  # noqa: F401  (is it installed? before anything else)
+
+    resolved = load_config(preset, [*(overrides or []), f"scenario.clients={clients}"])
+    config = resolved.config
+    scheme_named(scheme)
+    name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
+    folder = out or Path(config.output.folder) / name
+    done = _rounds_done(folder, config, scheme)
+    if not is_finished(folder):
+        check_training(config, data_dir, real_clients=True)
+        threads = max(usual_threads() // clients, 1)  # everybody computes at the same time, on the same cores
+        run_config: dict[str, Value] = {"scheme": scheme, "out": str(folder.absolute()), "threads": threads}
+        if data_dir is not None:
+            run_config["data-dir"] = str(data_dir.absolute())
+        with _stopping() as stop:
+            _train(as_toml(resolved), run_config, folder, config, simulation, done, stop)
+        if not is_finished(folder):
+            rounds = len(read_records(folder)) if (folder / RECORDS_FILE).exists() else 0
+            print(f"stopped after round {rounds}; the same command goes on")
+            raise typer.Exit(STOPPED)
+    _conclude(folder, True, as_json)
+
+
+def _rounds_done(folder: Path, config: Config, scheme: str) -> list[RoundRecord]:
+    """Of the run that is there. What `asfl.run.run` would refuse is refused now, before anything is started."""
+    if not (folder / MANIFEST_FILE).exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
+        return []
+    manifest = read_manifest(folder)
+    difference = first_difference(manifest.config, config)
+    if manifest.scheme != scheme:
+        difference = f"scheme = {manifest.scheme} there, {scheme} here"
+    if difference is not None:
+        raise AsflError(f"{folder} holds a run with another configuration ({difference}); give another --out")
+    return read_records(folder) if (folder / RECORDS_FILE).exists() else []
+
+
+def _train(
+    configuration: str,
+    run_config: "dict[str, Value]",
+    folder: Path,
+    config: Config,
+    simulated: bool,
+    done: list[RoundRecord],
+    stop: Callable[[], bool],
+) -> None:
+    from asfl.field.flower.federation import StoppedError, federation
+
+    logs = folder.with_name(f"{folder.name}-fleet-logs").absolute()
+    node_config = {name: value for name, value in run_config.items() if name == "data-dir"}
+    clients = config.scenario.clients
+    try:
+        with federation(logs, clients, stop, simulated=simulated) as started:
+            print(f"starting a federation of {clients} clients", file=sys.stderr, flush=True)
+            try:
+                started.begin(configuration, run_config, node_config)
+            except StoppedError:
+                return
+            with _shown(config, done) as show:
+                stopped = _follow(started, _NewRounds(folder, len(done)), show, stop)
+            if not stopped and not is_finished(folder):
+                raise AsflError(started.error() or "the run ended before its last round")
+    except AsflError as error:
+        raise AsflError(f"{error} (logs: {logs})") from None
+
+
+@contextmanager
+def _shown(config: Config, done: list[RoundRecord]) -> Iterator[Callable[[RoundRecord], None]]:
+    """Progress from the first round on: starting everybody says nothing about how long rounds take."""
+    with ExitStack() as stack:
+        displays: list[RunProgress] = []
+
+        def show(record: RoundRecord) -> None:
+            if not displays:
+                display = RunProgress(config.training.rounds, len(done), _accuracy(done))
+                displays.append(stack.enter_context(display))
+            displays[0](record)
+
+        yield show
+
+
+def _follow(
+    started: "Federation", rounds: "_NewRounds", show: Callable[[RoundRecord], None], stop: Callable[[], bool]
+) -> bool:
+    """Show rounds until the run is over; whether it was stopped."""
+    asked = False
+    try:
+        while started.running:
+            started.check()
+            for record in rounds.read():
+                show(record)
+            if stop() and not asked:
+                asked = True
+                if not started.stop_after_the_round():
+                    return True
+            time.sleep(_POLL_S)
+    except AsflError:
+        if not asked:
+            raise
+    for record in rounds.read():
+        show(record)
+    return asked
+
+
+class _NewRounds:
+    """What is added to the records of a run by somebody else."""
+
+    def __init__(self, folder: Path, known: int) -> None:
+        self._file, self._known = folder / RECORDS_FILE, known
+        self._inode, self._offset = -1, 0
+
+    def read(self) -> Iterator[RoundRecord]:
+        """The rounds after those known before."""
+        try:
+            with self._file.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:  # a run that goes on begins with another file
+                    self._inode, self._offset = inode, 0
+                file.seek(self._offset)
+                added = file.read()
+        except OSError:
+            return
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.decode().splitlines():
+            record = RoundRecord.from_line(line)
+            if record.round > self._known:
+                self._known = record.round
+                yield record
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, and what else asks a process to end, stop the run after the round."""
+
+    def as_ctrl_c(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    with stopping_on_ctrl_c() as stop:
+        before = [signal.signal(number, as_ctrl_c) for number in numbers]
+        try:
+            yield stop
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)

@@ -1,0 +1,200 @@
+"""A run whose clients are Ray actors, spread over a cluster: on this machine, or on many."""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+from asfl.callbacks import Tracker
+from asfl.config import Config
+from asfl.data.arrays import is_own_file
+from asfl.engines.ray_cluster import OBJECT_STORE_BYTES, check_ray, ray_cluster, worker_environment
+from asfl.errors import AsflError
+from asfl.field.engine import terms_for, train
+from asfl.field.ray_actor import ClientActor
+from asfl.field.ray_link import RayLink
+from asfl.field.roll import Patience
+from asfl.field.shapes import Blueprint
+from asfl.field.terms import Terms
+from asfl.field.wire import encode
+from asfl.records import RoundRecord
+from asfl.run import MANIFEST_FILE, read_manifest
+
+MOST_LOSSES = 3
+"""Of actors in a row, before a client was ever ready."""
+SILENCE_S = 120.0
+"""After so long without all clients it is said what we wait for."""
+_POLL_S = 0.05
+_SMALLEST_SHARE = 1e-4
+"""Of a CPU; Ray counts in these."""
+
+_WAIT_POLICY = "OMP_WAIT_POLICY"
+
+_log = logging.getLogger(__name__)
+
+
+def run_with_actors(
+    config: Config,
+    scheme: str,
+    folder: Path,
+    *,
+    address: str | None = None,
+    patience: Patience | None = None,
+    threads: int | None = None,
+    data_dir: Path | None = None,
+    on_round: Callable[[RoundRecord], None] = lambda record: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    trackers: Sequence[Tracker] = (),
+) -> bool:
+    """Train in a folder with one actor per client: a new run, or the rest of the one that is there.
+
+    The cluster is the one at `address`, or one that is started on this machine for the purpose. Everything else is as
+    in `asfl.run.run`. Who says stop before all clients are there gets a KeyboardInterrupt.
+    """
+    check_ray(address)
+    terms = terms_for(config, scheme, folder, threads)
+    if (folder / MANIFEST_FILE).exists():
+        data_dir = read_manifest(folder).data_dir(data_dir)
+    with RayClients(terms, address=address, data_dir=data_dir, should_stop=should_stop) as clients:
+        return train(
+            terms,
+            folder,
+            clients,
+            patience=patience,
+            data_dir=data_dir,
+            on_round=on_round,
+            should_stop=should_stop,
+            trackers=trackers,
+        )
+
+
+class RayClients(Sequence[RayLink]):
+    """The links to the clients of a run.
+
+    Nothing is started before somebody looks at them: a run that is over, or can't begin, needs no cluster. Then it
+    takes until all clients are there.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        address: str | None = None,
+        data_dir: Path | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._terms, self._address, self._should_stop = terms, address, should_stop
+        self._data_dir = _folder_of_data(terms.config, data_dir)
+        self._links: list[RayLink] = []
+        self._started = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._started.close()
+
+    def __len__(self) -> int:
+        return len(self._ready())
+
+    @overload
+    def __getitem__(self, index: int) -> RayLink: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RayLink]: ...
+    def __getitem__(self, index: int | slice) -> RayLink | list[RayLink]:
+        return self._ready()[index]
+
+    def _ready(self) -> list[RayLink]:
+        if not self._links:
+            self._start()
+        return self._links
+
+    def _start(self) -> None:
+        clients, largest = self._terms.config.scenario.clients, Blueprint.of(self._terms.config).largest_message
+        store_bytes = max(OBJECT_STORE_BYTES, clients * largest)  # everybody may be sent a whole client at once
+        self._started.enter_context(ray_cluster(self._address, store_bytes=store_bytes))
+        share = share_of_cpu(clients, _cpus_of_nodes())
+        environment = {**worker_environment(self._terms.threads), **_passive_waiting()}
+        hire = partial(_hire, share, environment, str(Path.cwd()))
+        self._started.callback(self._leave)
+        for client in range(clients):
+            welcome = encode(self._terms.welcome(client))
+            self._links.append(RayLink(hire, welcome, self._data_dir, largest))
+        self._wait_for_everybody()
+
+    def _wait_for_everybody(self) -> None:
+        complain_at = time.monotonic() + SILENCE_S
+        while missing := [client for client, link in enumerate(self._links) if link.trouble is not None]:
+            for client in missing:
+                link = self._links[client]
+                if link.refusal is not None or link.losses_in_a_row >= MOST_LOSSES:
+                    raise AsflError(f"client {client} can't be started on the Ray cluster: {link.trouble}")
+            if self._should_stop():
+                raise KeyboardInterrupt
+            if time.monotonic() > complain_at:
+                complain_at = math.inf
+                _log.warning(
+                    "%d of %d clients haven't started yet: the Ray cluster may be busy with other things",
+                    len(missing),
+                    len(self._links),
+                )
+            time.sleep(_POLL_S)
+
+    def _leave(self) -> None:
+        for link in self._links:
+            link.start_to_close()
+        for link in self._links:
+            link.close()
+
+
+def share_of_cpu(clients: int, cpus_of_nodes: Sequence[float]) -> float:
+    """What each client reserves: so much that all of them would fit on the largest node, and at most one CPU.
+
+    So there is always room, also for those whose node has died. They compute with as many threads as the run has.
+    """
+    largest = max(cpus_of_nodes, default=0.0) or 1.0
+    return min(math.floor(largest / clients / _SMALLEST_SHARE) * _SMALLEST_SHARE, 1.0)
+
+
+def _cpus_of_nodes() -> list[float]:
+    import ray
+
+    return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _hire(share: float, environment: dict[str, str], current_folder: str) -> Any:
+    import ray
+
+    hired = ray.remote(ClientActor).options(
+        num_cpus=share,
+        scheduling_strategy="SPREAD",
+        max_restarts=0,
+        max_task_retries=0,
+        max_concurrency=2,
+        runtime_env={"env_vars": environment},
+    )
+    return hired.remote(current_folder)
+
+
+def _passive_waiting() -> dict[str, str]:
+    """Threads of PyTorch that wait for each other sleep, unless the user wants them to spin.
+
+    A node may have more clients than cores, and then whoever spins keeps the others from what it waits for: with two
+    threads in each of four clients on two cores, rounds took five times as long.
+    """
+    return {_WAIT_POLICY: os.environ.get(_WAIT_POLICY, "PASSIVE")}
+
+
+def _folder_of_data(config: Config, data_dir: Path | None) -> str | None:
+    """Where clients look for their data: under the same path as here."""
+    if is_own_file(config.data.name):
+        return str(Path(config.data.name).parent)
+    return str(data_dir) if data_dir else config.data.folder or None

@@ -1,0 +1,289 @@
+"""Clients as Ray actors, in processes of their own: the same bits, and what happens if one of them dies."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from small_runs import (
+    PATIENT,
+    assert_same_run,
+    comparable,
+    terms_of,
+    tiny,
+    wait_until,
+)
+
+from asfl.cli.run import run as run_command
+from asfl.engines.ray_cluster import ray_cluster
+from asfl.errors import AsflError, MissingExtraError
+from asfl.field.engine import train
+from asfl.field.ray_clients import RayClients, run_with_actors, share_of_cpu
+from asfl.field.ray_link import RayLink
+from asfl.field.terms import Terms
+from asfl.field.wire import Message
+from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.run import read_manifest, resume, run
+from conftest import Asfl, assert_refused
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, two_nodes
+
+pytestmark = RAY_LEAVES_THINGS_OPEN
+PING = Message("ping")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with two_nodes(cpus_of_node=4) as nodes, ray_cluster(nodes.address):  # with room for the clients of several runs
+        yield
+
+
+@pytest.fixture(scope="module")
+def terms() -> Terms:
+    return terms_of(tiny(), "asfl")
+
+
+@pytest.fixture(scope="module")
+def in_one_process(terms: Terms, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("here") / "run"
+    assert run(terms.config, terms.scheme, folder, threads=terms.threads)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clients(cluster: None, terms: Terms) -> Iterator[RayClients]:
+    with RayClients(terms) as links:
+        yield links
+
+
+def pid_of(link: RayLink) -> int:
+    import ray
+
+    pid: int = ray.get(link._actor.__ray_call__.remote(lambda actor: os.getpid()))
+    return pid
+
+
+def test_the_same_bits(clients: RayClients, terms: Terms, in_one_process: Path, tmp_path: Path) -> None:
+    """Ten rounds in which the cut moves both ways and packets are lost."""
+    assert train(terms, tmp_path / "there", clients, patience=PATIENT)
+    assert_same_run(tmp_path / "there", in_one_process)
+    records = read_records(in_one_process)
+    assert {-1, 1} <= {np.sign(b.mean_cut - a.mean_cut) for a, b in pairwise(records)}
+    assert any(0 < record.arrived_count < record.scheduled_count for record in records)
+
+
+def test_clients_are_processes_of_their_own(clients: RayClients) -> None:
+    assert len({pid_of(link) for link in clients} | {os.getpid()}) == len(clients) + 1
+
+
+class _KilledWhileAsked:
+    """A link whose actor is killed when it has got the request of one round, and before it can answer."""
+
+    def __init__(self, link: RayLink, op: str, index: int) -> None:
+        self._link, self._when = link, (op, index)
+
+    @property
+    def trouble(self) -> str | None:
+        return self._link.trouble
+
+    @property
+    def generation(self) -> int:
+        return self._link.generation
+
+    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
+        if (message.op, message.fields.get("round")) != self._when:
+            return self._link.ask(message, deadline_s)
+        pid = pid_of(self._link)
+        os.kill(pid, signal.SIGSTOP)
+        future = self._link.ask(message, deadline_s)
+        os.kill(pid, signal.SIGKILL)
+        return future
+
+
+def test_an_actor_is_killed_in_a_round(clients: RayClients, terms: Terms, in_one_process: Path, tmp_path: Path) -> None:
+    expected = read_records(in_one_process)
+    index, victim = next(
+        (i, client) for i, record in enumerate(expected) if i >= 2 for client, came in enumerate(record.arrived) if came
+    )
+    links = [
+        _KilledWhileAsked(link, "forward", index) if client == victim else link for client, link in enumerate(clients)
+    ]
+    generation = clients[victim].generation
+
+    def wait_for_another(record: RoundRecord) -> None:
+        wait_until(lambda: clients[victim].trouble is None, "another actor is there")
+
+    assert train(terms, tmp_path / "there", links, patience=PATIENT, on_round=wait_for_another)
+    records = read_records(tmp_path / "there")
+    assert comparable(records[:index]) == comparable(expected[:index])
+    reason = "its actor died (its process was killed or crashed; out of memory?)"
+    assert records[index].faults == [{"client": victim, "round": index + 1, "stage": "forward", "reason": reason}]
+    assert records[index].arrived == [came and n != victim for n, came in enumerate(expected[index].arrived)]
+    assert all(record.faults is None for record in records[index + 1 :])  # it is back, with the current layers
+    assert any(record.arrived[victim] for record in records[index + 1 :])
+    assert all(np.isfinite(record.accuracy) for record in records if record.accuracy is not None)
+    assert clients[victim].generation == generation + 1
+
+
+def test_an_actor_that_hangs_is_busy_until_it_answers(clients: RayClients) -> None:
+    link, generation = clients[0], clients[0].generation
+    pid = pid_of(link)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        late = link.ask(PING, 1.0)
+        assert link.trouble == "still busy with ping"
+        with pytest.raises(AsflError, match="still busy with ping"):
+            link.ask(PING, 1.0).result(0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert late.result(60).op == "ping"
+    assert link.trouble is None
+    assert link.generation == generation
+
+
+def test_an_actor_that_dies_unasked_is_replaced(clients: RayClients) -> None:
+    link, generation = clients[1], clients[1].generation
+    os.kill(pid_of(link), signal.SIGKILL)
+    wait_until(lambda: link.trouble is not None, "the death is noticed")
+    assert link.trouble == "its actor died (its process was killed or crashed; out of memory?)"
+    with pytest.raises(AsflError, match="its actor died"):
+        link.ask(PING, 1.0).result(0)
+    wait_until(lambda: link.trouble is None, "another actor is there")
+    assert link.generation == generation + 1
+    answer = link.ask(PING, 60.0).result(60)
+    assert answer.fields["round"] is None  # it knows nothing yet
+
+
+def test_what_cant_be_sent_is_said(clients: RayClients) -> None:
+    with pytest.raises(AsflError, match="its fields can't be sent"):
+        clients[0].ask(Message("ping", {"x": float("nan")}), 1.0).result(0)
+    assert clients[0].trouble is None
+
+
+def test_a_scheme_that_exchanges_models(cluster: None, tmp_path: Path) -> None:
+    config = tiny("scenario.clients=2", "radio.num_rbs=2", "training.optimizer=sgd", "training.learning_rate=0.05")
+    assert run(config, "sfl", tmp_path / "here", threads=1)
+    assert run_with_actors(config, "sfl", tmp_path / "there", threads=1, patience=PATIENT)
+    assert_same_run(tmp_path / "there", tmp_path / "here")
+
+
+def test_nodes_that_cant_be_clients(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying:
+        def __init__(self, current_folder: str) -> None:
+            pass
+
+        def stay(self) -> None:
+            pass
+
+        def begin(self, *arguments: object) -> str:
+            os._exit(1)
+
+    class WithoutAsfl(Dying):
+        def begin(self, *arguments: object) -> str:
+            raise ModuleNotFoundError("No module named 'asfl'")
+
+    one = tiny("scenario.clients=1", "radio.num_rbs=1")
+    without_data = tiny(
+        "scenario.clients=1", "radio.num_rbs=1", "data.name=cifar10", "data.folder=/nowhere", "model.width=0.5"
+    )
+    with pytest.raises(AsflError, match=r"client 0 can't be started on the Ray cluster: .*/nowhere"):
+        _start(terms_of(without_data, "asfl"))
+    with monkeypatch.context() as patch:
+        patch.setattr("asfl.field.ray_link.__version__", "9.9.9")
+        with pytest.raises(AsflError, match=r"its node has asfl \S+, and here it is 9\.9\.9; all nodes need the same"):
+            _start(terms_of(one, "asfl"))
+    for actor, words in {
+        WithoutAsfl: r"its node can't run asfl \S+: ModuleNotFoundError: No module named 'asfl'",
+        Dying: r"its actor died \(its process was killed or crashed",
+    }.items():
+        monkeypatch.setattr("asfl.field.ray_clients.ClientActor", actor)
+        with pytest.raises(AsflError, match=f"client 0 can't be started on the Ray cluster: {words}"):
+            _start(terms_of(one, "asfl"))
+
+
+def _start(terms: Terms) -> None:
+    with RayClients(terms) as links:
+        len(links)
+
+
+def test_a_run_that_needs_no_clients_starts_no_cluster(
+    terms: Terms, in_one_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: RayClients) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(RayClients, "_start", start)
+    assert run_with_actors(terms.config, terms.scheme, in_one_process)  # it is over
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(AsflError, match="is not a run folder"):
+        run_with_actors(terms.config, terms.scheme, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("clients", "cpus", "share"), [(4, [2.0], 0.5), (3, [0.0, 1.0, 1.0], 0.3333), (2, [8.0], 1.0), (4, [], 0.25)]
+)
+def test_room_for_everybody(clients: int, cpus: list[float], share: float) -> None:
+    assert share_of_cpu(clients, cpus) == pytest.approx(share, abs=1e-9)
+    assert clients * share_of_cpu(clients, cpus) <= max(cpus, default=1.0)
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    """The whole command, in a cluster of its own: stopped after a round, with nothing left behind but the run."""
+    settings = ["scenario.clients=2", "model.width=0.1", "training.batch_size=8", "training.rounds=4000"]
+    words = ["run", "demo", "--out", "out", *(word for setting in settings for word in ("--set", setting))]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from asfl.cli import main; main()", *words, "--engine", "ray"],
+        cwd=tmp_path,
+        env={**environment, "HOME": str(tmp_path)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    folder = tmp_path / "out"
+    try:
+        wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None, "a round", 180)
+        others = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=180)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    rounds = len(read_records(folder))
+    assert out == f"stopped after round {rounds}; go on with: asfl resume out\n"
+    assert "stopping after this round" in err
+    assert psutil.wait_procs(others, timeout=60)[1] == []
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+    manifest, played = read_manifest(folder), list[RoundRecord]()
+    assert not resume(folder, should_stop=lambda: True)  # one more, in this process
+    run(
+        manifest.config, "asfl", tmp_path / "here", threads=manifest.threads, on_round=played.append,
+        should_stop=lambda: len(played) > rounds,
+    )  # fmt: skip
+    assert comparable(read_records(folder)) == comparable(played)
+
+
+def test_ctrl_c_while_clients_are_being_started(cluster: None, terms: Terms, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_with_actors(terms.config, terms.scheme, tmp_path / "run", should_stop=lambda: True)
+
+
+def test_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = asfl("run", "--engine", "processes")
+    assert unknown.returncode == 2
+    assert "is not one of 'local', 'ray'" in unknown.stderr
+    assert_refused(asfl("run", "--engine", "ray", "--address", "127.0.0.1:1"), "no Ray cluster answers there")
+    with pytest.raises(AsflError, match=r"--address 127\.0\.0\.1:1 is for --engine ray"):
+        run_command(address="127.0.0.1:1", out=tmp_path / "run")
+    monkeypatch.setattr("asfl.engines.ray_cluster.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"asfl\[ray\]"):
+        run_command(engine="ray", out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
