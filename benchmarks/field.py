@@ -132,13 +132,14 @@ def processes_table(repeats: int, numbers: Sequence[int] = NUMBERS_OF_CLIENTS) -
     """Memory of the processes, and time of a round, against how many clients there are (gRPC with TLS, one thread)."""
     model, cut = next(iter(TWO_MEGABYTES.items()))
     table = Table(
-        title=f"client processes on this machine: {model}, cut {cut}, {BATCH} samples each, gRPC with TLS, threads: 1"
+        title=f"client processes on this machine: {model}, cut {cut}, {BATCH} samples each, gRPC with TLS, threads: 1; "
+        "memory in MB (PSS shares what processes have in common, RSS counts it in each)"
     )
     columns = (
         "clients",
-        "server MB",
-        "a client MB",
-        "all MB",
+        "server PSS",
+        "a client PSS",
+        "all PSS",
         "server RSS",
         "a client RSS",
         "round",
