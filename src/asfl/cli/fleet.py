@@ -1,11 +1,13 @@
 """`asfl fleet`: a federation of real processes on this machine, from the certificates to the result."""
 
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +27,16 @@ from asfl.schemes import scheme_named
 if TYPE_CHECKING:
     from asfl.field.flower.federation import Federation
     from asfl.field.flower.run_config import Value
+    from asfl.field.namespaces import Namespaces
+    from asfl.field.shaping import ShapedLink
 
 _POLL_S = 0.1
+
+
+class NetworkKind(StrEnum):
+    """How clients reach the server."""
+
+    AUTO, LOOPBACK, NAMESPACES = "auto", "loopback", "namespaces"
 
 
 def fleet(
@@ -42,12 +52,22 @@ def fleet(
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Flower's simulation, on Ray, instead of a SuperNode for each client.")
     ] = False,
+    network: Annotated[
+        NetworkKind,
+        typer.Option(
+            help="Clients on this machine's loopback address, or each in a network namespace of its own (needs root); "
+            "auto: namespaces if field.shaping is set and they can be made."
+        ),
+    ] = NetworkKind.AUTO,
     as_json: JsonOption = False,
 ) -> None:
     """Train with Flower on this machine: a SuperLink, a SuperNode for each client, new keys and certificates."""
     import asfl.field.flower  # noqa: F401  (is it installed? before anything else)
 
-    resolved = load_config(preset, [*(overrides or []), f"scenario.clients={clients}"])
+    wished = [*(overrides or []), f"scenario.clients={clients}"]
+    given = load_config(preset, wished).config
+    in_namespaces, profile = _shaping(given, network, simulation)
+    resolved = load_config(preset, [*wished, *_for_other_processes(given, in_namespaces)])
     config = resolved.config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
@@ -59,13 +79,45 @@ def fleet(
         run_config: dict[str, Value] = {"scheme": scheme, "out": str(folder.absolute()), "threads": threads}
         if data_dir is not None:
             run_config["data-dir"] = str(data_dir.absolute())
-        with _stopping() as stop:
-            _train(as_toml(resolved), run_config, folder, config, simulation, done, stop)
+        with _stopping() as stop, _network(clients, profile) if in_namespaces else nullcontext() as made:
+            if made is not None:
+                run_config["address"] = f"{made.server}:0"
+            _train(as_toml(resolved), run_config, folder, config, simulation, made, done, stop)
         if not is_finished(folder):
             rounds = len(read_records(folder)) if (folder / RECORDS_FILE).exists() else 0
             print(f"stopped after round {rounds}; the same command goes on")
             raise typer.Exit(STOPPED)
     _conclude(folder, True, as_json)
+
+
+def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[bool, tuple[ShapedLink, ...]]":
+    """Whether every client gets a namespace of its own, and what its links are to be like."""
+    from asfl.field.namespaces import can_delay, why_not
+    from asfl.field.shaping import read_profile
+
+    profile = read_profile(config.field.shaping, config.scenario.clients) if config.field.shaping else ()
+    if simulated or wished is NetworkKind.LOOPBACK:
+        if simulated and wished is NetworkKind.NAMESPACES:
+            raise AsflError("--network namespaces: not with --simulation, which has no process for each client")
+        return False, profile
+    if wished is NetworkKind.NAMESPACES:
+        return True, profile
+    delays = any(link.latency_s for link in profile)
+    return bool(profile) and why_not() is None and (can_delay() or not delays), profile
+
+
+def _for_other_processes(config: Config, in_namespaces: bool) -> list[str]:
+    """Files by their whole names; and a profile that the network keeps to is none of the clients' business."""
+    names = {"field.shaping": config.field.shaping, "scenario.channel.trace_file": config.scenario.channel.trace_file}
+    if in_namespaces:
+        names["field.shaping"] = ""
+    return [f"{name}={json.dumps(str(Path(file).absolute()) if file else '')}" for name, file in names.items()]
+
+
+def _network(clients: int, profile: "Sequence[ShapedLink]") -> "AbstractContextManager[Namespaces]":
+    from asfl.field.namespaces import namespaces
+
+    return namespaces(clients, profile)
 
 
 def _rounds_done(folder: Path, config: Config, scheme: str) -> list[RoundRecord]:
@@ -89,6 +141,7 @@ def _train(
     folder: Path,
     config: Config,
     simulated: bool,
+    network: "Namespaces | None",
     done: list[RoundRecord],
     stop: Callable[[], bool],
 ) -> None:
@@ -98,13 +151,14 @@ def _train(
     node_config = {name: value for name, value in run_config.items() if name == "data-dir"}
     clients = config.scenario.clients
     try:
-        with federation(logs, clients, stop, simulated=simulated) as started:
-            print(f"starting a federation of {clients} clients", file=sys.stderr, flush=True)
+        with federation(logs, clients, stop, simulated=simulated, network=network) as started:
+            where = "" if network is None else ", each in a network namespace of its own"
+            print(f"starting a federation of {clients} clients{where}", file=sys.stderr, flush=True)
             try:
                 started.begin(configuration, run_config, node_config)
             except StoppedError:
                 return
-            with _shown(config, done) as show:
+            with _shown(config, done, network) as show:
                 stopped = _follow(started, _NewRounds(folder, len(done)), show, stop)
             if not stopped and not is_finished(folder):
                 raise AsflError(started.error() or "the run ended before its last round")
@@ -113,8 +167,12 @@ def _train(
 
 
 @contextmanager
-def _shown(config: Config, done: list[RoundRecord]) -> Iterator[Callable[[RoundRecord], None]]:
+def _shown(
+    config: Config, done: list[RoundRecord], network: "Namespaces | None"
+) -> Iterator[Callable[[RoundRecord], None]]:
     """Progress from the first round on: starting everybody says nothing about how long rounds take."""
+    if network is not None:
+        network.round_begins(len(done) + 1)
     with ExitStack() as stack:
         displays: list[RunProgress] = []
 
@@ -123,6 +181,8 @@ def _shown(config: Config, done: list[RoundRecord]) -> Iterator[Callable[[RoundR
                 display = RunProgress(config.training.rounds, len(done), _accuracy(done))
                 displays.append(stack.enter_context(display))
             displays[0](record)
+            if network is not None:
+                network.round_begins(record.round + 1)
 
         yield show
 

@@ -20,8 +20,8 @@ from asfl.errors import AsflError
 from asfl.field.shaping import ShapedLink, link_at, links_of
 
 MOST_CLIENTS = 250
-_BURST_BYTES = 1 << 16
-"""What may pass at once: a few large packets; below, some would never pass."""
+_LEAST_BURST_BYTES, _BURST_S = 4096, 0.002
+"""What may pass at once: a few packets, or 2 ms at the rate. With much more, small messages wouldn't feel the rate."""
 _QUEUE_MS = 400
 _UNLIMITED_BPS = 1e10
 
@@ -39,6 +39,19 @@ def why_not() -> str | None:
         return f"namespaces can't be made here ({tried.stderr.strip()})"
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
     return None
+
+
+def can_delay() -> bool:
+    """Whether packets can also be delayed here, not only slowed down."""
+    name = f"asfl-try-{secrets.token_hex(3)}"
+    try:
+        _call("ip", "netns", "add", name)
+        _call("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    except AsflError:
+        return False
+    finally:
+        _try("ip", "netns", "delete", name)
+    return True
 
 
 @dataclass(eq=False)
@@ -97,10 +110,11 @@ def namespaces(clients: int, profile: Sequence[ShapedLink] = ()) -> Iterator[Nam
 
 
 def _shape(tc: list[str], device: str, rate_bps: float | None, delay_s: float) -> None:
-    rate = f"{rate_bps or _UNLIMITED_BPS:.0f}bit"
+    rate = rate_bps or _UNLIMITED_BPS
+    burst = max(_LEAST_BURST_BYTES, round(_BURST_S * rate / 8))
     _call(
         *tc, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf",
-        "rate", rate, "burst", str(_BURST_BYTES), "latency", f"{_QUEUE_MS}ms",
+        "rate", f"{rate:.0f}bit", "burst", str(burst), "latency", f"{_QUEUE_MS}ms",
     )  # fmt: skip
     if delay_s <= 0:
         return

@@ -136,7 +136,9 @@ class RayClients(Sequence[RayLink]):
             for client in missing:
                 link = self._links[client]
                 if link.refusal is not None or link.losses_in_a_row >= MOST_LOSSES:
-                    raise AsflError(f"client {client} can't be started on the Ray cluster: {link.trouble}")
+                    raise AsflError(
+                        f"client {client} can't be started on the Ray cluster: {link.refusal or link.trouble}"
+                    )
             if self._should_stop():
                 raise KeyboardInterrupt
             if time.monotonic() > complain_at:
@@ -187,8 +189,8 @@ def _hire(share: float, environment: dict[str, str], current_folder: str) -> Any
 def _passive_waiting() -> dict[str, str]:
     """Threads of PyTorch that wait for each other sleep, unless the user wants them to spin.
 
-    A node may have more clients than cores, and then whoever spins keeps the others from what it waits for: with two
-    threads in each of four clients on two cores, rounds took five times as long.
+    A node may have more clients than cores, and then whoever spins keeps the others from what it waits for. Four
+    clients with two threads each on two busy cores: 1.9 s a round spinning, 0.4 s sleeping (two runs).
     """
     return {_WAIT_POLICY: os.environ.get(_WAIT_POLICY, "PASSIVE")}
 

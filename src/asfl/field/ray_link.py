@@ -97,8 +97,8 @@ class RayLink:
         pause_s = 0.0
         while not self._closed.wait(pause_s):
             self._lose(self._life_of_an_actor())
-            again = self.losses_in_a_row - 2  # after the first loss the next one is hired at once
-            pause_s = min(_FIRST_PAUSE_S * 2**again, _LONGEST_PAUSE_S) if again >= 0 else 0.0
+            at_once = self.losses_in_a_row < 2
+            pause_s = 0.0 if at_once else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
 
     def _life_of_an_actor(self) -> str:
         """Hire one and hand it requests; the reason why it is over."""

@@ -25,6 +25,7 @@ from asfl.field.certificates import Certificates, make_certificates
 from asfl.field.flower.environment import flower_environment
 from asfl.field.flower.processes import end_all, processes_of, start
 from asfl.field.flower.run_config import Value, as_toml
+from asfl.field.namespaces import Namespaces
 
 _HOST, _NAME = "127.0.0.1", "fleet"
 _START_WITHIN_S = 120.0
@@ -56,9 +57,17 @@ class Federation:
     """What is started here is ended here. Nothing of it is to be seen but its logs."""
 
     def __init__(
-        self, scratch: Path, logs: Path, clients: int, should_stop: Callable[[], bool], *, simulated: bool
+        self,
+        scratch: Path,
+        logs: Path,
+        clients: int,
+        should_stop: Callable[[], bool],
+        *,
+        simulated: bool,
+        network: Namespaces | None,
     ) -> None:
-        self._logs, self._clients, self._simulated = logs, clients, simulated
+        self._logs, self._clients, self._simulated, self._network = logs, clients, simulated, network
+        self._host = _HOST if network is None else network.server
         self._should_stop = should_stop
         self._home, self._scratch = scratch / "home", scratch
         self._environment = flower_environment(self._home, scratch / "tmp")
@@ -74,8 +83,8 @@ class Federation:
         (app / "pyproject.toml").write_text(_APP + as_toml())
         preset.write_text(configuration)
         order.write_text(_toml({"preset": str(preset), **run_config}))
-        certificates = make_certificates(self._scratch / "pem", [_HOST])
-        superlink = f"{_HOST}:{_free_port()}"
+        certificates = make_certificates(self._scratch / "pem", [self._host])
+        superlink = f"{self._host}:{_free_port()}"
         connection = {"address": superlink, "root-certificates": str(certificates.authority)}
         (self._home / "config.toml").write_text(f"[superlink.{_NAME}]\n{_toml(connection)}")
         self._start_superlink(superlink, certificates)
@@ -85,9 +94,9 @@ class Federation:
             keys = [self._new_key(client) for client in range(self._clients)]
             for key in keys:
                 self._order("supernode", "register", f"{key}.pub", _NAME)
-            for key in keys:
+            for client, key in enumerate(keys):
                 self._answer()
-                self._start_supernode(key, superlink, certificates, node_config)
+                self._start_supernode(client, key, superlink, certificates, node_config)
         self._order("run", str(app), _NAME, "--run-config", str(order), *self._sizes(), "--stream")
 
     def _start_superlink(self, address: str, certificates: Certificates) -> None:
@@ -98,12 +107,15 @@ class Federation:
         self._start("superlink", "flower-superlink", *place, *tls, "--ssl-ca-certfile", certificates.authority, kind)
 
     def _start_supernode(
-        self, key: Path, address: str, certificates: Certificates, node_config: Mapping[str, Value]
+        self, client: int, key: Path, address: str, certificates: Certificates, node_config: Mapping[str, Value]
     ) -> None:
+        inside: list[str] = []
+        if self._network is not None:  # then it matters who is who
+            inside, node_config = self._network.inside(client), {**node_config, "client": client}
         where = ("--superlink", address, "--root-certificates", certificates.authority)
         settings = " ".join(_toml(node_config).splitlines()).replace(" = ", "=")
         mine = ("--auth-supernode-private-key", key, "--port", _free_port(), "--node-config", settings)
-        self._start(key.name, "flower-supernode", *where, *mine)
+        self._start(key.name, *inside, "flower-supernode", *where, *mine)
 
     def _start_commands(self) -> None:
         helper = start(
@@ -223,14 +235,19 @@ class Federation:
 
 @contextmanager
 def federation(
-    logs: Path, clients: int, should_stop: Callable[[], bool], *, simulated: bool = False
+    logs: Path,
+    clients: int,
+    should_stop: Callable[[], bool],
+    *,
+    simulated: bool = False,
+    network: Namespaces | None = None,
 ) -> Iterator[Federation]:
     """A federation that isn't begun yet; in the end nothing is left of it, but its logs if there was an error."""
     usual = tempfile.gettempdir()
     scratch = Scratch(Path("/tmp" if simulated and len(usual) > _LONGEST_FOLDER else usual), "asfl-fleet-")
     started, failed = None, False
     try:
-        started = Federation(scratch.folder, logs, clients, should_stop, simulated=simulated)
+        started = Federation(scratch.folder, logs, clients, should_stop, simulated=simulated, network=network)
         yield started
     except Exception:
         failed = True
