@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo fleet test lint bench study reproduce results docs profiles clean
+.PHONY: help env demo fleet degrading test lint bench study reproduce results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,11 @@ demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and c
 
 fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
 	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
+
+degrading: $(STAMP)  ## the same with costs by the clock, and one client's link that gets 20 times slower: the cut moves
+	@$(BIN)/asfl fleet demo --clients 4 --set field.costs=measured --set field.shaping=examples/degrading.toml \
+		--set output.evaluate_every=5 --out $(OUT)/degrading
+	@$(BIN)/asfl report $(OUT)/degrading --out $(OUT)/degrading-report.html
 
 test: $(STAMP)  ## the fast tests (what CI runs)
 	@$(BIN)/python -m pytest -n 2

@@ -123,10 +123,11 @@ def _print_table(manifest: Manifest, records: list[RoundRecord]) -> None:
     budgets, clients = manifest.budgets, manifest.config.scenario.clients
     summary = summarize_run(Run(manifest.scheme, manifest.config.scenario.seed, records, budgets), [])
     worst_j = max(sum(of_client) / len(records) for of_client in zip(*(r.energy_j for r in records), strict=True))
+    clock = "time" if manifest.config.field.costs == "measured" else "simulated time"
     rows = {
         "accuracy": f"{percent(summary.final_accuracy, 1)} of the average model, "
         f"{percent(summary.client_accuracy, 1)} of the clients' own",
-        "simulated time": f"{format_si(summary.total_delay_s, 's')}, {format_si(summary.delay_s, 's')} a round "
+        clock: f"{format_si(summary.total_delay_s, 's')}, {format_si(summary.delay_s, 's')} a round "
         f"(budget {format_si(budgets.delay_s, 's')})",
         "energy": f"{format_si(summary.total_energy_j, 'J')}, at most {format_si(worst_j, 'J')} a round and client "
         f"(budget {format_si(budgets.energy_j, 'J')})",

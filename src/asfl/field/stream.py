@@ -24,10 +24,11 @@ SHARED_OPTIONS: list[Option] = [
     ("grpc.max_send_message_length", CHUNK),
     ("grpc.max_receive_message_length", CHUNK),
     ("grpc.max_metadata_size", 1 << 13),
-    # A peer that vanished without a word is noticed after 20 s at the latest; one whose process died, at once.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),
+    # A process that died is noticed at once; a machine that vanished without a word, when it doesn't answer a ping. On
+    # a slow link a ping stands in line behind megabytes, so it has time.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 120_000),
+    ("grpc.http2.ping_timeout_ms", 120_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 

@@ -27,6 +27,7 @@ from asfl.field.stream import (
     check_address,
 )
 from asfl.field.wire import Message, WireError, decode, encode
+from asfl.train.memory import keep_freed_memory
 
 try:
     import grpc
@@ -59,6 +60,7 @@ def serve(
     """
     check_address(address, encrypted=authority is not None)
     client_of(token)
+    keep_freed_memory()
     visitor = _Visitor(address, token, _read(authority), data_dir, make_node, meter_named(meter))
     wait_s, heard = _FIRST_WAIT_S, time.monotonic()
     while True:
