@@ -38,6 +38,8 @@ def draw_links(run: Run) -> "Figure":
         if run.budgets is not None:
             delays.axhline(run.budgets.delay_s, color=BUDGET, linestyle="--", linewidth=1, label="budget")
         delays.set(title="Time of a round, by the clock [s]", xlabel="round")
+        delays.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
+        delays.set_ylim(top=1.25 * delays.get_ylim()[1])  # room for the names
         delays.legend(loc="upper left", ncols=4)
         whole_numbers(delays)
     return figure
