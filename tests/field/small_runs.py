@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from asfl.checkpoints import load_checkpoint
-from asfl.config import Config, load_config
+from asfl.config import Config, Deadlines, load_config
 from asfl.costs import Procedure
 from asfl.data import load_data
 from asfl.decision import Decision
 from asfl.field.client import ClientNode
 from asfl.field.links import Link, LocalLink
 from asfl.field.remote import remote_fleet
-from asfl.field.roll import Deadlines, Patience
+from asfl.field.roll import Patience
 from asfl.field.terms import Terms
 from asfl.optimize import Problem
 from asfl.records import RoundRecord, read_records
@@ -28,7 +28,7 @@ from asfl.simulate import Simulation
 from asfl.train.fleet import FleetMaker, LocalFleet
 
 CLIENTS = 4
-PATIENT = Patience(Deadlines(*[100.0] * 8), nobody_s=100.0)
+PATIENT = Patience(Deadlines(**dict.fromkeys(Deadlines.model_fields, 100.0)), nobody_s=100.0)
 """Nobody is lost for being slow."""
 _TINY = [
     f"scenario.clients={CLIENTS}", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8",

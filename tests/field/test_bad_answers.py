@@ -14,10 +14,11 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, local_links, over, p
 
 from asfl import simulate
 from asfl.air import AiredRound, air_round
+from asfl.config import Deadlines
 from asfl.errors import AsflError
 from asfl.field.client import ClientNode
 from asfl.field.links import Link, LinkError, LocalLink
-from asfl.field.roll import Deadlines, Patience
+from asfl.field.roll import Patience
 from asfl.field.terms import Terms
 from asfl.field.wire import Message
 from asfl.records import RoundRecord
@@ -328,7 +329,7 @@ class Slow:
 
 def test_a_late_answer_is_not_used_and_its_client_rejoins() -> None:
     terms = terms_for("asfl")
-    patience = Patience(replace(PATIENT.deadlines, forward=0.2), nobody_s=100.0)
+    patience = Patience(PATIENT.deadlines.model_copy(update={"forward_s": 0.2}), nobody_s=100.0)
     with local_links(terms) as links:
         slow = Slow(links[VICTIM])
         everybody: list[Link] = [slow if client == VICTIM else link for client, link in enumerate(links)]
@@ -353,7 +354,7 @@ def test_deadlines_are_by_stage() -> None:
             return super().ask(message, deadline_s)
 
     terms = terms_for("asfl")
-    deadlines = Deadlines(sync=101, resplit=102, forward=103, backward=104, report=105, gather=106)
+    deadlines = Deadlines(sync_s=101, resplit_s=102, forward_s=103, backward_s=104, report_s=105, gather_s=106)
     with local_links(terms) as links:
         simulation = planned_simulation(terms, CUTS, over([Watched(link) for link in links], Patience(deadlines)))
         play(simulation, 2)

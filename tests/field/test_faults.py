@@ -148,7 +148,7 @@ def test_the_round_goes_on(fault: str, stage: str, field: Field) -> None:
         simulation.play_round()
 
     # 1. The round in which it happens.
-    short = replace(PATIENT.deadlines, **{where.name: DEADLINE_S})
+    short = PATIENT.deadlines.model_copy(update={f"{where.name}_s": DEADLINE_S})
     wait_so_long(simulation, replace(PATIENT, deadlines=short))
     asked_at: list[float] = []
     links[VICTIM].before[where.op, where.round] = lambda: begin(fault, where, field, asked_at)

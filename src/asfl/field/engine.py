@@ -51,7 +51,7 @@ def train(
     if config.field.costs == "measured" and not is_finished(folder):
         world = measured_world(config)
         watch = world.watch
-        probe(links, watch, patience.deadlines.sync)
+        probe(links, watch, patience.deadlines.sync_s)
         budgets = budgets or world.budgets()
     return run(
         config,

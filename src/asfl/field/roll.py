@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from asfl.config import Network
+from asfl.config import Deadlines, Network
 from asfl.errors import AsflError
 from asfl.field.asked import Asked, ask
 from asfl.field.links import Link
@@ -25,20 +25,6 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Deadlines:
-    """Seconds after which whoever hasn't answered is lost for the round, by stage."""
-
-    sync: float = 120.0
-    resplit: float = 120.0
-    forward: float = 120.0
-    backward: float = 120.0
-    learn: float = 600.0
-    give: float = 120.0
-    report: float = 120.0
-    gather: float = 120.0
-
-
-@dataclass(frozen=True)
 class Patience:
     """How long the server waits."""
 
@@ -52,8 +38,7 @@ class Patience:
     @classmethod
     def of(cls, network: Network) -> "Patience":
         """As configured."""
-        seconds = {name.removesuffix("_s"): value for name, value in network.deadlines.model_dump().items()}
-        return cls(Deadlines(**seconds), nobody_s=network.nobody_s)
+        return cls(network.deadlines, nobody_s=network.nobody_s)
 
 
 class Roll:
@@ -98,7 +83,7 @@ class Roll:
         """Send a request to a client; None if it isn't present."""
         if not self.present[client]:
             return None
-        deadline_s: float = getattr(self._patience.deadlines, stage)
+        deadline_s: float = getattr(self._patience.deadlines, f"{stage}_s")
         request = message.having(round=self.index, after=int(self.round_of[client]))
         return ask(self._links[client], client, stage, request, deadline_s)
 
