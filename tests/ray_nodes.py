@@ -1,9 +1,13 @@
 """A real Ray cluster on the loopback address: a head without CPUs and two nodes."""
 
 import gc
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,6 +21,20 @@ SWITCHES = {
 
 RAY_LEAVES_THINGS_OPEN = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """Files and processes, in the process that starts it."""
+
+
+def ray_command(words: Sequence[str], folder: Path) -> "subprocess.Popen[str]":
+    """An `asfl` command in a cluster and a session of its own: a signal reaches all its processes at once."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", "from asfl.cli import main; main()", *words, "--engine", "ray"],
+        cwd=folder,
+        env={**environment, "HOME": str(folder)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 class TwoNodes:

@@ -9,11 +9,13 @@ is a quantile over rounds of that delay, and over rounds and clients of that ene
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asfl.costs import cost_of_all_cuts
 from asfl.world import World
 
 SAMPLED_ROUNDS = 200
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,17 @@ def resolve_budgets(world: World) -> Budgets:
     return Budgets(delay, energy)
 
 
+def fairest_cut(delay_s: Floats, energy_j: Floats) -> NDArray[np.intp]:
+    """[...] the place of the cut with the smallest sum of delay [..., cuts] and mean energy [..., cuts, clients].
+
+    Both are relative to their medians over cuts.
+    """
+    mean_energy = energy_j.mean(axis=-1)
+    relative_delay = delay_s / np.median(delay_s, axis=-1, keepdims=True)
+    relative_energy = mean_energy / np.median(mean_energy, axis=-1, keepdims=True)
+    return np.asarray(np.argmin(relative_delay + relative_energy, axis=-1))
+
+
 def achievable_budgets(world: World) -> Budgets:
     num_clients, radio = world.config.scenario.clients, world.config.radio
     fair_share = np.full(num_clients, radio.num_rbs / num_clients)
@@ -42,10 +55,7 @@ def achievable_budgets(world: World) -> Budgets:
     costs = [cost_of_all_cuts(world.begin_round(index), fair_share, full_power) for index in rounds.tolist()]
     delay = np.array([cost.delay_s for cost in costs])  # [rounds, cuts]
     energy = np.array([cost.energy_j for cost in costs])  # [rounds, cuts, clients]
-    mean_energy = energy.mean(axis=2)
-    relative_delay = delay / np.median(delay, axis=1, keepdims=True)
-    relative_energy = mean_energy / np.median(mean_energy, axis=1, keepdims=True)
-    best = np.argmin(relative_delay + relative_energy, axis=1)
+    best = fairest_cut(delay, energy)
     quantile = world.config.decision.auto_budget_quantile
     return Budgets(
         delay_s=float(np.quantile(delay[rounds, best], quantile)),

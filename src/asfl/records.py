@@ -134,6 +134,11 @@ def read_records(folder: Path) -> list[RoundRecord]:
     return list(_parse(file, lines))
 
 
+def records_so_far(folder: Path) -> list[RoundRecord]:
+    """The same; none if no round has been played there yet."""
+    return read_records(folder) if (folder / RECORDS_FILE).exists() else []
+
+
 def _parse(file: Path, lines: Iterable[str]) -> Iterator[RoundRecord]:
     for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):

@@ -141,13 +141,10 @@ def run(
     given if it isn't simulated.
     """
     scheme_named(scheme)
-    if (folder / MANIFEST_FILE).exists():
-        manifest = read_manifest(folder)
-        _same_or_refuse(manifest, config, scheme, folder)
-        manifest = replace(manifest, config=config)  # what doesn't change results is taken as it is wished now
+    begun = run_to_go_on_with(folder, config, scheme)
+    if begun is not None:
+        manifest = replace(begun, config=config)  # what doesn't change results is taken as it is wished now
     else:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
         check_training(config, data_dir, real_clients=world is not None)  # before anything is written
         budgets = budgets or resolve_budgets(World.of(config))
         manifest = Manifest(config, scheme, budgets, threads or usual_threads(), _facts(data_dir))
@@ -287,12 +284,19 @@ def usual_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _same_or_refuse(manifest: Manifest, config: Config, scheme: str, folder: Path) -> None:
+def run_to_go_on_with(folder: Path, config: Config, scheme: str) -> Manifest | None:
+    """The run that is in the folder, None if it can begin there; refused if it is another run, or something else."""
+    if not (folder / MANIFEST_FILE).exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
+        return None
+    manifest = read_manifest(folder)
     if manifest.scheme != scheme:
         raise AsflError(f"{folder} holds a run of scheme {manifest.scheme}, not {scheme}; give another --out")
     difference = first_difference(manifest.config, config)
     if difference is not None:
         raise AsflError(f"{folder} holds a run with another configuration ({difference}); give another --out")
+    return manifest
 
 
 def _keep_rounds(folder: Path, rounds: int) -> list[RoundRecord]:

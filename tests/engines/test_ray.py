@@ -29,7 +29,7 @@ from asfl.jobs import Ended, Event, Job, Train
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import CHECKPOINTS, resume
 from conftest import Asfl, assert_refused
-from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, two_nodes
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, ray_command, two_nodes
 
 pytestmark = RAY_LEAVES_THINGS_OPEN
 WAITS_AFTER = 5
@@ -266,16 +266,7 @@ def test_ctrl_c_in_a_cluster_of_our_own(tmp_path: Path) -> None:
     """As a terminal does it: the signal goes to all processes of the command at once."""
     words = ["sweep", "demo", "--over", "data.dirichlet_alpha=0.1,10", "--schemes", "asfl", "--out", "out"]
     words += [word for setting in (*LITTLE, "training.rounds=4000") for word in ("--set", setting)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from asfl.cli import main; main()", *words, "--engine", "ray", "--workers", "1"],
-        cwd=tmp_path,
-        env={**environment, "HOME": str(tmp_path)},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = ray_command([*words, "--workers", "1"], tmp_path)
     name = "data.dirichlet_alpha=0.1"
     folder = tmp_path / "out" / name / "asfl-seed1"
     try:

@@ -13,7 +13,8 @@ from asfl.field import namespaces as module
 from asfl.field.namespaces import namespaces, why_not
 from asfl.field.shaping import ShapedLink
 
-possible = pytest.mark.skipif(why_not() is not None, reason=f"no network of namespaces: {why_not()}")
+_REASON = why_not()
+possible = pytest.mark.skipif(_REASON is not None, reason=f"no network of namespaces: {_REASON}")
 _CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b'here')"
 
 

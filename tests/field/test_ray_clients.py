@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import pairwise
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from meddling import MeddledLink
 from small_runs import (
     PATIENT,
     assert_same_run,
@@ -32,7 +31,7 @@ from asfl.field.wire import Message
 from asfl.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.run import read_manifest, resume, run
 from conftest import Asfl, assert_refused
-from ray_nodes import RAY_LEAVES_THINGS_OPEN, two_nodes
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, ray_command, two_nodes
 
 pytestmark = RAY_LEAVES_THINGS_OPEN
 PING = Message("ping")
@@ -82,24 +81,17 @@ def test_clients_are_processes_of_their_own(clients: RayClients) -> None:
     assert len({pid_of(link) for link in clients} | {os.getpid()}) == len(clients) + 1
 
 
-class _KilledWhileAsked:
-    """A link whose actor is killed when it has got the request of one round, and before it can answer."""
+class _KilledWhileAsked(MeddledLink):
+    """Its actor is killed when it has got the request of one round, and before it can answer."""
 
     def __init__(self, link: RayLink, op: str, index: int) -> None:
-        self._link, self._when = link, (op, index)
-
-    @property
-    def trouble(self) -> str | None:
-        return self._link.trouble
-
-    @property
-    def generation(self) -> int:
-        return self._link.generation
+        super().__init__(link)
+        self._ray_link, self._when = link, (op, index)
 
     def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
         if (message.op, message.fields.get("round")) != self._when:
             return self._link.ask(message, deadline_s)
-        pid = pid_of(self._link)
+        pid = pid_of(self._ray_link)
         os.kill(pid, signal.SIGSTOP)
         future = self._link.ask(message, deadline_s)
         os.kill(pid, signal.SIGKILL)
@@ -246,16 +238,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     """The whole command, in a cluster of its own: stopped after a round, with nothing left behind but the run."""
     settings = ["scenario.clients=2", "model.width=0.1", "training.batch_size=8", "training.rounds=4000"]
     words = ["run", "demo", "--out", "out", *(word for setting in settings for word in ("--set", setting))]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from asfl.cli import main; main()", *words, "--engine", "ray"],
-        cwd=tmp_path,
-        env={**environment, "HOME": str(tmp_path)},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = ray_command(words, tmp_path)
     folder = tmp_path / "out"
     try:
         wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None, "a round", 180)

@@ -23,6 +23,7 @@ from asfl.field.links import LinkError
 from asfl.field.shapes import Blueprint
 from asfl.field.stream import check_address, is_loopback
 from asfl.field.stream_client import serve
+from asfl.field.stream_link import StreamLink
 from asfl.field.stream_server import StreamServer
 from asfl.field.wire import Message, decode
 
@@ -150,6 +151,14 @@ def admitted(server: StreamServer, access: Access, client: int = 0) -> Impostor:
     return impostor
 
 
+def welcomed(server: StreamServer, access: Access) -> tuple[Impostor, StreamLink]:
+    """One that has also said it is ready, so that the server may ask it."""
+    impostor, link = admitted(server, access), server.links[0]
+    impostor.says(*words_of(READY))
+    wait_until(lambda: link.trouble is None, "it is here")
+    return impostor, link
+
+
 @pytest.mark.parametrize(
     ("chunks", "words"),
     [
@@ -177,9 +186,7 @@ def test_whoever_sends_nonsense_is_cut_off(chunks: list[bytes], words: str, capl
 
 def test_a_chunk_above_the_limit_of_grpc_is_cut_off() -> None:
     with listening() as (server, access):
-        impostor = admitted(server, access)
-        impostor.says(*words_of(READY))
-        wait_until(lambda: server.links[0].trouble is None, "it is here")
+        impostor, _ = welcomed(server, access)
         future = server.links[0].ask(Message("ping"), 60)
         impostor.says(bytes(2 * CHUNK))
         with pytest.raises(LinkError, match="the connection broke"):
@@ -189,9 +196,7 @@ def test_a_chunk_above_the_limit_of_grpc_is_cut_off() -> None:
 
 def test_garbage_instead_of_an_answer_fails_the_request_with_the_reason() -> None:
     with listening() as (server, access):
-        impostor = admitted(server, access)
-        impostor.says(*words_of(READY))
-        wait_until(lambda: server.links[0].trouble is None, "it is here")
+        impostor, _ = welcomed(server, access)
         future = server.links[0].ask(Message("ping"), 60)
         impostor.says(struct.pack("<Q", 30) + b"?" * 30)
         with pytest.raises(LinkError, match="not a message"):
@@ -257,10 +262,7 @@ def test_a_client_comes_back_with_the_state_it_had() -> None:
 
 def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
     with listening() as (server, access):
-        impostor = admitted(server, access)
-        impostor.says(*words_of(READY))
-        link = server.links[0]
-        wait_until(lambda: link.trouble is None, "it is here")
+        impostor, link = welcomed(server, access)
         future = link.ask(Message("forward"), 60)
         assert link.trouble == "still busy with forward"
         with pytest.raises(LinkError, match="still busy with forward"):
@@ -275,10 +277,7 @@ def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
 
 def test_a_late_answer_ends_the_request_and_nothing_else() -> None:
     with listening() as (server, access):
-        impostor = admitted(server, access)
-        impostor.says(*words_of(READY))
-        link = server.links[0]
-        wait_until(lambda: link.trouble is None, "it is here")
+        impostor, link = welcomed(server, access)
         future = link.ask(Message("forward"), 60)
         with pytest.raises(TimeoutError):
             future.result(0.05)

@@ -16,12 +16,12 @@ import typer
 
 from asfl.cli.options import STOPPED, DataDirOption, JsonOption, PresetArgument, SetOption
 from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
-from asfl.cli.run import _accuracy, _conclude
+from asfl.cli.run import conclude
 from asfl.config import Config, load_config
 from asfl.config.show import as_toml
 from asfl.errors import AsflError
-from asfl.records import RECORDS_FILE, RoundRecord, read_records
-from asfl.run import MANIFEST_FILE, check_training, first_difference, is_finished, read_manifest, usual_threads
+from asfl.records import RECORDS_FILE, RoundRecord, records_so_far
+from asfl.run import check_training, is_finished, run_to_go_on_with, usual_threads
 from asfl.schemes import scheme_named
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def fleet(
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
     folder = out or Path(config.output.folder) / name
-    done = _rounds_done(folder, config, scheme)
+    run_to_go_on_with(folder, config, scheme)  # what would be refused is refused before anything is started
+    done = records_so_far(folder)
     if not is_finished(folder):
         check_training(config, data_dir, real_clients=True)
         threads = max(usual_threads() // clients, 1)  # everybody computes at the same time, on the same cores
@@ -84,10 +85,9 @@ def fleet(
                 run_config["address"] = f"{made.server}:0"
             _train(as_toml(resolved), run_config, folder, config, simulation, made, done, stop)
         if not is_finished(folder):
-            rounds = len(read_records(folder)) if (folder / RECORDS_FILE).exists() else 0
-            print(f"stopped after round {rounds}; the same command goes on")
+            print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")
             raise typer.Exit(STOPPED)
-    _conclude(folder, True, as_json)
+    conclude(folder, True, as_json)
 
 
 def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[bool, tuple[ShapedLink, ...]]":
@@ -103,7 +103,7 @@ def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[boo
     if wished is NetworkKind.NAMESPACES:
         return True, profile
     delays = any(link.latency_s for link in profile)
-    return bool(profile) and why_not() is None and (can_delay() or not delays), profile
+    return bool(profile) and why_not() is None and (not delays or can_delay()), profile
 
 
 def _for_other_processes(config: Config, in_namespaces: bool) -> list[str]:
@@ -118,21 +118,6 @@ def _network(clients: int, profile: "Sequence[ShapedLink]") -> "AbstractContextM
     from asfl.field.namespaces import namespaces
 
     return namespaces(clients, profile)
-
-
-def _rounds_done(folder: Path, config: Config, scheme: str) -> list[RoundRecord]:
-    """Of the run that is there. What `asfl.run.run` would refuse is refused now, before anything is started."""
-    if not (folder / MANIFEST_FILE).exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
-        return []
-    manifest = read_manifest(folder)
-    difference = first_difference(manifest.config, config)
-    if manifest.scheme != scheme:
-        difference = f"scheme = {manifest.scheme} there, {scheme} here"
-    if difference is not None:
-        raise AsflError(f"{folder} holds a run with another configuration ({difference}); give another --out")
-    return read_records(folder) if (folder / RECORDS_FILE).exists() else []
 
 
 def _train(
@@ -178,7 +163,7 @@ def _shown(
 
         def show(record: RoundRecord) -> None:
             if not displays:
-                display = RunProgress(config.training.rounds, len(done), _accuracy(done))
+                display = RunProgress(config.training.rounds, done)
                 displays.append(stack.enter_context(display))
             displays[0](record)
             if network is not None:

@@ -21,9 +21,11 @@ LINE_EVERY_S = 10.0
 class RunProgress:
     """Shows each round as it is recorded."""
 
-    def __init__(self, rounds: int, done: int, accuracy: float | None = None) -> None:
+    def __init__(self, rounds: int, done: Sequence[RoundRecord]) -> None:
         """`done`: rounds recorded before; some of them may be played again, from the last checkpoint on."""
-        self._rounds, self._done, self._accuracy = rounds, done, accuracy
+        self._rounds, self._done = rounds, len(done)
+        evaluated = (record.accuracy for record in reversed(done) if record.accuracy is not None)
+        self._accuracy: float | None = next(evaluated, None)
         self._first: int | None = None
         self._console = Console(stderr=True, highlight=False)
         self._started = self._last_line = time.monotonic()

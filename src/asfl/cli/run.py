@@ -25,7 +25,7 @@ from asfl.cli.options import (
 from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
 from asfl.config import Config, load_config
 from asfl.errors import AsflError
-from asfl.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.run import run as run_here
 from asfl.schemes import scheme_named
@@ -52,10 +52,10 @@ def run(
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
     folder = out or Path(config.output.folder) / name
     train = _trainer(engine, address)
-    done = read_records(folder) if (folder / RECORDS_FILE).exists() and (folder / MANIFEST_FILE).exists() else []
-    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, len(done), _accuracy(done)) as progress:
+    done = records_so_far(folder) if (folder / MANIFEST_FILE).exists() else []
+    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
         finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
-    _conclude(folder, finished, as_json)
+    conclude(folder, finished, as_json)
 
 
 def resume(
@@ -68,10 +68,10 @@ def resume(
     """Go on with a run that was stopped or killed; it ends as if it never had been."""
     manifest, train = read_manifest(folder), _trainer(engine, address)
     config, scheme = manifest.config, manifest.scheme
-    done = read_records(folder) if (folder / RECORDS_FILE).exists() else []
-    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, len(done), _accuracy(done)) as progress:
+    done = records_so_far(folder)
+    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
         finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
-    _conclude(folder, finished, as_json)
+    conclude(folder, finished, as_json)
 
 
 class _Train(Protocol):
@@ -102,11 +102,7 @@ def _trainer(engine: ClientEngineName, address: str | None) -> _Train:
     return run_here
 
 
-def _accuracy(records: list[RoundRecord]) -> float | None:
-    return next((record.accuracy for record in reversed(records) if record.accuracy is not None), None)
-
-
-def _conclude(folder: Path, finished: bool, as_json: bool) -> None:
+def conclude(folder: Path, finished: bool, as_json: bool) -> None:
     manifest, records = read_manifest(folder), read_records(folder)
     if not finished:
         print(f"stopped after round {len(records)}; go on with: asfl resume {shlex.quote(str(folder))}")

@@ -36,7 +36,7 @@ _LONGEST_FOLDER = 40
 """Ray puts sockets far below it, and the path of a socket may have 100 characters or so."""
 
 _PASSED_ON = (
-    *("ASFL_PLUGINS", "ASFL_DATA_DIR"),
+    *("ASFL_PLUGINS", "ASFL_DATA_DIR", "OMP_WAIT_POLICY"),
     *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_BASE_URL"),
 )
 """Environment variables that mean something on other machines too; none that hold secrets."""

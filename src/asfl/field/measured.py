@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asfl.air import AiredRound, charged
-from asfl.budgets import Budgets
+from asfl.budgets import Budgets, fairest_cut
 from asfl.costs import cost_of_all_cuts
 from asfl.field.estimates import LinkState
 from asfl.field.watch import Watch
@@ -58,11 +58,10 @@ class MeasuredRound(Round):
         count, _ = np.broadcast_arrays(rb_count, tx_power_w)
         return np.where(count > 0, self.links.loss, 1.0)
 
-    def among(self, clients: NDArray[np.int64]) -> "MeasuredRound":
+    def among(self, clients: NDArray[np.int64]) -> Round:
         arrays = ("uplink_bps", "downlink_bps", "loss", "client_s_per_flop", "client_power_w")
         links = replace(self.links, **{name: getattr(self.links, name)[clients] for name in arrays})
-        own = {name: getattr(self, name)[clients] for name in ("path_gain", "channel_gain", "cpu_hz")}
-        return replace(self, **own, links=links)
+        return super(MeasuredRound, replace(self, links=links)).among(clients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,15 +112,14 @@ class MeasuredWorld(World):
     def budgets(self) -> Budgets:
         """What is configured; "auto" is what the best cut takes by first measurements, everybody taking part.
 
-        As for a simulated radio the best cut has the smallest sum of delay and mean energy, both relative to their
-        medians over cuts. A request and its answer take time besides what they carry: two of them belong to a round.
+        The best cut is that of `asfl.budgets`. A request and its answer take time besides what they carry: two of them
+        belong to a round.
         """
         rules, everybody = self.config.decision, np.ones(self.config.scenario.clients, dtype=np.bool_)
         round_ = self._round(everybody, 0, None)
         cost = cost_of_all_cuts(round_, *round_.allocation, everybody)
         delay, energy = cost.delay_s + 2 * self.watch.estimates.latency_s.value.max(), cost.energy_j
-        mean_j = energy.mean(axis=1)
-        best = int(np.argmin(delay / np.median(delay) + mean_j / np.median(mean_j)))
+        best = int(fairest_cut(delay, energy))
         return Budgets(
             delay_s=float(delay[best]) if rules.delay_budget_s == "auto" else rules.delay_budget_s,
             energy_j=float(np.median(energy[best])) if rules.energy_budget_j == "auto" else rules.energy_budget_j,

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -33,8 +32,6 @@ SILENCE_S = 120.0
 _POLL_S = 0.05
 _SMALLEST_SHARE = 1e-4
 """Of a CPU; Ray counts in these."""
-
-_WAIT_POLICY = "OMP_WAIT_POLICY"
 
 _log = logging.getLogger(__name__)
 
@@ -122,8 +119,7 @@ class RayClients(Sequence[RayLink]):
         store_bytes = max(OBJECT_STORE_BYTES, clients * largest)  # everybody may be sent a whole client at once
         self._started.enter_context(ray_cluster(self._address, store_bytes=store_bytes))
         share = share_of_cpu(clients, _cpus_of_nodes())
-        environment = {**worker_environment(self._terms.threads), **_passive_waiting()}
-        hire = partial(_hire, share, environment, str(Path.cwd()))
+        hire = partial(_hire, share, worker_environment(self._terms.threads), str(Path.cwd()))
         self._started.callback(self._leave)
         for client in range(clients):
             welcome = encode(self._terms.welcome(client))
@@ -184,15 +180,6 @@ def _hire(share: float, environment: dict[str, str], current_folder: str) -> Any
         runtime_env={"env_vars": environment},
     )
     return hired.remote(current_folder)
-
-
-def _passive_waiting() -> dict[str, str]:
-    """Threads of PyTorch that wait for each other sleep, unless the user wants them to spin.
-
-    A node may have more clients than cores, and then whoever spins keeps the others from what it waits for. Four
-    clients with two threads each on two busy cores: 1.9 s a round spinning, 0.4 s sleeping (two runs).
-    """
-    return {_WAIT_POLICY: os.environ.get(_WAIT_POLICY, "PASSIVE")}
 
 
 def _folder_of_data(config: Config, data_dir: Path | None) -> str | None:
