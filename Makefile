@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo fleet degrading test lint bench study reproduce results docs profiles clean
+.PHONY: help env demo fleet degrading test browser lint bench study reproduce results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -37,10 +37,16 @@ degrading: $(STAMP)  ## the same with costs by the clock, and one client's link 
 	@$(BIN)/asfl report $(OUT)/degrading --out $(OUT)/degrading-report.html
 
 test: $(STAMP)  ## the fast tests (what CI runs)
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup
 
-lint: $(STAMP)  ## ruff and mypy
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't there (asks for root)
+	@command -v chromium chromedriver > /dev/null || { \
+		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver; }
+	@ASFL_NEEDS_BROWSER=1 $(BIN)/python -m pytest tests/results/report/test_browser.py
+
+lint: $(STAMP)  ## ruff, mypy, and who may import whom
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 bench: $(STAMP)  ## timings, as ratios within one run
 	@$(BIN)/python -m benchmarks
@@ -51,7 +57,7 @@ study: $(STAMP)  ## the long studies behind the documentation, into $(OUT)
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
 
-results: $(STAMP)  ## the experiments of docs/results on real CIFAR below $(DATA) (hours; TRACES as above)
+results: $(STAMP)  ## the paper's experiments on real CIFAR below $(DATA) (hours; TRACES as above)
 	@$(BIN)/asfl reproduce $(RESULTS) $(if $(TRACES),measured-channel) --scale small --data-dir $(DATA) \
 		--out $(OUT)/reproduce-small $(TRACES:%=--trace %)
 

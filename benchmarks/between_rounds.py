@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from asfl.data import ImageData
-from asfl.models import CuttableModel
+from asfl.models.cuttable import CuttableModel
 from asfl.train.evaluate import Evaluator
 from asfl.train.layout import Layout
 from asfl.train.signals import layer_spreads, sample_coordinates

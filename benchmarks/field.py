@@ -21,13 +21,13 @@ import psutil
 import torch
 from rich.table import Table
 
-from asfl.budgets import Budgets
+from asfl.costs.budgets import Budgets
 from asfl.data import load_data
-from asfl.field.shapes import Blueprint
-from asfl.field.terms import Terms
-from asfl.run import usual_threads
+from asfl.field.protocol.messages import Agreement
+from asfl.field.protocol.shapes import Blueprint
+from asfl.runs.simulation import Simulation
+from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
-from asfl.simulate import Simulation
 from benchmarks.field_clients import BATCH, TRANSPORTS, Clients, images_config
 from benchmarks.training import full_round
 from benchmarks.turns import ratio, take_turns, training_threads
@@ -42,10 +42,11 @@ ROUNDS_A_TURN = 3
 class Rounds:
     """Rounds in which everybody arrives, at a fixed cut: neither decision nor evaluation."""
 
-    def __init__(self, terms: Terms, cut: int, clients: Clients) -> None:
-        data, budgets = load_data(terms.config), Budgets(1.0, 1.0)
-        self._trainer = Simulation(terms.config, scheme_named(terms.scheme), data, budgets, clients.fleet).trainer
-        self._cut, self._index, self._clients = cut, 0, terms.config.scenario.clients
+    def __init__(self, agreement: Agreement, cut: int, clients: Clients) -> None:
+        data, budgets = load_data(agreement.config), Budgets(1.0, 1.0)
+        scheme = scheme_named(agreement.scheme)
+        self._trainer = Simulation(agreement.config, scheme, data, budgets, clients.fleet).trainer
+        self._cut, self._index, self._clients = cut, 0, agreement.config.scenario.clients
         self._processes = [psutil.Process(), *map(psutil.Process, clients.pids)]
         self.processor_s: list[float] = []
         """Of all processes together, for a round in each turn."""
@@ -107,9 +108,11 @@ def _add_overhead(table: Table, model: str, threads: int, repeats: int, ways: Se
     cut = TWO_MEGABYTES[model]
     with TemporaryDirectory() as name, ExitStack() as started, training_threads(threads):
         folder = Path(name)
-        terms = Terms(images_config(model, CLIENTS, folder), "asfl", threads)
-        megabytes = _exchange_bytes(terms, cut) / 1e6
-        candidates = {way: Rounds(terms, cut, started.enter_context(TRANSPORTS[way](terms, folder))) for way in ways}
+        agreement = Agreement(images_config(model, CLIENTS, folder), "asfl", threads)
+        megabytes = _exchange_bytes(agreement, cut) / 1e6
+        candidates = {
+            way: Rounds(agreement, cut, started.enter_context(TRANSPORTS[way](agreement, folder))) for way in ways
+        }
         seconds = take_turns(candidates, repeats)
         first, *_ = ways
         busy = {way: np.array(rounds.processor_s[1:]) for way, rounds in candidates.items()}
@@ -122,9 +125,9 @@ def _add_overhead(table: Table, model: str, threads: int, repeats: int, ways: Se
             )  # fmt: skip
 
 
-def _exchange_bytes(terms: Terms, cut: int) -> int:
+def _exchange_bytes(agreement: Agreement, cut: int) -> int:
     """Activations of a mini-batch at the cut; the gradients that come back are as large."""
-    shapes = Blueprint.of(terms.config).carries[cut]
+    shapes = Blueprint.of(agreement.config).shapes.carries[cut]
     return sum(torch.Size(shape).numel() for shape in shapes) * torch.float32.itemsize
 
 
@@ -164,13 +167,13 @@ def print_measured(model: str, cut: int, clients: int, repeats: int) -> None:
     """One line of JSON: bytes of this process and of every client after some rounds; seconds of rounds, in turns."""
     with TemporaryDirectory() as name, training_threads(1):
         folder = Path(name)
-        terms = Terms(images_config(model, clients, folder), "asfl", 1)
-        with TRANSPORTS["gRPC, TLS"](terms, folder) as elsewhere:
-            there = Rounds(terms, cut, elsewhere)
+        agreement = Agreement(images_config(model, clients, folder), "asfl", 1)
+        with TRANSPORTS["gRPC, TLS"](agreement, folder) as elsewhere:
+            there = Rounds(agreement, cut, elsewhere)
             there()
             memory = [psutil.Process(pid).memory_full_info() for pid in (os.getpid(), *elsewhere.pids)]
-            with TRANSPORTS["in this process"](terms, folder) as local:
-                seconds = take_turns({"there": there, "here": Rounds(terms, cut, local)}, repeats)
+            with TRANSPORTS["in this process"](agreement, folder) as local:
+                seconds = take_turns({"there": there, "here": Rounds(agreement, cut, local)}, repeats)
     found = {"pss": [one.pss for one in memory], "rss": [one.rss for one in memory]}
     print(json.dumps({**found, **{name: turns.tolist() for name, turns in seconds.items()}}))
 

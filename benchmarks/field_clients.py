@@ -12,13 +12,13 @@ import numpy as np
 import psutil
 
 from asfl.config import Config, load_config
-from asfl.field.certificates import make_certificates
-from asfl.field.ray_clients import RayClients
-from asfl.field.remote import remote_fleet
-from asfl.field.stream_client import serve
-from asfl.field.stream_server import StreamServer
-from asfl.field.terms import Terms
-from asfl.profile import ModelSpec
+from asfl.config.names import ModelSpec
+from asfl.field.fleet import remote_fleet
+from asfl.field.protocol.messages import Agreement
+from asfl.field.ray.clients import RayClients
+from asfl.field.stream.certificates import make_certificates
+from asfl.field.stream.client import serve
+from asfl.field.stream.server import StreamServer
 from asfl.train.fleet import FleetMaker, LocalFleet
 
 BATCH = 64
@@ -35,23 +35,23 @@ class Clients:
     """Of their processes; none, if they are in this one."""
 
 
-Transport = Callable[[Terms, Path], AbstractContextManager[Clients]]
+Transport = Callable[[Agreement, Path], AbstractContextManager[Clients]]
 """Starts clients that have their data in a folder."""
 
 
 @contextmanager
-def in_process(terms: Terms, folder: Path) -> Iterator[Clients]:
+def in_process(agreement: Agreement, folder: Path) -> Iterator[Clients]:
     yield Clients(LocalFleet, [])
 
 
 @contextmanager
-def by_stream(terms: Terms, folder: Path, *, tls: bool) -> Iterator[Clients]:
+def by_stream(agreement: Agreement, folder: Path, *, tls: bool) -> Iterator[Clients]:
     """Each client a fresh Python, as on a machine of its own."""
     context = get_context("spawn")
     with TemporaryDirectory() as own:
         certificates = make_certificates(Path(own) / "pem", ["127.0.0.1"]) if tls else None
         authority = certificates.authority if certificates else None
-        with StreamServer("127.0.0.1:0", terms, certificates) as server:
+        with StreamServer("127.0.0.1:0", agreement, certificates) as server:
             processes = [
                 context.Process(target=_be_client, args=(server.address, token, authority, folder), daemon=True)
                 for token in server.access.tokens
@@ -73,9 +73,9 @@ def _be_client(address: str, token: str, authority: Path | None, folder: Path) -
 
 
 @contextmanager
-def by_ray(terms: Terms, folder: Path) -> Iterator[Clients]:
+def by_ray(agreement: Agreement, folder: Path) -> Iterator[Clients]:
     """Actors of a cluster on this machine."""
-    with RayClients(terms, data_dir=folder) as links:
+    with RayClients(agreement, data_dir=folder) as links:
         list(links)  # until all are there
         below = [one.as_dict(["pid", "cmdline"]) for one in psutil.Process().children(recursive=True)]
         pids = [one["pid"] for one in below if (one["cmdline"] or [""])[0].startswith("ray::ClientActor")]

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from asfl.config import Compute, Radio
-from asfl.optimize import Learning, Problem, Queues, Rules, default_participation
-from asfl.profile import load_profile
-from asfl.round import Round
+from asfl.config import Compute, DecisionRules, Radio
+from asfl.costs.round import Round
+from asfl.models.load import load_profile
+from asfl.optimize import Learning, Problem, Queues, Rules
 
 
 def random_round(rng: np.random.Generator, clients: int, num_rbs: int, model: str) -> Problem:
@@ -31,9 +31,5 @@ def random_round(rng: np.random.Generator, clients: int, num_rbs: int, model: st
             update_scale=1.0,
         ),
         Queues(float(rng.exponential(0.5)), rng.exponential(0.5, clients), rng.exponential(0.2, clients)),
-        Rules(
-            20.0,
-            5.0,
-            *default_participation(clients, num_rbs, "whole"),
-        ),
+        Rules.of(DecisionRules(), clients, num_rbs, delay_budget_s=20.0, energy_budget_j=5.0),
     )

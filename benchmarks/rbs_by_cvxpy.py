@@ -8,9 +8,8 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.grid import tables_with_sitting_out
 from asfl.optimize.problem import Problem
-from asfl.optimize.terms import CutTerms, Links
+from asfl.optimize.terms import Candidates, CutTerms, Links
 
 Floats = NDArray[np.float64]
 
@@ -19,11 +18,12 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     """Least V · objective (+ participation) within this round's budgets; None if no allocation keeps them."""
     terms = CutTerms.of(problem.round, np.array([cut]))
     counts = np.arange(1.0, problem.round.radio.num_rbs + 1)[:, None]
-    table = tables_with_sitting_out(problem, terms, Links.of(problem.round, counts, tx_power_w))[0]  # [5, 1 + K, N]
-    stage_s, arrival = table[:3], table[3]
+    links = Links.of(problem.round, counts, tx_power_w)
+    candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
+    stage_s, arrival = candidates.stage_s[:, 0], candidates.arrival
     rules, num_rbs = problem.rules, problem.round.radio.num_rbs
-    over_energy = problem.energy_penalty.value(_energy(problem, terms, tx_power_w, table.shape[1]))
-    cost = table[4] - over_energy  # what is left is V · error cost + participation
+    over_energy = problem.energy_penalty.value(_energy(problem, terms, tx_power_w, len(arrival)))
+    cost = candidates.cost[0] - over_energy  # what is left is V · error cost + participation
     pick = cp.Variable(cost.shape, boolean=True)
     waits = cp.Variable(3, nonneg=True)
     blocks = np.arange(cost.shape[0])[:, None] * np.ones(cost.shape[1])
@@ -39,16 +39,12 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     program.solve(solver=cp.HIGHS)
     if program.value is None or not np.isfinite(program.value):
         return None
-    return float(program.value) + float(rules.penalty_weight * problem.spread_of_cut[cut])
+    return float(program.value) + float(problem.drift_cost_of_cut[cut])
 
 
 def _energy(problem: Problem, terms: CutTerms, tx_power_w: Floats, rows: int) -> Floats:
     """[rows, N] expected energy of k blocks, k = 0 … rows − 1."""
     links = Links.of(problem.round, np.arange(1.0, rows)[:, None], tx_power_w)
     bits = float(terms.resplit_up_bits[0] + terms.upload_bits[0])
-    served = (
-        terms.forward_j[0]
-        + terms.backward_j[0] * (1 - links.packet_error_rate)
-        + bits * links.tx_power_w * links.uplink_s_per_bit
-    )
+    served = terms.forward_j[0] + terms.backward_j[0] * links.arrival + bits * links.uplink_j_per_bit
     return np.concatenate([np.zeros((1, served.shape[1])), served])

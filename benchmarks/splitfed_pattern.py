@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from asfl.data import ImageData
-from asfl.models import Carry, CuttableModel
+from asfl.models.cuttable import Carry, CuttableModel
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 from torch import Tensor
 
-from asfl.costs import ASFL
+from asfl.config.names import ModelSpec
+from asfl.costs.modelled import ASFL
 from asfl.data import ImageData
-from asfl.models import CuttableModel, build_model
-from asfl.profile import ModelSpec, load_profile
-from asfl.simulate import clients_a_pass
+from asfl.models.build import build_model
+from asfl.models.cuttable import CuttableModel
+from asfl.models.load import load_profile
+from asfl.runs.simulation import clients_a_pass
 from asfl.train.batches import Batches
 from asfl.train.fast import FastTrainer
 from asfl.train.optimizers import Adam

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 import asfl
 from asfl.config import Radio, Scenario
-from asfl.scenario import place_clients, random_stream
-from asfl.units import from_db
+from asfl.config.randomness import random_stream
+from asfl.config.units import from_db
+from asfl.radio.scenario import place_clients
 
 DEVIATION_DB = 6.0  # how much obstacles weigh
 MEMORY = 0.9  # how much of a round's shadow is still there in the next; 0: none

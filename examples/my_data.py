@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import asfl
-from asfl.scenario import random_stream
+from asfl.config.randomness import random_stream
 
 SIZE, NOISE = 16, 20.0
 Floats = NDArray[np.float64]

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import asfl
-from asfl.costs import ASFL
+from asfl.costs.modelled import ASFL
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, itself
 
 Floats = NDArray[np.float64]
 
@@ -23,7 +22,7 @@ class ProportionalFair:
     name: str = "prop-fair"
     procedure: asfl.Procedure = ASFL  # how its rounds train and are charged: client sides stay on the clients
 
-    def decide(self, problem: Problem, seed: int) -> Decided:
+    def decide(self, problem: Problem, seed: int) -> asfl.Decision:
         round_, rules = problem.round, problem.rules
         power = np.full(round_.num_clients, round_.radio.max_tx_power_w)
         blocks = fair_blocks(round_, power, problem.reachable)
@@ -31,7 +30,7 @@ class ProportionalFair:
         # Seconds and joules become one price by what each may cost on average.
         price = cost.delay_s / rules.delay_budget_s + cost.energy_j.mean(axis=1) / rules.energy_budget_j
         cut = int(round_.profile.cuts[price.argmin()])
-        return itself(asfl.Decision(cut, blocks, power))
+        return asfl.Decision(cut, blocks, power)
 
 
 def fair_blocks(round_: asfl.Round, power: Floats, reachable: NDArray[np.bool_]) -> Floats:

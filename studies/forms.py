@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from asfl.config import load_config
-from asfl.play import play_all
+from asfl.runs.play import play_all
 
 ROUNDS, SEEDS = 200, (1, 2, 3)
 AUTO = ("decision.delay_budget_s=auto", "decision.energy_budget_j=auto")

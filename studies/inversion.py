@@ -18,12 +18,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from asfl.config import load_config
+from asfl.config.randomness import random_stream
 from asfl.data import ImageData, load_data
-from asfl.models import CuttableModel, build_model
-from asfl.report.figure import drawing, save_figure
-from asfl.scenario import random_stream
+from asfl.models.build import build_model
+from asfl.models.cuttable import CuttableModel
+from asfl.results.figures.figure import drawing, save_figure
+from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
-from asfl.simulate import Simulation
 from asfl.train.batches import Normaliser
 
 SEEDS = (1, 2, 3, 4, 5)

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from asfl.config import load_config
 from asfl.field.client import ClientNode
-from asfl.field.engine import terms_for, train
-from asfl.field.links import LocalLink
-from asfl.field.watch import Watch
-from asfl.profile import load_profile
-from asfl.records import RoundRecord
+from asfl.field.engine import agreement_for, train
+from asfl.field.local import LocalLink
+from asfl.field.measure.clocks import Clocks
+from asfl.models.load import load_profile
+from asfl.runs.records import RoundRecord
 from asfl.schemes import register_scheme
 from asfl.schemes.asfl import AsflScheme
 
@@ -37,9 +37,9 @@ def estimated_flops(cut: int, seed: int) -> float:
     config = load_config(PRESET, overrides).config
     records: list[RoundRecord] = []
     with TemporaryDirectory() as scratch, ThreadPoolExecutor(1) as pool:
-        terms = terms_for(config, f"always-{cut}", Path(scratch) / "run", threads=1)
-        links = [LocalLink(ClientNode(terms.welcome(client)), pool) for client in range(CLIENTS)]
-        train(terms, Path(scratch) / "run", links, on_round=records.append)
+        agreement = agreement_for(config, f"always-{cut}", Path(scratch) / "run", threads=1)
+        links = [LocalLink(ClientNode(agreement.welcome(client)), pool) for client in range(CLIENTS)]
+        train(agreement, Path(scratch) / "run", links, on_round=records.append)
     measured = records[-1].measured
     assert measured is not None
     return float(np.mean([value for value in measured["client_flops"] if value is not None]))
@@ -50,12 +50,12 @@ def main(folder: Path) -> None:
     for cut in cuts:
         register_scheme(AsflScheme(f"always-{cut}", cuts=(cut,)))
     by_time = np.array([[estimated_flops(cut, seed) for cut in cuts] for seed in SEEDS])
-    probed = Watch.layers_take
+    probed = Clocks.layers_take
     try:
-        setattr(Watch, "layers_take", _ignore)  # noqa: B010
+        setattr(Clocks, "layers_take", _ignore)  # noqa: B010
         by_flops = np.array([[estimated_flops(cut, seed) for cut in cuts] for seed in SEEDS])
     finally:
-        setattr(Watch, "layers_take", probed)  # noqa: B010
+        setattr(Clocks, "layers_take", probed)  # noqa: B010
     table = Table(
         title="Speed of a client as estimated at each cut, GFLOP/s, mean ± sd over seeds", title_justify="left"
     )
@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
     Console().print(table)
 
 
-def _ignore(watch: Watch, seconds: Mapping[int, Floats]) -> None:
+def _ignore(clocks: Clocks, seconds: Mapping[int, Floats]) -> None:
     pass
 
 

@@ -3,11 +3,24 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
+from waiting import LONG_S
+
+# In tests, the shapes of the decision's arrays are checked; before anything of asfl is imported.
+jaxtyping.install_import_hook(
+    [f"asfl.optimize.{name}" for name in ("deadlines", "problem", "queues", "terms")], "shape_checks.checked"
+)
+
+if TYPE_CHECKING:
+    from ray_nodes import TwoNodes
 
 # Several test processes share the cores; PyTorch would start a thread per core in each of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,18 +30,63 @@ settings.register_profile(
 )
 settings.load_profile("asfl")
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Shapes are checked where decisions are the subject: a checked decision takes five times as long."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    jaxtyping.config.update("jaxtyping_disable", folder not in {"optimize", "schemes"})
+
+
 Asfl = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def asfl(tmp_path: Path) -> Asfl:
-    """Run `asfl` as a user would, in an empty folder."""
+def asfl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asfl:
+    """Run `asfl` as a user would, in an empty folder, but in this process: a new one imports for seconds."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        from own_things import forgotten_afterwards
+
+        from asfl.cli import main
+
+        command, code = ["asfl", *map(str, arguments)], 0
+        out, err = StringIO(), StringIO()
+        with monkeypatch.context() as patch, forgotten_afterwards(), redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", command)
+            patch.setenv("ASFL_PLUGINS", os.environ.get("ASFL_PLUGINS", ""))  # --plugin adds to it
+            try:
+                main()
+            except SystemExit as left:
+                code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture
+def asfl_process(tmp_path: Path) -> Asfl:
+    """The same in a process of its own."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from asfl.cli import main; main()", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, cwd=tmp_path, check=False)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator["TwoNodes"]:
+    """One Ray cluster for all tests that need one (with `--dist loadgroup`, they are in one process)."""
+    from ray_nodes import SWITCHES, TwoNodes
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SWITCHES.items():  # whoever joins it needs them too
+            patch.setenv(name, value)
+        nodes = TwoNodes()
+        yield nodes
+        nodes.shut_down()
 
 
 def assert_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> None:

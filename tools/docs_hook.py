@@ -1,10 +1,12 @@
-"""Pages that are made when the site is built: the command line from its code, the notebook from its cells.
+"""Pages that are made when the site is built, and a check of what pages include.
 
-MkDocs calls `on_files` (mkdocs.yml, `hooks`).
+The command line is made from its code, the notebook from its cells. MkDocs calls `on_files` and `on_page_markdown`
+(mkdocs.yml, `hooks`).
 """
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import typer
 from asfl.cli import app
 
 NOTEBOOK = "notebook.ipynb"
+INCLUDE = re.compile(r'--8<-- "([^"]+)"')
+"""How a page includes a file of the repository."""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -28,14 +32,29 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
+    """Stop the build if a page means to include a file but wouldn't (a missing file stops it by itself)."""
+    from mkdocs.exceptions import PluginError
+
+    broken = broken_includes(markdown)
+    if broken:
+        raise PluginError(f'{page.file.src_uri}: {broken[0]!r} includes nothing; write: --8<-- "FILE"')
+
+
+def broken_includes(markdown: str) -> list[str]:
+    """Lines that look like an include without being one, such as those that a code formatter has spaced out."""
+    lines = re.findall(r"^.*-\s*-\s*8\s*<.*$", markdown, re.MULTILINE)
+    return [line for line in lines if not INCLUDE.fullmatch(line)]
+
+
 # ---------------------------------------------------------------------- the command line
 def command_line_page() -> str:
     """Every command with all its arguments and options, in the words of `--help`."""
     root = typer.main.get_command(app)
     context = root.context_class(root, info_name="asfl")
     parts = [
-        "# Command line\n\nMade from the code when the site is built; `asfl COMMAND --help` says the same.\n",
-        "Exit codes: 0, all went well; 2, something you can mend, said in one message; 130, stopped with Ctrl-C.\n",
+        "# Command line\n\nThis page is made from the code; `asfl COMMAND --help` says the same.\n",
+        "Exit codes: 0, all went well; 2, a mistake you can fix, explained in one message; 130, stopped with Ctrl-C.\n",
         *_command(root, context),
     ]
     return "\n".join(parts)
@@ -52,7 +71,8 @@ def _command(command: Any, context: Any) -> Iterator[str]:
         if record is not None and parameter.name != "help":
             names, text = record
             yield f"`{names}`\n:   {text or ''}\n"
-    for name, inner in getattr(command, "commands", {}).items():
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        inner = command.get_command(context, name)
         yield from _command(inner, inner.context_class(inner, info_name=name, parent=context))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from asfl.reproduce import RECIPES
+from asfl.results.reproduce import RECIPES
 
 COLOURS = 96
 

@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from asfl.config.names import ModelSpec
+from asfl.config.units import BITS_PER_VALUE
 from asfl.models.measure import measure_profile
-from asfl.profile import ModelProfile, ModelSpec
-from asfl.units import BITS_PER_VALUE
+from asfl.models.profile import ModelProfile
 
 FOLDER = Path(__file__).resolve().parent.parent / "src" / "asfl" / "profiles"
 CIFAR_MODELS = ("cnn", "cnn-w0.5", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50", "vgg19-w0.25", "resnet18-w0.25")

@@ -12,10 +12,10 @@ import pytest
 from tiny_cifar import TINY, pack, python2_pickle, python3_pickle, random_batch, write_binary, write_python
 
 from asfl.config import load_config
+from asfl.config.errors import AsflError
 from asfl.data import ImageData, load_data
 from asfl.data.cifar import CIFAR, Cifar, find_cifar, read_cifar
 from asfl.data.images import channel_statistics
-from asfl.errors import AsflError
 
 Layout = Callable[[Cifar, Path], Path]
 

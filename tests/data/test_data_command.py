@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from asfl.cli import app
 from asfl.config import load_config
+from asfl.config.errors import AsflError
 from asfl.data import load_data, partition, register_arrays
 from asfl.data.cifar import CIFAR
-from asfl.errors import AsflError
-from asfl.report.data import LabelMix, draw_label_mix
+from asfl.results.figures.data import LabelMix, draw_label_mix
 from conftest import Asfl, assert_refused
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tiny_cifar import TINY, evil_archive, pack, write_binary
 
+from asfl.config.errors import AsflError
 from asfl.data.cifar import Cifar, find_cifar, read_cifar
 from asfl.data.fetch import fetch, is_complete
-from asfl.errors import AsflError
 
 KIND = TINY["cifar10"]
 

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asfl import profile
 from asfl.config import Config, load_config
+from asfl.config.errors import AsflError
+from asfl.config.names import DATASETS, ModelSpec
+from asfl.costs.world import World
 from asfl.data import load_data, register_arrays
-from asfl.data.arrays import _registered
-from asfl.errors import AsflError
-from asfl.models import build_model
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec, load_profile, shipped_profiles
-from asfl.world import World
+from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.models import load
+from asfl.models.build import build_model
+from asfl.models.load import load_profile, shipped_profiles
 
 
 @pytest.fixture(autouse=True)
 def _forget_registered() -> Iterator[None]:
     yield
-    _registered.clear()
+    DATASETS.clear()
 
 
 def images(count: int, *shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -113,7 +114,7 @@ def test_a_profile_of_own_data_is_never_looked_up(tmp_path: Path, monkeypatch: p
     spec = config_for("cifar10.npz").model_spec
     load_profile(spec)
     assert asked == [spec]
-    profile._load.cache_clear()  # it remembers what the stand-in gave
+    load._load.cache_clear()  # it remembers what the stand-in gave
 
 
 def test_registered_arrays_are_a_data_set(tmp_path: Path) -> None:

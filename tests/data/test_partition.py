@@ -4,12 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from asfl.config.errors import AsflError
 from asfl.data import distance_from_global, label_counts, partition
 from asfl.data.partition import _log_dirichlet, _rounded
-from asfl.errors import AsflError
 
 alphas = st.sampled_from([1e-300, 1e-6, 0.01, 0.1, 1.0, 10.0, 1e3, 1e6, 1e300])
 label_sets = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(lambda labels: np.array(labels, dtype=np.int64))

@@ -1,7 +1,6 @@
-"""Clients in processes of their own, started fast: a fork server has imported PyTorch once for all of them."""
+"""Clients in processes of their own."""
 
 import logging
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -10,34 +9,27 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from fork_server import CONTEXT
 from misbehaving import Misbehaving
+from waiting import LONG_S
 
-from asfl.errors import AsflError
-from asfl.field.certificates import Certificates
+from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
-from asfl.field.stream_client import serve
-from asfl.field.stream_server import StreamServer
-from asfl.field.terms import Terms
-from asfl.field.wire import Message
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "asfl.field.engine", "asfl.field.stream_client", "asfl.field.stream_server", "asfl.simulate", "pytest",
-        "torch._dynamo",  # which a server imports to measure a network, and takes seconds for
-    ]
-)  # fmt: skip
+from asfl.field.protocol.messages import Agreement, Welcome
+from asfl.field.stream.certificates import Certificates
+from asfl.field.stream.client import serve
+from asfl.field.stream.server import StreamServer
 
 
 def be_client(address: str, token: str, authority: Path | None, orders: Connection | None = None) -> None:
     """With `orders`, misbehave as told."""
     logging.disable()
 
-    def make_node(welcome: Message, data_dir: Path | None) -> ClientNode:
+    def make_node(welcome: Welcome, data_dir: Path | None) -> ClientNode:
         return ClientNode(welcome, data_dir) if orders is None else Misbehaving(welcome, data_dir, orders)
 
     try:
-        serve(address, token, authority=authority, patience_s=60.0, make_node=make_node)
+        serve(address, token, authority=authority, patience_s=LONG_S, make_node=make_node)
     except AsflError:
         os._exit(2)
 
@@ -77,7 +69,7 @@ class ClientProcesses:
         self._start(client, self._server.access.renew(client))
 
     def exit_code(self, client: int) -> int | None:
-        self._processes[client].join(90)
+        self._processes[client].join(LONG_S)
         return self._processes[client].exitcode
 
     def end(self) -> None:
@@ -91,13 +83,13 @@ class ClientProcesses:
 
 @contextmanager
 def client_processes(
-    terms: Terms, certificates: Certificates | None = None
+    agreement: Agreement, certificates: Certificates | None = None
 ) -> Iterator[tuple[StreamServer, ClientProcesses]]:
     """A server on this machine with all its clients connected."""
-    with StreamServer("127.0.0.1:0", terms, certificates) as server:
+    with StreamServer("127.0.0.1:0", agreement, certificates) as server:
         clients = ClientProcesses(server, certificates.authority if certificates else None)
         try:
-            server.wait_for_clients(180)
+            server.wait_for_clients(LONG_S)
             yield server, clients
         finally:
             clients.end()

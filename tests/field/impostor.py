@@ -5,15 +5,16 @@ import queue
 import grpc
 
 from asfl._version import __version__
-from asfl.field.chunks import split
-from asfl.field.stream import CREDENTIAL_KEY, METHOD, SERVICE, VERSION_KEY
-from asfl.field.wire import Message, encode
+from asfl.field.protocol.codec import Message, encode
+from asfl.field.protocol.messages import Ready
+from asfl.field.stream.chunks import split
+from asfl.field.stream.common import CREDENTIAL_KEY, METHOD, SERVICE, VERSION_KEY
 
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # everybody has a connection of their own, as clients elsewhere do
 ]
-READY = Message("ready", {"node": "one"})
+READY = Ready("one")
 
 
 class Impostor:
@@ -22,7 +23,7 @@ class Impostor:
         self._channel = grpc.insecure_channel(address, _OPTIONS)
         work: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         metadata = ((CREDENTIAL_KEY, credential), (VERSION_KEY, version))
-        self._call = work(iter(self._outbox.get, None), metadata=metadata, timeout=60)
+        self._call = work(iter(self._outbox.get, None), metadata=metadata, timeout=1200)
 
     def says(self, *chunks: bytes) -> None:
         """Chunks; each goes out when the one before has."""

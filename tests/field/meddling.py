@@ -2,22 +2,24 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from copy import deepcopy
+from typing import Any, TypeVar
 
 from asfl.field.links import Link, failed
-from asfl.field.wire import Message
+from asfl.field.protocol.messages import Answer, AnyRequest
 
-Bend = Callable[[Message], Message]
+Bend = Callable[[Any], Answer]
+R = TypeVar("R", bound=AnyRequest)
 
 
 class MeddledLink:
-    """`before[op, round]` is called when that request is made; `bends[op, round]` changes its answer."""
+    """`before[name, round]` is called when that request is made; `bends[name, round]` changes its answer."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self.before: dict[tuple[str, int], Callable[[], object]] = {}
         self.bends: dict[tuple[str, int], Bend] = {}
-        self.asked: list[Message] = []
+        self.asked: list[AnyRequest] = []
 
     @property
     def trouble(self) -> str | None:
@@ -27,17 +29,18 @@ class MeddledLink:
     def generation(self) -> int:
         return self._link.generation
 
-    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
-        self.asked.append(replace(message, tensors={name: t.clone() for name, t in message.tensors.items()}))
-        which = message.op, message.whole("round")
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        self.asked.append(deepcopy(request))
+        assert request.round is not None
+        which = request.name, request.round
         self.before.pop(which, lambda: None)()
-        answered = self._link.ask(message, deadline_s)
+        answered = self._link.ask(request, deadline_s)
         bend = self.bends.pop(which, None)
         if bend is None:
             return answered
-        bent: Future[Message] = Future()
+        bent: Future[Answer] = Future()
 
-        def done(future: "Future[Message]") -> None:
+        def done(future: "Future[Answer]") -> None:
             try:
                 bent.set_result(bend(future.result()))
             except Exception as error:
@@ -46,8 +49,8 @@ class MeddledLink:
         answered.add_done_callback(done)
         return bent
 
-    def requests(self, op: str, round_index: int | None = None) -> list[Message]:
-        return [m for m in self.asked if m.op == op and round_index in (None, m.whole("round"))]
+    def requests(self, kind: type[R], round_index: int | None = None) -> list[R]:
+        return [m for m in self.asked if isinstance(m, kind) and round_index in (None, m.round)]
 
 
 class Absent:
@@ -55,5 +58,5 @@ class Absent:
 
     trouble, generation = "not connected", 0
 
-    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
         return failed(AssertionError("asked though it said it can't be"))

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from asfl.field import stream_client
 from asfl.field.client import ClientNode
-from asfl.field.wire import Message
+from asfl.field.protocol.messages import Answer, AnyRequest, Welcome
+from asfl.field.protocol.wire import Data
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,21 @@ class Order:
 
 
 class Misbehaving(ClientNode):
-    def __init__(self, welcome: Message, data_dir: Path | None, orders: Connection) -> None:
+    def __init__(self, welcome: Welcome, data_dir: Path | None, orders: Connection) -> None:
         super().__init__(welcome, data_dir)
-        self._orders, self._order = orders, Order("", 0, "")
+        self._orders, self._order, self._garbage = orders, Order("", 0, ""), False
 
-    def handle(self, request: Message) -> Message:
+    def answer(self, data: Data) -> bytes:
+        answer = super().answer(data)
+        if self._garbage:
+            answer, self._garbage = b"?" * 1000, False
+        return answer
+
+    def handle(self, request: AnyRequest) -> Answer:
         while self._orders.poll():
             self._order = self._orders.recv()
         order = self._order
-        if (order.op, order.round) != (request.op, request.fields.get("round")):
+        if (order.op, order.round) != (request.name, request.round):
             return super().handle(request)
         self._order = Order("", 0, "")
         if order.deed == "wait":
@@ -42,26 +49,25 @@ class Misbehaving(ClientNode):
             self._orders.recv()
         if order.deed == "late":
             time.sleep(order.seconds)
-        if order.deed == "garbage":
-            _send_garbage_next()
+        self._garbage = order.deed == "garbage"
         answer = super().handle(request)
         if order.deed == "nan":
-            return _with_tensors(answer, lambda t: torch.full_like(t, torch.nan) if t.is_floating_point() else t)
+            return with_tensors(answer, lambda t: torch.full_like(t, torch.nan) if t.is_floating_point() else t)
         if order.deed == "shape":
-            return _with_tensors(answer, lambda t: torch.cat([t.flatten(), t.flatten()[:1]]))
+            return with_tensors(answer, lambda t: torch.cat([t.flatten(), t.flatten()[:1]]))
         return answer
 
 
-def _with_tensors(answer: Message, change: Callable[[Tensor], Tensor]) -> Message:
-    return replace(answer, tensors={name: change(tensor) for name, tensor in answer.tensors.items()})
+def with_tensors(message: Answer, change: Callable[[Tensor], Tensor]) -> Answer:
+    """A message with all its tensors changed."""
 
+    def changed(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(value)
+        if isinstance(value, tuple):
+            return tuple(map(changed, value))
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{part.name: changed(getattr(value, part.name)) for part in fields(value)})
+        return value
 
-def _send_garbage_next() -> None:
-    """Bytes that are no message, which no `Message` can be made to give."""
-    encode = vars(stream_client)["encode"]
-
-    def garbage(message: Message) -> bytes:
-        vars(stream_client)["encode"] = encode
-        return b"?" * 1000
-
-    vars(stream_client)["encode"] = garbage
+    return replace(message, **{part.name: changed(getattr(message, part.name)) for part in fields(message)})

@@ -1,36 +1,37 @@
 """Tiny runs of four clients, in one process and over links, and what must be the same in both."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from waiting import LONG_S
 
-from asfl.checkpoints import load_checkpoint
 from asfl.config import Config, Deadlines, load_config
-from asfl.costs import Procedure
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import Procedure
 from asfl.data import load_data
-from asfl.decision import Decision
 from asfl.field.client import ClientNode
-from asfl.field.links import Link, LocalLink
-from asfl.field.remote import remote_fleet
-from asfl.field.roll import Patience
-from asfl.field.terms import Terms
+from asfl.field.fleet import remote_fleet
+from asfl.field.links import Link
+from asfl.field.local import LocalLink
+from asfl.field.protocol.messages import Agreement
+from asfl.field.roster import Patience
 from asfl.optimize import Problem
-from asfl.records import RoundRecord, read_records
-from asfl.run import CHECKPOINTS, MODEL_FILE, read_manifest
+from asfl.runs.checkpoints import load_checkpoint
+from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest
+from asfl.runs.records import RoundRecord, read_records
+from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
-from asfl.schemes.base import Decided, itself
-from asfl.simulate import Simulation
 from asfl.train.fleet import FleetMaker, LocalFleet
 
 CLIENTS = 4
-PATIENT = Patience(Deadlines(**dict.fromkeys(Deadlines.model_fields, 100.0)), nobody_s=100.0)
+PATIENT = Patience(Deadlines(**dict.fromkeys(Deadlines.model_fields, LONG_S)), nobody_s=LONG_S)
 """Nobody is lost for being slow."""
 _TINY = [
+    "decision.outage_s=off",  # who is lost here is lost by a fault
     f"scenario.clients={CLIENTS}", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8",
     "output.test_samples=20", "output.track=none", "decision.delay_budget_s=0.3", "decision.energy_budget_j=0.1",
 ]  # fmt: skip
@@ -41,15 +42,15 @@ def tiny(*overrides: str, rounds: int = 10) -> Config:
     return load_config("demo", [*_TINY, f"training.rounds={rounds}", *overrides]).config
 
 
-def terms_of(config: Config, scheme: str) -> Terms:
-    return Terms(config, scheme, threads=1)
+def agreement_of(config: Config, scheme: str) -> Agreement:
+    return Agreement(config, scheme, threads=1)
 
 
 @contextmanager
-def local_links(terms: Terms, data_dir: Path | None = None) -> Iterator[list[LocalLink]]:
+def local_links(agreement: Agreement, data_dir: Path | None = None) -> Iterator[list[LocalLink]]:
     """All clients in this process."""
     with ThreadPoolExecutor(CLIENTS) as pool:
-        yield [LocalLink(ClientNode(terms.welcome(client), data_dir), pool) for client in range(CLIENTS)]
+        yield [LocalLink(ClientNode(agreement.welcome(client), data_dir), pool) for client in range(CLIENTS)]
 
 
 def assert_same_run(found: Path, expected: Path) -> None:
@@ -82,23 +83,16 @@ class Planned:
     cuts: Sequence[int]
     name: str = "planned"
 
-    def decide(self, problem: Problem, seed: int) -> Decided:
+    def decide(self, problem: Problem, seed: int) -> Decision:
         cut = self.cuts[problem.round.index % len(self.cuts)]
         power = np.full(CLIENTS, problem.round.radio.max_tx_power_w)
-        return itself(Decision(cut, np.ones(CLIENTS), power))
+        return Decision(cut, np.ones(CLIENTS), power)
 
 
-def planned_simulation(terms: Terms, cuts: Sequence[int], fleet: FleetMaker = LocalFleet) -> Simulation:
-    scheme = Planned(scheme_named(terms.scheme).procedure, cuts)
-    return Simulation(terms.config, scheme, load_data(terms.config), fleet=fleet)
+def planned_simulation(agreement: Agreement, cuts: Sequence[int], fleet: FleetMaker = LocalFleet) -> Simulation:
+    scheme = Planned(scheme_named(agreement.scheme).procedure, cuts)
+    return Simulation(agreement.config, scheme, load_data(agreement.config), fleet=fleet)
 
 
 def over(links: Sequence[Link], patience: Patience = PATIENT) -> FleetMaker:
     return remote_fleet(links, patience)
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> None:
-    due = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < due, f"waited too long: {what}"
-        time.sleep(0.02)

@@ -8,14 +8,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
-from asfl.models import Carry
+from asfl.models.cuttable import Carry
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.trainer import RoundPlan
-from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
 CLIENTS, VICTIM = 4, 2
 CUT = 3

@@ -10,54 +10,49 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 from meddling import MeddledLink
-from small_runs import (
-    PATIENT,
-    assert_same_run,
-    comparable,
-    terms_of,
-    tiny,
-    wait_until,
-)
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, ray_command
+from small_runs import PATIENT, agreement_of, assert_same_run, comparable, tiny
+from waiting import LONG_S, wait_until
 
 from asfl.cli.run import run as run_command
-from asfl.engines.ray_cluster import ray_cluster
-from asfl.errors import AsflError, MissingExtraError
+from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.engine import train
-from asfl.field.ray_clients import RayClients, run_with_actors, share_of_cpu
-from asfl.field.ray_link import RayLink
-from asfl.field.terms import Terms
-from asfl.field.wire import Message
-from asfl.records import RECORDS_FILE, RoundRecord, read_records
-from asfl.run import read_manifest, resume, run
+from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
+from asfl.field.ray.clients import RayClients, run_with_actors, share_of_cpu
+from asfl.field.ray.link import RayLink
+from asfl.runs.engines.ray_cluster import ray_cluster
+from asfl.runs.manifest import read_manifest
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.run import resume, run
 from conftest import Asfl, assert_refused
-from ray_nodes import RAY_LEAVES_THINGS_OPEN, ray_command, two_nodes
 
-pytestmark = RAY_LEAVES_THINGS_OPEN
-PING = Message("ping")
+pytestmark = [RAY_LEAVES_THINGS_OPEN, pytest.mark.xdist_group("ray")]
+PING = Ping()
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    with two_nodes(cpus_of_node=4) as nodes, ray_cluster(nodes.address):  # with room for the clients of several runs
+def cluster(ray_nodes: TwoNodes) -> Iterator[None]:
+    with ray_cluster(ray_nodes.address):
         yield
 
 
 @pytest.fixture(scope="module")
-def terms() -> Terms:
-    return terms_of(tiny(), "asfl")
+def agreement() -> Agreement:
+    return agreement_of(tiny(), "asfl")
 
 
 @pytest.fixture(scope="module")
-def in_one_process(terms: Terms, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def in_one_process(agreement: Agreement, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("here") / "run"
-    assert run(terms.config, terms.scheme, folder, threads=terms.threads)
+    assert run(agreement.config, agreement.scheme, folder, threads=agreement.threads)
     return folder
 
 
 @pytest.fixture(scope="module")
-def clients(cluster: None, terms: Terms) -> Iterator[RayClients]:
-    with RayClients(terms) as links:
+def clients(cluster: None, agreement: Agreement) -> Iterator[RayClients]:
+    with RayClients(agreement) as links:
         yield links
 
 
@@ -68,9 +63,9 @@ def pid_of(link: RayLink) -> int:
     return pid
 
 
-def test_the_same_bits(clients: RayClients, terms: Terms, in_one_process: Path, tmp_path: Path) -> None:
+def test_the_same_bits(clients: RayClients, agreement: Agreement, in_one_process: Path, tmp_path: Path) -> None:
     """Ten rounds in which the cut moves both ways and packets are lost."""
-    assert train(terms, tmp_path / "there", clients, patience=PATIENT)
+    assert train(agreement, tmp_path / "there", clients, patience=PATIENT)
     assert_same_run(tmp_path / "there", in_one_process)
     records = read_records(in_one_process)
     assert {-1, 1} <= {np.sign(b.mean_cut - a.mean_cut) for a, b in pairwise(records)}
@@ -88,17 +83,19 @@ class _KilledWhileAsked(MeddledLink):
         super().__init__(link)
         self._ray_link, self._when = link, (op, index)
 
-    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
-        if (message.op, message.fields.get("round")) != self._when:
-            return self._link.ask(message, deadline_s)
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        if (request.name, request.round) != self._when:
+            return self._link.ask(request, deadline_s)
         pid = pid_of(self._ray_link)
         os.kill(pid, signal.SIGSTOP)
-        future = self._link.ask(message, deadline_s)
+        future = self._link.ask(request, deadline_s)
         os.kill(pid, signal.SIGKILL)
         return future
 
 
-def test_an_actor_is_killed_in_a_round(clients: RayClients, terms: Terms, in_one_process: Path, tmp_path: Path) -> None:
+def test_an_actor_is_killed_in_a_round(
+    clients: RayClients, agreement: Agreement, in_one_process: Path, tmp_path: Path
+) -> None:
     expected = read_records(in_one_process)
     index, victim = next(
         (i, client) for i, record in enumerate(expected) if i >= 2 for client, came in enumerate(record.arrived) if came
@@ -111,7 +108,7 @@ def test_an_actor_is_killed_in_a_round(clients: RayClients, terms: Terms, in_one
     def wait_for_another(record: RoundRecord) -> None:
         wait_until(lambda: clients[victim].trouble is None, "another actor is there")
 
-    assert train(terms, tmp_path / "there", links, patience=PATIENT, on_round=wait_for_another)
+    assert train(agreement, tmp_path / "there", links, patience=PATIENT, on_round=wait_for_another)
     records = read_records(tmp_path / "there")
     assert comparable(records[:index]) == comparable(expected[:index])
     reason = "its actor died (its process was killed or crashed; out of memory?)"
@@ -134,12 +131,12 @@ def test_an_actor_that_hangs_is_busy_until_it_answers(clients: RayClients) -> No
             link.ask(PING, 1.0).result(0)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert late.result(60).op == "ping"
+    assert isinstance(late.result(LONG_S), Where)
     assert link.trouble is None
     assert link.generation == generation
 
 
-def test_an_actor_that_dies_unasked_is_replaced(clients: RayClients, terms: Terms, tmp_path: Path) -> None:
+def test_an_actor_that_dies_unasked_is_replaced(clients: RayClients, agreement: Agreement, tmp_path: Path) -> None:
     """Between two rounds: the new one is brought up to date before it is asked, so nobody is lost."""
     link, generation = clients[1], clients[1].generation
 
@@ -152,17 +149,19 @@ def test_an_actor_that_dies_unasked_is_replaced(clients: RayClients, terms: Term
                 link.ask(PING, 1.0).result(0)
             wait_until(lambda: link.trouble is None, "another actor is there")
             assert link.generation == generation + 1
-            assert link.ask(PING, 60.0).result(60).fields["round"] is None  # it knows nothing yet
+            where = link.ask(PING, 60.0).result(LONG_S)
+            assert isinstance(where, Where)
+            assert where.round is None  # it knows nothing yet
 
-    assert train(terms, tmp_path / "there", clients, patience=PATIENT, on_round=replace_it)
+    assert train(agreement, tmp_path / "there", clients, patience=PATIENT, on_round=replace_it)
     records = read_records(tmp_path / "there")
     assert all(record.faults is None for record in records)
     assert any(record.arrived[1] for record in records[3:])
 
 
 def test_what_cant_be_sent_is_said(clients: RayClients) -> None:
-    with pytest.raises(AsflError, match="its fields can't be sent"):
-        clients[0].ask(Message("ping", {"x": float("nan")}), 1.0).result(0)
+    with pytest.raises(AsflError, match=r"data is torch\.complex64"):
+        clients[0].ask(Probe(data=torch.ones(2, dtype=torch.complex64)), 1.0).result(0)
     assert clients[0].trouble is None
 
 
@@ -181,11 +180,11 @@ def test_nodes_that_cant_be_clients(cluster: None, monkeypatch: pytest.MonkeyPat
         def stay(self) -> None:
             pass
 
-        def begin(self, *arguments: object) -> str:
+        def hello(self) -> str:
             os._exit(1)
 
     class WithoutAsfl(Dying):
-        def begin(self, *arguments: object) -> str:
+        def hello(self) -> str:
             raise ModuleNotFoundError("No module named 'asfl'")
 
     one = tiny("scenario.clients=1", "radio.num_rbs=1")
@@ -193,37 +192,37 @@ def test_nodes_that_cant_be_clients(cluster: None, monkeypatch: pytest.MonkeyPat
         "scenario.clients=1", "radio.num_rbs=1", "data.name=cifar10", "data.folder=/nowhere", "model.width=0.5"
     )
     with pytest.raises(AsflError, match=r"client 0 can't be started on the Ray cluster: .*/nowhere"):
-        _start(terms_of(without_data, "asfl"))
+        _start(agreement_of(without_data, "asfl"))
     with monkeypatch.context() as patch:
-        patch.setattr("asfl.field.ray_link.__version__", "9.9.9")
+        patch.setattr("asfl.runs.engines.ray_actors.__version__", "9.9.9")
         with pytest.raises(AsflError, match=r"its node has asfl \S+, and here it is 9\.9\.9; all nodes need the same"):
-            _start(terms_of(one, "asfl"))
-    monkeypatch.setattr("asfl.field.ray_clients.MOST_LOSSES", 2)
+            _start(agreement_of(one, "asfl"))
+    monkeypatch.setattr("asfl.field.ray.clients.MOST_LOSSES", 2)
     for actor, words in {
         WithoutAsfl: r"its node can't run asfl \S+: ModuleNotFoundError: No module named 'asfl'",
         Dying: r"its actor died \(its process was killed or crashed",
     }.items():
-        monkeypatch.setattr("asfl.field.ray_clients.ClientActor", actor)
+        monkeypatch.setattr("asfl.field.ray.clients.ClientActor", actor)
         with pytest.raises(AsflError, match=f"client 0 can't be started on the Ray cluster: {words}"):
-            _start(terms_of(one, "asfl"))
+            _start(agreement_of(one, "asfl"))
 
 
-def _start(terms: Terms) -> None:
-    with RayClients(terms) as links:
+def _start(agreement: Agreement) -> None:
+    with RayClients(agreement) as links:
         len(links)
 
 
 def test_a_run_that_needs_no_clients_starts_no_cluster(
-    terms: Terms, in_one_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agreement: Agreement, in_one_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(self: RayClients) -> None:
         raise AssertionError
 
     monkeypatch.setattr(RayClients, "_start", start)
-    assert run_with_actors(terms.config, terms.scheme, in_one_process)  # it is over
+    assert run_with_actors(agreement.config, agreement.scheme, in_one_process)  # it is over
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(AsflError, match="is not a run folder"):
-        run_with_actors(terms.config, terms.scheme, tmp_path)
+        run_with_actors(agreement.config, agreement.scheme, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -241,17 +240,17 @@ def test_ctrl_c(tmp_path: Path) -> None:
     process = ray_command(words, tmp_path)
     folder = tmp_path / "out"
     try:
-        wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None, "a round", 180)
+        wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None, "a round")
         others = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=LONG_S)
     finally:
         process.kill()
     assert process.returncode == 130, err
     rounds = len(read_records(folder))
     assert out == f"stopped after round {rounds}; go on with: asfl resume out\n"
     assert "stopping after this round" in err
-    assert psutil.wait_procs(others, timeout=60)[1] == []
+    assert psutil.wait_procs(others, timeout=LONG_S)[1] == []
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
     manifest, played = read_manifest(folder), list[RoundRecord]()
@@ -263,9 +262,9 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert comparable(read_records(folder)) == comparable(played)
 
 
-def test_ctrl_c_while_clients_are_being_started(cluster: None, terms: Terms, tmp_path: Path) -> None:
+def test_ctrl_c_while_clients_are_being_started(cluster: None, agreement: Agreement, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_with_actors(terms.config, terms.scheme, tmp_path / "run", should_stop=lambda: True)
+        run_with_actors(agreement.config, agreement.scheme, tmp_path / "run", should_stop=lambda: True)
 
 
 def test_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +274,7 @@ def test_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert_refused(asfl("run", "--engine", "ray", "--address", "127.0.0.1:1"), "no Ray cluster answers there")
     with pytest.raises(AsflError, match=r"--address 127\.0\.0\.1:1 is for --engine ray"):
         run_command(address="127.0.0.1:1", out=tmp_path / "run")
-    monkeypatch.setattr("asfl.engines.ray_cluster.util.find_spec", lambda name: None)
+    monkeypatch.setattr("asfl.runs.engines.ray_cluster.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"asfl\[ray\]"):
         run_command(engine="ray", out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -7,49 +7,40 @@ import numpy as np
 import pytest
 import torch
 from client_processes import client_processes
-from small_runs import (
-    CLIENTS,
-    PATIENT,
-    assert_same_run,
-    local_links,
-    over,
-    planned_simulation,
-    terms_of,
-    tiny,
-    wait_until,
-)
-
-from asfl import simulate
-from asfl.data import register_arrays
-from asfl.errors import AsflError
-from asfl.field.certificates import make_certificates
-from asfl.field.engine import terms_for, train
-from asfl.field.terms import Terms
-from asfl.records import RoundRecord, read_records
-from asfl.run import resume, run
+from small_runs import CLIENTS, PATIENT, agreement_of, assert_same_run, local_links, over, planned_simulation, tiny
 from trainers import random_plans
+from waiting import wait_until
+
+from asfl.config.errors import AsflError
+from asfl.data import register_arrays
+from asfl.field.engine import agreement_for, train
+from asfl.field.protocol.messages import Agreement
+from asfl.field.stream.certificates import make_certificates
+from asfl.runs import simulation as simulate
+from asfl.runs.records import RoundRecord, read_records
+from asfl.runs.run import resume, run
 
 RATES = {"adam": "2e-3", "momentum": "0.02", "sgd": "0.05"}
-Reference = Callable[[Terms], Path]
+Reference = Callable[[Agreement], Path]
 
 
-def scheme_and_optimizer(scheme: str, optimizer: str, *overrides: str) -> Terms:
+def scheme_and_optimizer(scheme: str, optimizer: str, *overrides: str) -> Agreement:
     chosen = (f"training.optimizer={optimizer}", f"training.learning_rate={RATES[optimizer]}")
-    return terms_of(tiny(*chosen, *overrides), scheme)
+    return agreement_of(tiny(*chosen, *overrides), scheme)
 
 
 @pytest.fixture(scope="module")
 def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """The run in a single process; each only once."""
-    done: list[tuple[Terms, Path]] = []
+    done: list[tuple[Agreement, Path]] = []
 
-    def reference(terms: Terms) -> Path:
+    def reference(agreement: Agreement) -> Path:
         for known, folder in done:
-            if known == terms:
+            if known == agreement:
                 return folder
         folder = tmp_path_factory.mktemp("here") / "run"
-        assert run(terms.config, terms.scheme, folder, threads=terms.threads)
-        done.append((terms, folder))
+        assert run(agreement.config, agreement.scheme, folder, threads=agreement.threads)
+        done.append((agreement, folder))
         return folder
 
     return reference
@@ -58,10 +49,10 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl"])
 def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path) -> None:
-    terms = scheme_and_optimizer(scheme, optimizer)
-    with local_links(terms) as links:
-        assert train(terms, tmp_path / "there", links, patience=PATIENT)
-    assert_same_run(tmp_path / "there", in_one_process(terms))
+    agreement = scheme_and_optimizer(scheme, optimizer)
+    with local_links(agreement) as links:
+        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
+    assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +61,12 @@ def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tm
 def test_every_scheme_with_clients_in_processes(
     scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path
 ) -> None:
-    terms = scheme_and_optimizer(scheme, optimizer)
-    with client_processes(terms) as (server, clients):
-        assert train(terms, tmp_path / "there", server.links, patience=PATIENT)
+    agreement = scheme_and_optimizer(scheme, optimizer)
+    with client_processes(agreement) as (server, clients):
+        assert train(agreement, tmp_path / "there", server.links, patience=PATIENT)
         server.say_bye()
         assert [clients.exit_code(client) for client in range(CLIENTS)] == [0] * CLIENTS
-    assert_same_run(tmp_path / "there", in_one_process(terms))
+    assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
 def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
@@ -91,8 +82,8 @@ def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
 
 def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Reference, tmp_path: Path) -> None:
     """Clients come back by themselves with the state they had, which still is the right one."""
-    terms = scheme_and_optimizer("asfl", "adam")
-    with client_processes(terms, make_certificates(tmp_path / "pem", ["127.0.0.1"])) as (server, _):
+    agreement = scheme_and_optimizer("asfl", "adam")
+    with client_processes(agreement, make_certificates(tmp_path / "pem", ["127.0.0.1"])) as (server, _):
 
         def break_a_stream(record: RoundRecord) -> None:
             link = server.links[record.round % CLIENTS]
@@ -101,9 +92,9 @@ def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Referen
             before.cancel()
             wait_until(lambda: link._connection not in (None, before), "the client is back")
 
-        assert train(terms, tmp_path / "there", server.links, patience=PATIENT, on_round=break_a_stream)
+        assert train(agreement, tmp_path / "there", server.links, patience=PATIENT, on_round=break_a_stream)
     assert all(record.faults is None for record in read_records(tmp_path / "there"))
-    assert_same_run(tmp_path / "there", in_one_process(terms))
+    assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
 @pytest.mark.parametrize(
@@ -116,20 +107,20 @@ def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Referen
     ],
 )
 def test_other_training(scheme: str, override: str, in_one_process: Reference, tmp_path: Path) -> None:
-    terms = scheme_and_optimizer(scheme, "adam", override, "training.rounds=4")
-    with local_links(terms) as links:
-        assert train(terms, tmp_path / "there", links, patience=PATIENT)
-    assert_same_run(tmp_path / "there", in_one_process(terms))
+    agreement = scheme_and_optimizer(scheme, "adam", override, "training.rounds=4")
+    with local_links(agreement) as links:
+        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
+    assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
 @pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg"])
 def test_clients_one_by_one_through_the_server(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with large networks: everybody begins at once, the server takes one after the other."""
     monkeypatch.setattr(simulate, "MERGED_ACTIVATIONS", 1)
-    terms = terms_of(tiny("training.rounds=4"), scheme)
-    assert run(terms.config, scheme, tmp_path / "here", threads=1)
-    with local_links(terms) as links:
-        assert train(terms, tmp_path / "there", links, patience=PATIENT)
+    agreement = agreement_of(tiny("training.rounds=4"), scheme)
+    assert run(agreement.config, scheme, tmp_path / "here", threads=1)
+    with local_links(agreement) as links:
+        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
     assert_same_run(tmp_path / "there", tmp_path / "here")
 
 
@@ -139,12 +130,14 @@ def test_deep_cuts_of_other_networks(architecture: str) -> None:
     random = np.random.default_rng(0)
     images, labels = random.integers(0, 256, (80, 3, 32, 32), dtype=np.uint8), np.arange(80) % 10
     register_arrays("field_pictures", images, labels, images[:20], labels[:20])
-    terms = terms_of(tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.08"), "asfl")
-    here = planned_simulation(terms, [1])
+    agreement = agreement_of(
+        tiny("data.name=field_pictures", f"model.architecture={architecture}", "model.width=0.08"), "asfl"
+    )
+    here = planned_simulation(agreement, [1])
     units = here.trainer.layout.num_units
     plans = list(random_plans([units - 1, units - 2, 3], 6, CLIENTS, seed=2))
-    with local_links(terms) as links:
-        there = planned_simulation(terms, [1], over(links))
+    with local_links(agreement) as links:
+        there = planned_simulation(agreement, [1], over(links))
         for plan in plans:
             there.trainer.fleet.begin(plan.index)
             expected, found = here.trainer.round(plan), there.trainer.round(plan)
@@ -157,24 +150,24 @@ def test_deep_cuts_of_other_networks(architecture: str) -> None:
 
 @pytest.mark.parametrize("begins", ["here", "there"])
 def test_a_run_goes_on_where_another_engine_stopped(begins: str, in_one_process: Reference, tmp_path: Path) -> None:
-    terms, folder = scheme_and_optimizer("asfl", "adam"), tmp_path / "run"
+    agreement, folder = scheme_and_optimizer("asfl", "adam"), tmp_path / "run"
     rounds: list[RoundRecord] = []
 
     def stop() -> bool:
         return len(rounds) == 4
 
-    with local_links(terms) as links:
+    with local_links(agreement) as links:
         if begins == "here":
-            run(terms.config, terms.scheme, folder, threads=1, on_round=rounds.append, should_stop=stop)
-            assert terms_for(terms.config, terms.scheme, folder, threads=3) == terms
-            assert train(terms, folder, links, patience=PATIENT)
+            run(agreement.config, agreement.scheme, folder, threads=1, on_round=rounds.append, should_stop=stop)
+            assert agreement_for(agreement.config, agreement.scheme, folder, threads=3) == agreement
+            assert train(agreement, folder, links, patience=PATIENT)
         else:
-            train(terms, folder, links, patience=PATIENT, on_round=rounds.append, should_stop=stop)
+            train(agreement, folder, links, patience=PATIENT, on_round=rounds.append, should_stop=stop)
             assert resume(folder)
-    assert_same_run(folder, in_one_process(terms))
+    assert_same_run(folder, in_one_process(agreement))
 
 
 def test_the_server_needs_a_link_per_client(tmp_path: Path) -> None:
-    terms = terms_of(tiny("scenario.clients=5"), "asfl")
-    with local_links(terms_of(tiny(), "asfl")) as links, pytest.raises(AsflError, match=r"4 links.*clients = 5"):
-        train(terms, tmp_path / "run", links)
+    agreement = agreement_of(tiny("scenario.clients=5"), "asfl")
+    with local_links(agreement_of(tiny(), "asfl")) as links, pytest.raises(AsflError, match=r"4 links.*clients = 5"):
+        train(agreement, tmp_path / "run", links)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from asfl.errors import AsflError
-from asfl.models import Carry, CuttableModel, build_model
-from asfl.profile import Architecture, Dataset, ModelSpec, Norm
+from asfl.config.errors import AsflError
+from asfl.config.names import Architecture, Dataset, ModelSpec, Norm
+from asfl.models.build import build_model
+from asfl.models.cuttable import Carry, CuttableModel
 
 UNITS: dict[Architecture, int] = {
     "cnn": 7,

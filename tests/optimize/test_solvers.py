@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from asfl.decision import Decision, check_decision
-from asfl.optimize import Problem, Queues, Solution, next_queues, ooe_bcd, solve_jointly
+from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_objective, plain_violation, random_problem
+
+from asfl.costs.decision import Decision, check_decision
+from asfl.costs.modelled import in_time
+from asfl.optimize import Problem, Queues, Solution, next_queues, ooe_bcd, solve_jointly
 
 seeds = st.integers(0, 10**6)
 forms = st.sampled_from(["drift", "per_round_budgets"])
@@ -39,7 +39,7 @@ def assert_valid(solution: Solution) -> None:
 def test_decisions_are_valid_and_the_descent_never_rises(
     seed: int, form: str, reading: str, clients: int, num_rbs: int, layers: int
 ) -> None:
-    problem = random_problem(seed, clients, num_rbs, layers, form=form, reading=reading)
+    problem = random_problem(seed, clients, num_rbs, layers, form=form, equations=reading)
     solution = ooe_bcd(problem)
     assert_valid(solution)
     if form == "drift":
@@ -52,7 +52,7 @@ def test_decisions_are_valid_and_the_descent_never_rises(
 @settings(max_examples=12)
 def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, reading: str, weight: str) -> None:
     """Brute force over cuts, counts and a fine grid of powers, two clients."""
-    problem = random_problem(seed, clients=2, num_rbs=2, layers=3, reading=reading, error_weight=weight)
+    problem = random_problem(seed, clients=2, num_rbs=2, layers=3, equations=reading, error_weight=weight)
     ladder = 1.5 * np.geomspace(1e-4, 1, 24)
     best = np.inf
     for counts in every_count(problem):
@@ -133,7 +133,7 @@ def test_equal_clients_can_be_told_apart(solver: Any) -> None:
 def test_impossible_budgets_are_named() -> None:
     problem = random_problem(2, clients=3, num_rbs=3, min_participants=3, delay_budget_s=1e-9, energy_budget_j=1e-9)
     for form in ("drift", "per_round_budgets"):
-        solution = ooe_bcd(replace(problem, rules=replace(problem.rules, form=form)))
+        solution = ooe_bcd(replace(problem, rules=problem.rules.model_copy(update={"form": form})))
         assert not solution.feasible
         missed = solution.missed_budgets()
         assert missed["delay_s"] == pytest.approx(float(solution.expected.delay_s) - 1e-9)
@@ -188,7 +188,7 @@ def test_nobody_is_starved() -> None:
     round_ = replace(base.round, path_gain=gain, channel_gain=gain, previous_cut=None)
     for floor, starved in ((0.25, False), (0.0, True)):
         queues, served = Queues.empty(4), np.zeros(4)
-        rules = replace(base.rules, participation_floor=floor)
+        rules = base.rules.model_copy(update={"participation_floor": floor})
         for _ in range(80):
             decision = ooe_bcd(Problem(round_, base.learning, queues, rules)).decision
             served += decision.scheduled
@@ -196,3 +196,48 @@ def test_nobody_is_starved() -> None:
                 queues, 0.0, np.zeros(4), decision.scheduled, rule="printed", memory=0.5, participation_floor=floor
             )
         assert (served[3] / 80 < 0.05) if starved else (served[3] / 80 > 0.15)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_is_scheduled_who_cannot_be_done_in_time(seed: int) -> None:
+    """With an outage the solvers choose among those who finish before it, as brute force over counts does."""
+    problem = random_problem(seed, clients=3, num_rbs=4, min_participants=1)
+    plain = ooe_bcd(problem)
+    outage_s = float(plain.expected.uplink_stage_delay_s) * 0.9
+    limited = replace(problem, round=replace(problem.round, outage_s=outage_s))
+    power = np.full(3, problem.round.radio.max_tx_power_w)
+    decisions = [
+        Decision(cut, count, power) for cut in problem.round.profile.cuts.tolist() for count in every_count(limited)
+    ]
+    done = [one for one in decisions if in_time(limited.round, one)[one.scheduled].all()]
+    if not done:
+        return
+    for solver in (ooe_bcd, solve_jointly):
+        found = solver(limited)
+        assert in_time(limited.round, found.decision)[found.decision.scheduled].all()
+        assert found.objective == pytest.approx(plain_objective(limited, found.decision))
+        if solver is solve_jointly:
+            best = min(plain_objective(limited, one) for one in done)
+            assert found.objective <= best + 0.01 * max(abs(best), 0.05)
+
+
+def test_an_outage_that_nobody_can_meet_changes_no_decision() -> None:
+    problem = random_problem(3, min_participants=2)
+    hopeless = replace(problem, round=replace(problem.round, outage_s=1e-9))
+    found, plain = ooe_bcd(hopeless), ooe_bcd(problem)
+    assert found.decision.cut == plain.decision.cut
+    np.testing.assert_array_equal(found.decision.rb_count, plain.decision.rb_count)
+    assert found.expected.delay_s <= 3e-9 + float(found.expected.server_delay_s.sum())
+
+
+def test_small_powers_are_found_where_energy_is_short() -> None:
+    """Where every watt counts, the descent must be able to start low: it is as good as the joint solver."""
+    worst = 0.0
+    for seed in range(12):
+        problem = random_problem(seed, clients=2, num_rbs=2)
+        rules = problem.rules.model_copy(update={"energy_budget_j": problem.rules.energy_budget_j * 0.02})
+        queues = replace(problem.queues, energy=problem.queues.energy + 20)
+        short = replace(problem, rules=rules, queues=queues)
+        bcd, joint = ooe_bcd(short).objective, solve_jointly(short).objective
+        worst = max(worst, (bcd - joint) / max(abs(joint), 0.05))
+    assert worst < 0.03

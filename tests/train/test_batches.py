@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
+from trainers import CPU, tiny_batches, tiny_images
 
 from asfl.train.batches import Batches, Normaliser
-from trainers import CPU, tiny_batches, tiny_images
 
 
 def test_an_epoch_visits_every_sample_once_and_the_next_in_another_order() -> None:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-
-from asfl.costs import epsl
-from asfl.profile import Architecture, Dataset, Norm
-from asfl.train.optimizers import Name
 from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
+
+from asfl.config.names import Architecture, Dataset, Norm
+from asfl.costs.modelled import epsl
+from asfl.train.optimizers import Name
 
 CLIENTS = 5
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Adam, Momentum, OptimizerState, Rule, Sgd, step_units
-from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 RULES: dict[str, tuple[Rule, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]]] = {
     "sgd": (Sgd(0.1), lambda parameters: torch.optim.SGD(parameters, 0.1)),

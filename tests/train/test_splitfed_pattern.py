@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
+from trainers import CPU, full_round, tiny_images, tiny_model
 
-from asfl.costs import SFL
+from asfl.costs.modelled import SFL
 from asfl.train.batches import Batches
 from asfl.train.fast import FastTrainer
 from asfl.train.optimizers import Sgd
 from benchmarks.splitfed_pattern import SplitFedPattern
-from trainers import CPU, full_round, tiny_images, tiny_model
 
 CLIENTS, RATE = 4, 0.05
 

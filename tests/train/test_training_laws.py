@@ -1,4 +1,4 @@
-"""SYSTEM.md §8, the laws of training, at every cut of every network (tiny widths)."""
+"""The laws of training, at every cut of every network (tiny widths)."""
 
 from typing import get_args
 
@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
+from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
-from asfl.models import CuttableModel
-from asfl.profile import Architecture, Dataset, Norm
+from asfl.config.names import Architecture, Dataset, Norm
+from asfl.models.cuttable import CuttableModel
 from asfl.train.fast import FastTrainer
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.state import TrainingState
 from asfl.train.trainer import RoundPlan
-from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 NETWORKS: list[tuple[Architecture, Dataset]] = [
     (name, "cifar10" if name.startswith("vgg") else "digits") for name in get_args(Architecture)

@@ -1,52 +1,72 @@
 """The command line. Each command reads its input, calls one library function and shows the result."""
 
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
+from click import Command, Context, HelpFormatter
+from typer.core import TyperGroup
 
 from asfl._version import __version__
-from asfl.cli import (
-    compare,
-    config,
-    cost,
-    data,
-    decide,
-    export,
-    fleet,
-    profile,
-    report,
-    reproduce,
-    run,
-    scenario,
-    sweep,
-)
-from asfl.errors import AsflError
-from asfl.plugins import load_plugin
+from asfl.config.errors import AsflError, nearest
+from asfl.config.plugins import load_plugin
+
+_COMMANDS = {
+    "config": ("config", "Show and check configurations."),
+    "data": ("data", "Get data sets, and see how they are spread over the clients."),
+    "scenario": ("scenario", "Who is where, and what each cut would cost."),
+    "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
+    "cost": ("cost", "Delay and energy of one round."),
+    "decide": ("decide", "Decide cut, resource blocks and power."),
+    "run": ("run", "Train one scheme."),
+    "resume": ("run", "Go on with a run that was stopped or killed."),
+    "fleet": ("fleet", "Train with real clients, in processes on this machine."),
+    "tune": ("tune", "Find the learning rate that suits each scheme best."),
+    "sweep": ("sweep", "Compare schemes for every value of some fields."),
+    "reproduce": ("reproduce", "Repeat the experiments of the paper."),
+    "export": ("export", "Write runs as one table, Parquet or CSV."),
+    "compare": ("compare", "Train all schemes in the same world and compare them."),
+    "report": ("report", "Runs as one HTML page, figures and tables for a paper."),
+    "watch": ("report", "Follow running experiments in the browser."),
+}
+"""The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or
+an `app` with commands of its own."""
+
+
+class _Commands(TyperGroup):
+    """Imports a command when it is needed: none for `asfl --help`, and one for what a person does."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command:
+        if cmd_name not in _COMMANDS:
+            raise AsflError(f"unknown command '{cmd_name}': {nearest(cmd_name, _COMMANDS)}")
+        module_name, summary = _COMMANDS[cmd_name]
+        module = import_module(f"asfl.cli.{module_name}")
+        one = typer.Typer(add_completion=False, rich_markup_mode=None)
+        if hasattr(module, "app"):
+            one.add_typer(module.app, name=cmd_name, help=summary)
+            group = typer.main.get_group(one)
+            return group.commands[cmd_name]
+        one.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_command(one)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
 
 app = typer.Typer(
     name="asfl",
+    cls=_Commands,
     help="Adaptive split federated learning over wireless networks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(config.app, name="config")
-app.add_typer(data.app, name="data")
-app.command("scenario")(scenario.scenario)
-app.command("profile")(profile.profile)
-app.command("cost")(cost.cost)
-app.command("decide")(decide.decide)
-app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("fleet")(fleet.fleet)
-app.command("sweep")(sweep.sweep)
-app.command("reproduce")(reproduce.reproduce)
-app.command("export")(export.export)
-app.command("compare")(compare.compare)
-app.command("report")(report.report)
-app.command("watch")(report.watch)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,109 +11,92 @@ import typer
 from rich import box
 from rich.table import Table
 
-from asfl.cli.options import (
-    AddressOption,
-    DataDirOption,
-    EngineOption,
-    JsonOption,
-    PresetArgument,
-    SchemesOption,
-    SeedsOption,
-    SetOption,
-    WorkersOption,
-    console,
-    print_json,
-)
-from asfl.cli.training import engine_named, print_failures, train_jobs
-from asfl.compare import Comparison, plan_comparison, read_comparison
-from asfl.config import load_config
-from asfl.errors import AsflError
-from asfl.files import write_whole
-from asfl.report.training import write_figures
-from asfl.schemes import SCHEMES, scheme_named
-from asfl.summary import OURS, SMOOTHED_OVER, Saving, Summary, amount, number, percent, share
-from asfl.words import in_words
+from asfl.cli import options
+from asfl.cli.output import console, print_json
+from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.config.errors import AsflError
+from asfl.config.show import own_settings
+from asfl.config.units import number, percent
+from asfl.results.charged import with_note
+from asfl.results.compare import Comparison, plan_comparison, read_comparison
+from asfl.results.curves import OURS, SMOOTHED_OVER
+from asfl.results.figures.training import write_figures
+from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
+from asfl.results.summary import Saving, Summary
+from asfl.results.words import in_words
+from asfl.runs.files import write_whole
 
 
 def compare(
-    preset: PresetArgument = "demo",
-    schemes: SchemesOption = None,
-    seeds: SeedsOption = 1,
-    overrides: SetOption = None,
+    preset: options.Preset = "demo",
+    schemes: options.Schemes = None,
+    seeds: options.Seeds = 1,
+    overrides: options.Set = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs go. Default: runs/compare-PRESET.")
     ] = None,
-    data_dir: DataDirOption = None,
-    targets: Annotated[
-        str | None, typer.Option(help="Accuracies to reach, such as 0.5,0.6. Default: chosen from the runs.")
-    ] = None,
-    workers: WorkersOption = None,
-    engine: EngineOption = "processes",
-    address: AddressOption = None,
+    data_dir: options.DataDir = None,
+    targets: options.Targets = None,
+    workers: options.Workers = None,
+    engine: options.Engine = "processes",
+    address: options.Address = None,
     redraw: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Show an earlier comparison; train nothing.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train all schemes in the same world and compare accuracy, delay and energy. Called again, it goes on."""
-    wanted = accuracies(targets)
-    names = schemes.split(",") if schemes is not None else None
-    for name in names or []:
-        scheme_named(name)
+    wanted, names = options.accuracies(targets), options.schemes_named(schemes)
     if redraw is not None:
-        if overrides or out:
-            raise AsflError("--from shows what is there; it goes with --schemes and --targets, not with --set or --out")
+        options.refuse_all_but(
+            ["redraw", "schemes", "targets", "as_json"],
+            "--from shows what is there, and goes with --schemes, --targets and --json",
+        )
         there = read_comparison(redraw)
-        shown = Comparison(there.folder, there.config, tuple(names or there.schemes), there.seeds)
-        _show(shown, wanted, {}, as_json)
+        some = replace(there, schemes=tuple(names)) if schemes else there
+        _show(some, wanted, {}, as_json, write=some.schemes == there.schemes)
         return
-    config = load_config(preset, overrides or []).config
+    config = options.configuration(preset, overrides).config
     first = config.scenario.seed
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
-    comparison = plan_comparison(config, names or list(SCHEMES), range(first, first + seeds), folder, data_dir)
+    comparison = plan_comparison(config, names, range(first, first + seeds), folder, data_dir)
     trainer = engine_named(engine, workers, address)
-    jobs = comparison.jobs(data_dir)
     comparison.remember()
-    failed = train_jobs(jobs, comparison.num_runs, trainer)
+    failed = train_runs([comparison], data_dir, trainer)
     _show(comparison, wanted, failed, as_json)
     if failed:
         raise typer.Exit(2)
 
 
-def accuracies(text: str | None) -> list[float] | None:
-    """The accuracies of `--targets`."""
-    if text is None:
-        return None
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or not all(0 < value <= 1 for value in values):
-        raise AsflError(f"--targets {text}: give accuracies between 0 and 1, separated by commas, such as 0.5,0.6")
-    return values
-
-
-def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool) -> None:
+def _show(
+    comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool, *, write: bool = True
+) -> None:
     """Write summary, table and pictures; print tables and words, or JSON."""
-    runs = comparison.finished_runs()
+    runs, folder = comparison.finished_runs(), comparison.folder
     if not runs:
         print_failures(failed)
-        raise AsflError(f"{comparison.folder} has no finished run to show")
+        raise AsflError(f"{folder} has no finished run to show")
     summary = Summary.of(runs, targets)
     sentences = in_words(summary)
     data = {**summary.to_json(), "words": sentences, "failed": failed}
-    write_whole(comparison.folder / "summary.json", json.dumps(data, indent=2, allow_nan=False).encode())
-    write_whole(comparison.folder / "table.csv", summary.to_csv().encode())
-    pictures = write_figures(summary, runs, comparison.folder)
+    pictures: Sequence[Path] = ()
+    if write:
+        write_whole(folder / "summary.json", json.dumps(data, indent=2, allow_nan=False).encode())
+        write_whole(folder / "table.csv", summary.to_csv().encode())
+        pictures = write_figures(summary, runs, folder)
     if as_json:
         print_json(data)
     else:
         _print_reached(summary)
-        _print_rounds(summary)
+        _print_rounds(summary, "what a round takes", COSTS, ABOUT_COSTS)
+        _print_rounds(summary, "what the rounds look like", OF_ROUNDS, ABOUT_ROUNDS)
         out = console()
+        if own := own_settings(comparison.config):
+            out.print(f"Trained with settings of their own: {own}.")
         for sentence in sentences:
             out.print(sentence)
-        print(f"numbers: {comparison.folder / 'summary.json'}, {comparison.folder / 'table.csv'}")
+        if write:
+            print(f"numbers: {folder / 'summary.json'}, {folder / 'table.csv'}")
         for picture in pictures:
             print(f"picture: {picture}")
         missing = comparison.num_runs - len(runs) - len(failed)
@@ -137,11 +122,11 @@ def _table(title: str) -> Table:
 
 def _print_reached(summary: Summary) -> None:
     main, several = summary.main_target(), len(summary.seeds) > 1
-    table = _table("what it reaches")
+    table = _table(with_note("what it reaches", summary.model))
     table.add_column("accuracy\nend, best", justify="right")
     for target in summary.targets:
         table.add_column(f"delay, energy\nto {percent(target)}", justify="right")
-    saves = main if OURS in summary.runs and len(summary.runs) > 1 else None
+    saves = main if OURS in summary.runs and len(summary.ranked) > 1 else None
     if saves is not None:
         table.add_column(f"asfl saves\nto {percent(saves)}", justify="right")
     for name in summary.runs:
@@ -164,7 +149,7 @@ def _print_reached(summary: Summary) -> None:
 def _reached(summary: Summary, scheme: str, target: float) -> str:
     delay, energy = (summary.to_reach(scheme, target, resource) for resource in ("delay_s", "energy_j"))
     if not delay.seeds:
-        return "not reached"
+        return "not reached" if scheme in summary.ranked else "–"
     runs = len(summary.runs[scheme])
     partly = f"\n{delay.seeds} of {runs} seeds" if delay.seeds < runs else ""
     return f"{amount(delay)} s\n{amount(energy)} J{partly}"
@@ -179,31 +164,13 @@ def _saved(saving: Saving | None) -> str:
     return "\n".join(only) or "neither"
 
 
-_ROUNDS: dict[str, tuple[str, float]] = {
-    "delay_s": ("delay\ns", 1),
-    "energy_j": ("energy\nJ", 1),
-    "packet_error_rate": ("errors\n%", 100),
-    "updates_per_round": ("arrived", 1),
-    "cut": ("cut", 1),
-    "cut_moves": ("moves\n%", 100),
-    "resplit_share": ("re-split\n%", 100),
-    "discrepancy": ("dis-\ncrep.", 1),
-    "delay_over": ("delay\nover %", 100),
-    "energy_over": ("energy\nover %", 100),
-}
-"""Numbers of a run: header and scale."""
-
-
-def _print_rounds(summary: Summary) -> None:
-    table = _table("what the rounds look like")
-    for header, _ in _ROUNDS.values():
-        table.add_column(header, justify="right", no_wrap=True)
+def _print_rounds(summary: Summary, title: str, columns: Sequence[Quantity], about: str) -> None:
+    table = _table(with_note(title, summary.model))
+    for one in columns:
+        table.add_column(f"{one.title}\n{one.unit}".strip(), justify="right", no_wrap=True)
     for scheme in summary.runs:
-        means = [scale * summary.over_seeds(scheme, key).mean for key, (_, scale) in _ROUNDS.items()]
+        means = [one.scale * summary.over_seeds(scheme, one.name).mean for one in columns]
         table.add_row(scheme, *("–" if math.isnan(mean) else number(mean) for mean in means))
     out = console()
     out.print(table)
-    out.print(
-        "means over rounds and seeds; errors: expected, of those who took part; moves: rounds with another cut than "
-        "the one before; re-split: share of the delay; over: beyond the budget (energy: the worst client)\n"
-    )
+    out.print(f"means over rounds and seeds; {about}\n")

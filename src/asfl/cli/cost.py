@@ -5,23 +5,24 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.table import Table
 
-from asfl.cli.options import JsonOption, console, print_json
-from asfl.costs import RoundCost, round_cost
-from asfl.decision import Decision
-from asfl.errors import AsflError
-from asfl.roundfile import cost_as_json, json_schema, read_round_file
-from asfl.units import format_si
+from asfl.cli import options
+from asfl.cli.output import console, print_json, table
+from asfl.config.errors import AsflError
+from asfl.config.units import format_si
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import RoundCost, round_cost
+from asfl.optimize.roundfile import cost_as_json, json_schema, read_round_file
 
 
 def cost(
     file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of round files.")] = False,
 ) -> None:
     """Delay and energy of the decision in a round file: realised if it says who arrived, else expected."""
     if schema:
+        options.refuse_all_but(["schema", "as_json"], "--schema prints the schema and reads no file")
         print_json(json_schema())
         return
     if file is None:
@@ -45,7 +46,6 @@ def _print_tables(result: RoundCost, decision: Decision, previous_cut: int | Non
         f"uplink stage {format_si(float(result.uplink_stage_delay_s), 's')} + "
         f"server stage {format_si(float(result.server_stage_delay_s), 's')}"
     )
-    table = Table(header_style="bold")
     columns = {
         "client": [str(client) for client in range(len(decision.rb_count))],
         "RBs": [f"{count:g}" for count in decision.rb_count],
@@ -61,11 +61,7 @@ def _print_tables(result: RoundCost, decision: Decision, previous_cut: int | Non
         "backward": _seconds(result.client_backward_delay_s),
         "energy": [format_si(energy, "J") for energy in result.energy_j],
     }
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    out.print(table)
+    out.print(table(list(columns), zip(*columns.values(), strict=True)))
     silent = np.flatnonzero(decision.scheduled & ~np.isfinite(result.uplink_delay_s))
     if silent.size:
         out.print(f"client {silent[0]} has resource blocks but no power or no gain, so the round never ends")

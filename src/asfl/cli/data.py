@@ -6,24 +6,22 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 
-from asfl.cli.options import DataDirOption, JsonOption, PlotOption, PresetArgument, SetOption, console, print_json
-from asfl.config import load_config
+from asfl.cli import options
+from asfl.cli.output import show as show_result, table
+from asfl.config.errors import AsflError, nearest
 from asfl.data import load_data
 from asfl.data.cifar import CIFAR
 from asfl.data.load import default_folder
-from asfl.errors import AsflError, nearest
-from asfl.report.data import LabelMix, draw_label_mix
-from asfl.report.figure import check_figure_path, save_figure
+from asfl.results.figures.data import LabelMix, draw_label_mix
 
-app = typer.Typer(help="Get data sets, and see how they are spread over the clients.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
-    data_dir: DataDirOption = None,
+    data_dir: options.DataDir = None,
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="A mirror of the official binary archive.")
     ] = None,
@@ -51,25 +49,22 @@ def fetch(
 
 @app.command()
 def show(
-    preset: PresetArgument = "demo",
-    overrides: SetOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    preset: options.Preset = "demo",
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+    plot: options.Plot = None,
 ) -> None:
     """Which labels each client holds, and how far its mix is from that of the whole set."""
-    if plot is not None:
-        check_figure_path(plot)
-    config = load_config(preset, overrides or []).config
+    config = options.configuration(preset, overrides).config
     mix = LabelMix.of(config, load_data(config, data_dir))
-    if plot is not None:
-        save_figure(draw_label_mix(mix), plot)
-    if as_json:
-        print_json(_as_json(mix))
-        return
-    _print_table(mix)
-    if plot is not None:
-        print(f"picture: {plot}")
+    show_result(
+        as_json,
+        plot,
+        data=lambda: _as_json(mix),
+        tables=lambda out: _print_table(mix, out),
+        figure=lambda: draw_label_mix(mix),
+    )
 
 
 def _as_json(mix: LabelMix) -> dict[str, object]:
@@ -92,28 +87,26 @@ def _as_json(mix: LabelMix) -> dict[str, object]:
     }
 
 
-def _print_table(mix: LabelMix) -> None:
-    data, out = mix.data, console()
+def _print_table(mix: LabelMix, out: Console) -> None:
+    data = mix.data
     shape = "×".join(map(str, data.input_shape))
     out.print(
         f"[bold]{data.name}[/]: {len(data.train_labels):,} training and {len(data.test_labels):,} test images of "
         f"{shape}, {data.num_classes} classes; {len(mix.counts)} clients, "
         f"label mix ~ Dir({mix.alpha:g}), seed {mix.seed}"
     )
-    table = Table(header_style="bold")
-    for name in ("client", "samples", "labels"):
-        table.add_column(name, justify="right")
-    table.add_column("commonest labels")
-    table.add_column("distance from the whole", justify="right")
-    for client, (counts, distance) in enumerate(zip(mix.counts, mix.distance, strict=True)):
-        table.add_row(
+    columns = ("client", "samples", "labels", "commonest labels", "distance from the whole")
+    rows = (
+        (
             str(client),
             f"{counts.sum():,}",
             str(np.count_nonzero(counts)),
             ", ".join(f"{label} ({100 * counts[label] / counts.sum():.0f} %)" for label in mix.commonest(client)),
             f"{distance:.2f}",
         )
-    out.print(table)
+        for client, (counts, distance) in enumerate(zip(mix.counts, mix.distance, strict=True))
+    )
+    out.print(table(columns, rows, left=["commonest labels"]))
     unused = len(data.train_labels) - mix.counts.sum()
     out.print(
         f"mean distance {mix.distance.mean():.2f} (0: the mix of the whole set, 1: no label in common)"

@@ -1,6 +1,5 @@
 """`asfl decide`: the decision of one round, or of many."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,61 +7,65 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from asfl.cli.options import JsonOption, PlotOption, SetOption, console, print_json
-from asfl.config import load_config
-from asfl.errors import AsflError
+from asfl.cli import options
+from asfl.cli.output import show, table
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.units import format_si, number
 from asfl.optimize import Solution, ooe_bcd, solve_jointly
-from asfl.play import Playthrough, play_all
-from asfl.report.decision import draw_decision, draw_playthroughs
-from asfl.report.figure import check_figure_path, save_figure
-from asfl.roundfile import read_round_file, solution_as_json
-from asfl.schemes import SCHEMES
-from asfl.summary import number
-from asfl.units import format_si
+from asfl.optimize.penalties import budget_scale
+from asfl.optimize.roundfile import read_round_file, solution_as_json
+from asfl.results.charged import trained_and_charged
+from asfl.results.curves import CEILING
+from asfl.results.figures.decision import draw_decision, draw_playthroughs
+from asfl.runs.play import Playthrough, play_all
+from asfl.runs.this_process import usual_threads
+from asfl.schemes import scheme_named
+from asfl.schemes.base import borrows
 
 
 def decide(
     file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
-    solver: Annotated[Literal["bcd", "joint"], typer.Option(help="OOE-BCD, or the joint solver.")] = "bcd",
+    solver: Annotated[Literal["bcd", "joint"], typer.Option(help="With a file: OOE-BCD, or the joint solver.")] = "bcd",
     rounds: Annotated[int | None, typer.Option(min=1, help="Play this many rounds of a preset instead.")] = None,
     preset: Annotated[str, typer.Option(help="With --rounds: a preset's name or a TOML file.")] = "demo",
-    scheme: Annotated[
-        list[str] | None, typer.Option(help="With --rounds: a scheme, or several separated by commas. Default: all.")
+    schemes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scheme", metavar="NAME,…", help="With --rounds: schemes, separated by commas or repeated. Default: all."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="With --rounds: how many seeds, from the preset's on.")] = 1,
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    overrides: options.Set = None,
+    as_json: options.Json = False,
+    plot: options.Plot = None,
 ) -> None:
     """Decide cut, resource blocks and power: of the round in a file, or round after round (radio only, no training)."""
     if (file is None) == (rounds is None):
         raise AsflError("give a round file, or --rounds to play rounds of a preset (asfl decide --help)")
-    if plot is not None:
-        check_figure_path(plot)
     if file is not None:
-        _decide_file(file, solver, as_json, plot)
+        options.refuse_all_but(["file", "solver", "as_json", "plot"], "everything about the round is in its file")
+        problem = read_round_file(file).to_problem()
+        solution = ooe_bcd(problem) if solver == "bcd" else solve_jointly(problem)
+        show(
+            as_json,
+            plot,
+            data=lambda: solution_as_json(solution),
+            tables=lambda out: _print_solution(solution, out),
+            figure=lambda: draw_decision(solution),
+        )
     elif rounds is not None:
-        names = [name for entry in scheme or SCHEMES for name in entry.split(",")]
+        options.refuse_all_but(
+            ["rounds", "preset", "schemes", "seeds", "overrides", "as_json", "plot"],
+            "with --rounds the scheme chooses its solver, as in --scheme asfl,asfl-joint",
+        )
+        names = [one for one in options.schemes_named(schemes) if schemes or one != CEILING]
         _play(preset, overrides or [], names, seeds, rounds, as_json, plot)
 
 
-def _decide_file(file: Path, solver: str, as_json: bool, plot: Path | None) -> None:
-    problem = read_round_file(file).to_problem()
-    solution = ooe_bcd(problem) if solver == "bcd" else solve_jointly(problem)
-    if plot is not None:
-        save_figure(draw_decision(solution), plot)
-    if as_json:
-        print_json(solution_as_json(solution))
-        return
-    _print_solution(solution)
-    if plot is not None:
-        print(f"picture: {plot}")
-
-
-def _print_solution(solution: Solution) -> None:
-    out, decision, cost = console(), solution.decision, solution.expected
+def _print_solution(solution: Solution, out: Console) -> None:
+    decision, cost = solution.decision, solution.expected
     rules, before = solution.problem.rules, solution.problem.round.previous_cut
     moved = "" if before is None else " (stays)" if before == decision.cut else f" (before: {before})"
     out.print(
@@ -70,25 +73,20 @@ def _print_solution(solution: Solution) -> None:
         f"(budget {format_si(rules.delay_budget_s, 's')}), decided in {format_si(solution.seconds, 's')} "
         f"and {solution.iterations} iteration{'s' if solution.iterations > 1 else ''}"
     )
-    table = Table(header_style="bold")
-    for name in ("client", "RBs", "power", "error rate", "uplink", "energy", "of its budget"):
-        table.add_column(name, justify="right")
+    rows: list[list[str]] = []
     for client, count in enumerate(decision.rb_count):
         energy = float(cost.energy_j[client])
         share = f"{100 * energy / rules.energy_budget_j:.0f} %" if rules.energy_budget_j else "no budget"
-        if count == 0:
-            table.add_row(str(client), "–", "", "sits out")
-            continue
-        table.add_row(
-            str(client),
+        took_part = [
             f"{count:.3g}",
             format_si(decision.tx_power_w[client], "W"),
             f"{100 * cost.packet_error_rate[client]:.1f} %",
             format_si(cost.uplink_rate_bps[client], "bit/s"),
             format_si(energy, "J"),
             share,
-        )
-    out.print(table)
+        ]
+        rows.append([str(client), *(took_part if count else ["–", "", "sits out"])])
+    out.print(table(("client", "RBs", "power", "error rate", "uplink", "energy", "of its budget"), rows))
     steps = " -> ".join(f"{block} {value:.4g}" for block, value in solution.trace)
     out.print(f"objective (drift + V · objective): {steps}")
     missed = solution.missed_budgets()
@@ -107,32 +105,34 @@ def _print_solution(solution: Solution) -> None:
 def _play(
     preset: str, overrides: list[str], names: list[str], seeds: int, rounds: int, as_json: bool, plot: Path | None
 ) -> None:
-    config = load_config(preset, overrides).config
-    first = config.scenario.seed
-    workers = min(os.cpu_count() or 1, len(names) * seeds)
+    if CEILING in names:
+        raise AsflError(f"--scheme {CEILING}: it has no radio, so there are no rounds to decide")
+    config = options.configuration(preset, overrides).config
+    model = trained_and_charged(config) or config.model_spec.name
+    every = range(config.scenario.seed, config.scenario.seed + seeds)
+    runs = len(names) * seeds
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("playing", total=len(names) * seeds)
+        task = progress.add_task("playing", total=runs)
         played = play_all(
             config,
             names,
-            range(first, first + seeds),
+            every,
             rounds,
-            workers=workers,
+            workers=min(usual_threads(), runs),
             progress=lambda _: progress.advance(task),
         )
-    if plot is not None:
-        save_figure(draw_playthroughs(played), plot)
-    summaries = {name: [one.summary() for one in played if one.scheme == name] for name in dict.fromkeys(names)}
-    if as_json:
-        plain = {
-            name: [{key: None if np.isnan(value) else value for key, value in row.items()} for row in rows]
-            for name, rows in summaries.items()
-        }
-        print_json({"rounds": rounds, "seeds": list(range(first, first + seeds)), "schemes": plain})
-        return
-    _print_summaries(summaries, played, rounds, seeds)
-    if plot is not None:
-        print(f"picture: {plot}")
+    summaries = {name: [one.summary() | _owed(one, config) for one in played if one.scheme == name] for name in names}
+    plain = {
+        name: [{key: None if np.isnan(value) else value for key, value in row.items()} for row in rows]
+        for name, rows in summaries.items()
+    }
+    show(
+        as_json,
+        plot,
+        data=lambda: {"model": model, "rounds": rounds, "seeds": list(every), "schemes": plain},
+        tables=lambda out: _print_summaries(summaries, played, model, seeds, out),
+        figure=lambda: draw_playthroughs(played),
+    )
 
 
 _TABLES: dict[str, dict[str, tuple[str, str]]] = {
@@ -140,11 +140,14 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "delay_s": ("delay / round", "s"),
         "median_delay_s": ("median", "s"),
         "energy_j": ("energy / round", "J"),
+        "median_energy_j": ("median", "J"),
         "packet_error_rate": ("error rate", "%"),
         "updates_per_round": ("arrived", ""),
         "least_served_share": ("least served", "%"),
         "delay_violation": ("delay over", "%"),
+        "delay_owed": ("owed", "%"),
         "energy_violation": ("energy over", "%"),
+        "energy_owed": ("owed", "%"),
     },
     "what the decisions look like": {
         "cut": ("cut", ""),
@@ -158,27 +161,38 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
 
 
 def _print_summaries(
-    summaries: dict[str, list[dict[str, float]]], played: list[Playthrough], rounds: int, seeds: int
+    summaries: dict[str, list[dict[str, float]]], played: list[Playthrough], model: str, seeds: int, out: Console
 ) -> None:
-    out = console()
     out.print(
-        f"{rounds} rounds, radio only, with a stand-in for learning; mean"
+        f"{model}: {len(played[0].rounds)} rounds, radio only, with a stand-in for learning; mean"
         + (f" ± standard deviation over {seeds} seeds" if seeds > 1 else " (one seed)")
     )
     for title, columns in _TABLES.items():
-        table = Table(title=title, header_style="bold", title_justify="left")
-        table.add_column("scheme", no_wrap=True)
-        for name, _ in columns.values():
-            table.add_column(name, justify="right")
-        for scheme, rows in summaries.items():
-            table.add_row(scheme, *(_mean_and_spread(rows, key, unit) for key, (_, unit) in columns.items()))
-        out.print(table)
+        rows = (
+            [scheme, *(_mean_and_spread(of_seeds, key, unit) for key, (_, unit) in columns.items())]
+            for scheme, of_seeds in summaries.items()
+        )
+        names = ["scheme", *(name for name, _ in columns.values())]
+        out.print(table(names, rows, left=["scheme"], title=title))
     budgets = played[0].budgets
     out.print(
         f"budgets (seed {played[0].seed}): {format_si(budgets.delay_s, 's')} a round, "
         f"{format_si(budgets.energy_j, 'J')} a round and client; 'over' is how far the averages exceed them "
-        "(energy: the worst client)"
+        "(energy: the worst client), 'owed' the queue after the last round / rounds (standard queue rule only)"
     )
+
+
+def _owed(played: Playthrough, config: Config) -> dict[str, float]:
+    """Q/R in shares of the budget; NaN where queues forget, or follow the decisions of the ASFL they borrow from."""
+    tells = config.decision.queue_rule == "standard" and not borrows(scheme_named(played.scheme))
+    last, normalised = played.rounds[-1].queues, config.decision.equations == "corrected"
+    return {
+        name: queue / len(played.rounds) * budget_scale(budget, normalised=normalised) / budget if tells else np.nan
+        for name, queue, budget in (
+            ("delay_owed", last.delay, played.budgets.delay_s),
+            ("energy_owed", float(last.energy.max()), played.budgets.energy_j),
+        )
+    }
 
 
 def _mean_and_spread(rows: list[dict[str, float]], key: str, unit: str) -> str:

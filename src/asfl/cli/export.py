@@ -14,7 +14,7 @@ def export(
     ] = "round",
 ) -> None:
     """Write runs as one table: Parquet or CSV."""
-    from asfl.frames import export_runs
+    from asfl.results.frames import export_runs
 
     rows = export_runs(folders, out, per)
     print(f"{rows} rows: {out}")

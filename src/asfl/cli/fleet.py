@@ -1,34 +1,34 @@
 """`asfl fleet`: a federation of real processes on this machine, from the certificates to the result."""
 
-import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asfl.cli.options import STOPPED, DataDirOption, JsonOption, PresetArgument, SetOption
-from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
+from asfl.cli import options
+from asfl.cli.progress import RunProgress
 from asfl.cli.run import conclude
 from asfl.config import Config, load_config
-from asfl.config.show import as_toml
-from asfl.errors import AsflError
-from asfl.records import RECORDS_FILE, RoundRecord, records_so_far
-from asfl.run import check_training, is_finished, run_to_go_on_with, usual_threads
+from asfl.config.errors import AsflError
+from asfl.config.show import as_toml, toml_value
+from asfl.runs.manifest import is_finished, run_to_go_on_with
+from asfl.runs.records import RECORDS_FILE, RoundRecord, records_so_far
+from asfl.runs.run import check_training
+from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
 from asfl.schemes import scheme_named
 
 if TYPE_CHECKING:
+    from asfl.field.emulate.namespaces import Namespaces
+    from asfl.field.emulate.shaping import ShapedLink
     from asfl.field.flower.federation import Federation
     from asfl.field.flower.run_config import Value
-    from asfl.field.namespaces import Namespaces
-    from asfl.field.shaping import ShapedLink
 
 _POLL_S = 0.1
 
@@ -40,15 +40,15 @@ class NetworkKind(StrEnum):
 
 
 def fleet(
-    preset: PresetArgument = "demo",
+    preset: options.Preset = "demo",
     clients: Annotated[int, typer.Option("--clients", min=1, help="How many, each in processes of its own.")] = 4,
-    scheme: Annotated[str, typer.Option(help="Which scheme to train.")] = "asfl",
-    overrides: SetOption = None,
+    scheme: options.Scheme = "asfl",
+    overrides: options.Set = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="The run folder. Default: runs/PRESET-SCHEME-seedK-fleetN."),
     ] = None,
-    data_dir: DataDirOption = None,
+    data_dir: options.DataDir = None,
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Flower's simulation, on Ray, instead of a SuperNode for each client.")
     ] = False,
@@ -59,13 +59,17 @@ def fleet(
             "auto: namespaces if field.shaping is set and they can be made."
         ),
     ] = NetworkKind.AUTO,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train with Flower on this machine: a SuperLink, a SuperNode for each client, new keys and certificates."""
     import asfl.field.flower  # noqa: F401  (is it installed? before anything else)
+    from asfl.field.emulate.namespaces import namespaces
 
+    for text in overrides or []:
+        if text.partition("=")[0].strip() == "scenario.clients":
+            raise AsflError(f"--set {text} doesn't count here: --clients says how many there are")
     wished = [*(overrides or []), f"scenario.clients={clients}"]
-    given = load_config(preset, wished).config
+    given = options.configuration(preset, wished).config
     in_namespaces, profile = _shaping(given, network, simulation)
     resolved = load_config(preset, [*wished, *_for_other_processes(given, in_namespaces)])
     config = resolved.config
@@ -80,20 +84,23 @@ def fleet(
         run_config: dict[str, Value] = {"scheme": scheme, "out": str(folder.absolute()), "threads": threads}
         if data_dir is not None:
             run_config["data-dir"] = str(data_dir.absolute())
-        with _stopping() as stop, _network(clients, profile) if in_namespaces else nullcontext() as made:
+        with (
+            stopping_on_ctrl_c(signal.SIGTERM, signal.SIGHUP) as stop,
+            namespaces(clients, profile) if in_namespaces else nullcontext() as made,
+        ):
             if made is not None:
                 run_config["address"] = f"{made.server}:0"
             _train(as_toml(resolved), run_config, folder, config, simulation, made, done, stop)
         if not is_finished(folder):
             print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")
-            raise typer.Exit(STOPPED)
+            raise typer.Exit(options.STOPPED)
     conclude(folder, True, as_json)
 
 
 def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[bool, tuple[ShapedLink, ...]]":
     """Whether every client gets a namespace of its own, and what its links are to be like."""
-    from asfl.field.namespaces import can_delay, why_not
-    from asfl.field.shaping import read_profile
+    from asfl.field.emulate.namespaces import can_delay, why_not
+    from asfl.field.emulate.shaping import read_profile
 
     profile = read_profile(config.field.shaping, config.scenario.clients) if config.field.shaping else ()
     if simulated or wished is NetworkKind.LOOPBACK:
@@ -111,13 +118,7 @@ def _for_other_processes(config: Config, in_namespaces: bool) -> list[str]:
     names = {"field.shaping": config.field.shaping, "scenario.channel.trace_file": config.scenario.channel.trace_file}
     if in_namespaces:
         names["field.shaping"] = ""
-    return [f"{name}={json.dumps(str(Path(file).absolute()) if file else '')}" for name, file in names.items()]
-
-
-def _network(clients: int, profile: "Sequence[ShapedLink]") -> "AbstractContextManager[Namespaces]":
-    from asfl.field.namespaces import namespaces
-
-    return namespaces(clients, profile)
+    return [f"{name}={toml_value(str(Path(file).absolute()) if file else '')}" for name, file in names.items()]
 
 
 def _train(
@@ -135,105 +136,66 @@ def _train(
     logs = folder.with_name(f"{folder.name}-fleet-logs").absolute()
     node_config = {name: value for name, value in run_config.items() if name == "data-dir"}
     clients = config.scenario.clients
+
+    def show(record: RoundRecord) -> None:
+        progress(record)
+        if network is not None:
+            network.round_begins(record.round + 1)
+
     try:
         with federation(logs, clients, stop, simulated=simulated, network=network) as started:
             where = "" if network is None else ", each in a network namespace of its own"
             print(f"starting a federation of {clients} clients{where}", file=sys.stderr, flush=True)
-            try:
+            if network is not None:
+                network.round_begins(len(done) + 1)
+            with suppress(StoppedError):
                 started.begin(configuration, run_config, node_config)
-            except StoppedError:
-                return
-            with _shown(config, done, network) as show:
-                stopped = _follow(started, _NewRounds(folder, len(done)), show, stop)
-            if not stopped and not is_finished(folder):
-                raise AsflError(started.error() or "the run ended before its last round")
+                with RunProgress(config.training.rounds, done) as progress:
+                    stopped = _follow(started, _new_rounds(folder, len(done)), show, stop)
+                if not stopped and not is_finished(folder):
+                    raise AsflError(started.error() or "the run ended before its last round")
     except AsflError as error:
         raise AsflError(f"{error} (logs: {logs})") from None
 
 
-@contextmanager
-def _shown(
-    config: Config, done: list[RoundRecord], network: "Namespaces | None"
-) -> Iterator[Callable[[RoundRecord], None]]:
-    """Progress from the first round on: starting everybody says nothing about how long rounds take."""
-    if network is not None:
-        network.round_begins(len(done) + 1)
-    with ExitStack() as stack:
-        displays: list[RunProgress] = []
-
-        def show(record: RoundRecord) -> None:
-            if not displays:
-                display = RunProgress(config.training.rounds, done)
-                displays.append(stack.enter_context(display))
-            displays[0](record)
-            if network is not None:
-                network.round_begins(record.round + 1)
-
-        yield show
-
-
 def _follow(
-    started: "Federation", rounds: "_NewRounds", show: Callable[[RoundRecord], None], stop: Callable[[], bool]
+    started: "Federation",
+    rounds: Iterator[list[RoundRecord]],
+    show: Callable[[RoundRecord], None],
+    stop: Callable[[], bool],
 ) -> bool:
     """Show rounds until the run is over; whether it was stopped."""
-    asked = False
-    try:
-        while started.running:
-            started.check()
-            for record in rounds.read():
-                show(record)
-            if stop() and not asked:
-                asked = True
-                if not started.stop_after_the_round():
-                    return True
-            time.sleep(_POLL_S)
-    except AsflError:
-        if not asked:
-            raise
-    for record in rounds.read():
-        show(record)
+    asked, running = False, True
+    while running:
+        try:
+            if running := started.running:
+                started.check()
+        except AsflError:  # once it was asked to stop, things may end in any order
+            if not asked:
+                raise
+            running = False
+        for record in next(rounds):
+            show(record)
+        if stop() and not asked:
+            asked = True
+            running = running and started.stop_after_the_round()
+        time.sleep(_POLL_S)
     return asked
 
 
-class _NewRounds:
-    """What is added to the records of a run by somebody else."""
-
-    def __init__(self, folder: Path, known: int) -> None:
-        self._file, self._known = folder / RECORDS_FILE, known
-        self._inode, self._offset = -1, 0
-
-    def read(self) -> Iterator[RoundRecord]:
-        """The rounds after those known before."""
-        try:
-            with self._file.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if inode != self._inode:  # a run that goes on begins with another file
-                    self._inode, self._offset = inode, 0
-                file.seek(self._offset)
-                added = file.read()
-        except OSError:
-            return
+def _new_rounds(folder: Path, known: int) -> Iterator[list[RoundRecord]]:
+    """Again and again, the rounds that another process has added to the records since the last time."""
+    inode, offset = -1, 0
+    while True:
+        added = b""
+        with suppress(OSError), (folder / RECORDS_FILE).open("rb") as file:
+            if (now := os.fstat(file.fileno()).st_ino) != inode:  # a run that goes on begins with another file
+                inode, offset = now, 0
+            file.seek(offset)
+            added = file.read()
         whole = added[: added.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.decode().splitlines():
-            record = RoundRecord.from_line(line)
-            if record.round > self._known:
-                self._known = record.round
-                yield record
-
-
-@contextmanager
-def _stopping() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, and what else asks a process to end, stop the run after the round."""
-
-    def as_ctrl_c(number: int, frame: FrameType | None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    with stopping_on_ctrl_c() as stop:
-        before = [signal.signal(number, as_ctrl_c) for number in numbers]
-        try:
-            yield stop
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+        offset += len(whole)
+        records = [RoundRecord.from_line(line) for line in whole.decode().splitlines()]
+        new = [record for record in records if record.round > known]
+        known = max([known, *(record.round for record in new)])
+        yield new

@@ -1,11 +1,15 @@
-"""Options that several commands share."""
+"""Options that several commands share, and what is wrong with some of them together."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import click
 import typer
-from rich.console import Console
+from click.core import ParameterSource
+
+from asfl.config import Resolved, load_config
+from asfl.config.errors import AsflError
 
 STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -13,42 +17,98 @@ STOPPED = 130
 EngineName = Literal["processes", "ray"]
 ClientEngineName = Literal["local", "ray"]
 
-PresetArgument = Annotated[str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.")]
-SetOption = Annotated[
+
+def _picture(path: Path | None) -> Path | None:
+    if path is not None:
+        from asfl.results.figures.figure import check_figure_path
+
+        check_figure_path(path)
+    return path
+
+
+Preset = Annotated[str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.")]
+Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Override one field; may be repeated.")
 ]
-DataDirOption = Annotated[
+Scheme = Annotated[str, typer.Option("--scheme", help="Which scheme to train.")]
+DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", metavar="DIR", help="The folder for data sets. Default: ASFL_DATA_DIR, else ./data."),
 ]
-SchemesOption = Annotated[str | None, typer.Option("--schemes", help="Schemes, separated by commas. Default: all.")]
-SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from the preset's on.")]
-WorkersOption = Annotated[
+Schemes = Annotated[
+    list[str] | None,
+    typer.Option("--schemes", metavar="NAME,…", help="Schemes, separated by commas or repeated. Default: all."),
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from the preset's on.")]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option("--targets", metavar="SHARE,…", help="Accuracies to reach: 0.5,0.6. Default: chosen from the runs."),
+]
+Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Runs side by side. Default: as many as there are cores.")
 ]
-EngineOption = Annotated[
+Engine = Annotated[
     EngineName, typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra asfl[ray]).")
 ]
-ClientEngineOption = Annotated[
+ClientEngine = Annotated[
     ClientEngineName,
     typer.Option("--engine", help="Where clients are: in this process, or each an actor on a Ray cluster (asfl[ray])."),
 ]
-AddressOption = Annotated[
+Address = Annotated[
     str | None,
     typer.Option("--address", metavar="HOST:PORT", help="Of a running Ray cluster. Default: one on this machine."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
-PlotOption = Annotated[
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+Plot = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw a picture into this .png, .svg or .pdf file."),
+    typer.Option("--plot", metavar="FILE", help="Draw a picture into this .png, .svg or .pdf file.", callback=_picture),
 ]
 
 
-def console() -> Console:
-    """Where tables go; as wide as they need when the output isn't a terminal."""
-    terminal = Console(highlight=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=160, color_system=None)
+def configuration(preset: str | Path, overrides: Sequence[str] | None) -> Resolved:
+    """What a person asked for, with the names of schemes checked too."""
+    resolved = load_config(preset, overrides or [])
+    if resolved.config.schemes:  # few configurations need the schemes, which are slow to import
+        from asfl.schemes import check_scheme_settings
+
+        check_scheme_settings(resolved.config)
+    return resolved
 
 
-def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
+def refuse_all_but(allowed: Sequence[str], because: str) -> None:
+    """Refuse whatever was given and can't count; `allowed` names the parameters that do, `because` says why."""
+    context = click.get_current_context(silent=True)
+    if context is None:  # called from Python, where nothing is given by accident
+        return
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            shown = parameter.opts[0] if isinstance(parameter, click.Option) else f"'{context.params[name]}'"
+            raise AsflError(f"{shown} doesn't count here: {because}")
+
+
+def listed(texts: Sequence[str]) -> list[str]:
+    """What an option names, each once, whether it was repeated or given commas."""
+    return list(dict.fromkeys(part.strip() for text in texts for part in text.split(",")))
+
+
+def schemes_named(texts: Sequence[str] | None) -> list[str]:
+    """The schemes of `--schemes`; without it, all but variants."""
+    from asfl.schemes import scheme_named, usual_schemes
+
+    return usual_schemes() if texts is None else [scheme_named(name).name for name in listed(texts)]
+
+
+def accuracies(texts: Sequence[str] | None) -> list[float] | None:
+    """The accuracies of `--targets`."""
+    if texts is None:
+        return None
+    try:
+        values = [float(part) for part in listed(texts)]
+    except ValueError:
+        values = []
+    if not values or not all(0 < value <= 1 for value in values):
+        raise AsflError(
+            f"--targets {','.join(texts)}: give accuracies between 0 and 1, separated by commas, such as 0.5,0.6"
+        )
+    return values

@@ -7,21 +7,17 @@ from typing import Annotated
 
 import typer
 
-from asfl.cli.compare import accuracies
-from asfl.cli.options import DataDirOption
-from asfl.errors import AsflError
-from asfl.files import write_whole
-from asfl.report.latex import latex_tables
-from asfl.report.page import Report, chart_library, page
-from asfl.report.page.collect import signature
-from asfl.report.page.serve import ADDRESS, LivePage, open_server
-from asfl.report.training import write_figures
+from asfl.cli import options
+from asfl.config.errors import AsflError
+from asfl.results.figures.training import write_figures
+from asfl.results.latex import latex_tables
+from asfl.results.page import Report, chart_library, page
+from asfl.results.page.collect import signature
+from asfl.results.page.serve import ADDRESS, LivePage, open_server
+from asfl.runs.files import write_whole
 
 FoldersArgument = Annotated[
     list[Path], typer.Argument(metavar="DIR…", help="Run folders, or the folders of comparisons.", show_default=False)
-]
-TargetsOption = Annotated[
-    str | None, typer.Option(help="Accuracies to reach, such as 0.5,0.6. Default: chosen from the runs.")
 ]
 
 
@@ -33,14 +29,18 @@ def report(
         typer.Option(metavar="DIR", help="Where PDF, SVG and LaTeX go. Default: NAME-figures beside the page."),
     ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="The page only.")] = False,
-    targets: TargetsOption = None,
-    data_dir: DataDirOption = None,
+    targets: options.Targets = None,
+    data_dir: options.DataDir = None,
 ) -> None:
     """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
+    if no_figures:
+        options.refuse_all_but(
+            ["folders", "out", "no_figures", "targets", "data_dir"], "--no-figures makes the page only"
+        )
     if out.is_dir():
         raise AsflError(f"--out {out} is a folder; give a file name, such as {out / 'report.html'}")
     library = chart_library()
-    made = Report.of(folders, accuracies(targets))
+    made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:
         raise AsflError(f"{', '.join(map(str, folders))}: no run has begun yet; there is nothing to report")
     write_whole(out, page(made, data_dir=data_dir, library=library).encode())
@@ -59,11 +59,11 @@ def watch(
     folders: FoldersArgument,
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 is any free one.")] = 8321,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    targets: TargetsOption = None,
-    data_dir: DataDirOption = None,
+    targets: options.Targets = None,
+    data_dir: options.DataDir = None,
 ) -> None:
     """Follow running experiments in the browser: the report, renewed as rounds are played. Ctrl-C ends it."""
-    wanted = accuracies(targets)
+    wanted = options.accuracies(targets)
 
     def build(version: str) -> str:
         return page(Report.of(folders, wanted), data_dir=data_dir, version=version)

@@ -2,8 +2,9 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -11,28 +12,21 @@ import typer
 from rich import box
 from rich.table import Table
 
-from asfl.cli.options import (
-    AddressOption,
-    DataDirOption,
-    EngineOption,
-    JsonOption,
-    SetOption,
-    WorkersOption,
-    console,
-    print_json,
-)
-from asfl.cli.training import engine_named, print_failures, train_jobs
-from asfl.engines import Engine
-from asfl.errors import AsflError
-from asfl.files import write_whole
-from asfl.report.figure import save_figure
-from asfl.reproduce import RECIPES, Plan, Scale, plan_recipe, recipe_named
-from asfl.reproduce.page import recipe_page
-from asfl.reproduce.plan import estimated_duration_s
-from asfl.reproduce.recipes import SEEDS, on_traces
-from asfl.run import usual_threads
+from asfl.cli import options
+from asfl.cli.output import console, print_json, table
+from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.config.errors import AsflError
+from asfl.results.compare import Comparison
+from asfl.results.figures.figure import save_figure
+from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe, recipe_named
+from asfl.results.reproduce.page import recipe_page
+from asfl.results.reproduce.plan import estimated_duration_s
+from asfl.results.reproduce.recipes import SEEDS, on_traces
+from asfl.runs.engines import Engine
+from asfl.runs.files import write_whole
+from asfl.runs.this_process import usual_threads
 
-ALL = "all"
+ALL, TRACED = "all", "measured-channel"
 
 
 def reproduce(
@@ -49,31 +43,32 @@ def reproduce(
     trace: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A measured channel, for measured-channel; repeatable.")
     ] = None,
-    overrides: SetOption = None,
+    overrides: options.Set = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where runs and results go. Default: runs/reproduce-SCALE.")
     ] = None,
-    data_dir: DataDirOption = None,
-    workers: WorkersOption = None,
-    engine: EngineOption = "processes",
-    address: AddressOption = None,
-    as_json: JsonOption = False,
+    data_dir: options.DataDir = None,
+    workers: options.Workers = None,
+    engine: options.Engine = "processes",
+    address: options.Address = None,
+    as_json: options.Json = False,
 ) -> None:
     """Repeat experiments of the paper and say which of its claims hold. Called again, it goes on."""
     if show_list:
+        options.refuse_all_but(["show_list"], "--list is about every recipe at every scale")
         _print_list()
         return
     folder = out or Path("runs") / f"reproduce-{scale}"
     plans = [
         plan_recipe(
-            on_traces(recipe, trace) if recipe.name == "measured-channel" and trace else recipe,
+            on_traces(recipe, trace) if recipe.name == TRACED and trace else recipe,
             scale,
             folder,
             overrides=overrides or [],
             seeds=seeds,
             data_dir=data_dir,
         )
-        for recipe in map(recipe_named, _chosen(names or [], bool(trace)))
+        for recipe in map(recipe_named, _chosen(options.listed(names or []), bool(trace)))
     ]
     trainer = engine_named(engine, workers, address)
     failed = _train(plans, data_dir, trainer)
@@ -89,31 +84,34 @@ def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:
     if not names:
         raise AsflError(f"name a recipe (asfl reproduce --list tells about them): {', '.join(RECIPES)}, or {ALL}")
     if list(names) != [ALL]:
-        return list(dict.fromkeys(names))
-    skipped = () if with_traces else ("measured-channel",)
+        if ALL in names:
+            raise AsflError(f"{ALL} is every recipe: name it alone")
+        if with_traces and TRACED not in names:
+            raise AsflError(f"--trace doesn't count here: it is for {TRACED}")
+        return list(names)
+    skipped = () if with_traces else (TRACED,)
     for name in skipped:
-        print(f"left out: {name}, which needs --trace FILE")
+        print(f"left out: {name}, which needs --trace FILE", file=sys.stderr)
     return [name for name in RECIPES if name not in skipped]
 
 
 def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: Engine) -> dict[str, str]:
     """Train what all recipes need together, each run once."""
-    jobs = {job.folder: job for plan in plans for job in plan.jobs(data_dir)}
-    runs = {
-        point.comparison.run_folder(scheme, seed)
-        for plan in plans
-        for point in plan.points
-        for scheme in point.comparison.schemes
-        for seed in point.comparison.seeds
-    }
+    worlds: dict[Path, Comparison] = {}
+    for one in (point.comparison for plan in plans for point in plan.points):
+        other = worlds.get(one.folder, one)
+        schemes, seeds = (
+            tuple(dict.fromkeys([*a, *b])) for a, b in ((other.schemes, one.schemes), (other.seeds, one.seeds))
+        )
+        worlds[one.folder] = replace(one, schemes=schemes, seeds=seeds)
     for plan in plans:
         plan.remember()
-    return train_jobs(list(jobs.values()), len(runs), trainer)
+    return train_runs(list(worlds.values()), data_dir, trainer)
 
 
 def _show(plan: Plan, quietly: bool) -> dict[str, object]:
     """Write page, claims and pictures of a recipe; print its claims."""
-    from asfl.report.reproduce import recipe_figures
+    from asfl.results.figures.reproduce import recipe_figures
 
     outcomes = plan.outcomes()
     if not outcomes:
@@ -137,13 +135,10 @@ def _show(plan: Plan, quietly: bool) -> dict[str, object]:
     write_whole(plan.results / "results.md", recipe_page(plan, outcomes, findings, pictures).encode())
     if not quietly:
         title = f"{plan.recipe.name} ({plan.recipe.paper} of the paper)"
-        table = Table(title=title, title_justify="left", header_style="bold")
-        for column in ("world", "claim of the paper", "here", "verdict"):
-            table.add_column(column)
-        for finding in findings:
-            table.add_row(finding.preset, finding.claim, finding.here, finding.conclusion)
+        columns = ("world", "claim of the paper", "here", "verdict")
+        rows = [(finding.preset, finding.claim, finding.here, finding.conclusion) for finding in findings]
         if findings:
-            console().print(table)
+            console().print(table(columns, rows, left=columns, title=title))
         print(f"{plan.recipe.name}: {plan.results / 'results.md'} and {len(pictures)} pictures beside it\n")
     return data
 

@@ -5,128 +5,127 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from asfl.cli.options import (
-    STOPPED,
-    AddressOption,
-    ClientEngineName,
-    ClientEngineOption,
-    DataDirOption,
-    JsonOption,
-    PresetArgument,
-    SetOption,
-    console,
-    print_json,
-)
-from asfl.cli.progress import RunProgress, stopping_on_ctrl_c
-from asfl.config import Config, load_config
-from asfl.errors import AsflError
-from asfl.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
-from asfl.run import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
-from asfl.run import run as run_here
+from asfl.cli import options
+from asfl.cli.output import console, print_json
+from asfl.cli.progress import RunProgress
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.units import format_si, number, percent
+from asfl.results.charged import with_note
+from asfl.results.curves import Run
+from asfl.results.summary import RunSummary, summarize_run
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
+from asfl.runs.records import RECORDS_FILE, read_records, records_so_far
+from asfl.runs.run import run as run_here
+from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.schemes import scheme_named
-from asfl.summary import Run, number, percent, summarize_run
-from asfl.units import format_si
 
 
 def run(
-    preset: PresetArgument = "demo",
-    scheme: Annotated[str, typer.Option(help="Which scheme to train.")] = "asfl",
-    overrides: SetOption = None,
+    preset: options.Preset = "demo",
+    scheme: options.Scheme = "asfl",
+    overrides: options.Set = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="The run folder. Default: runs/PRESET-SCHEME-seedK."),
     ] = None,
-    data_dir: DataDirOption = None,
-    engine: ClientEngineOption = "local",
-    address: AddressOption = None,
-    as_json: JsonOption = False,
+    data_dir: options.DataDir = None,
+    engine: options.ClientEngine = "local",
+    address: options.Address = None,
+    as_json: options.Json = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
-    config = load_config(preset, overrides or []).config
+    config = options.configuration(preset, overrides).config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
-    folder = out or Path(config.output.folder) / name
-    train = _trainer(engine, address)
+    _train(config, scheme, out or Path(config.output.folder) / name, data_dir, engine, address, as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    data_dir: options.DataDir = None,
+    engine: options.ClientEngine = "local",
+    address: options.Address = None,
+    as_json: options.Json = False,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends as if it never had been."""
+    manifest = read_manifest(folder)
+    _train(manifest.config, manifest.scheme, folder, data_dir, engine, address, as_json)
+
+
+def _train(
+    config: Config,
+    scheme: str,
+    folder: Path,
+    data_dir: Path | None,
+    engine: options.ClientEngineName,
+    address: str | None,
+    as_json: bool,
+) -> None:
+    train: Callable[..., bool] = run_here
+    if engine == "ray":
+        from asfl.runs.engines.ray_cluster import check_ray
+
+        check_ray(address)
+        from asfl.field.ray.clients import run_with_actors
+
+        train = partial(run_with_actors, address=address)
+    elif address is not None:
+        raise AsflError(f"--address {address} is for --engine ray")
     done = records_so_far(folder) if (folder / MANIFEST_FILE).exists() else []
     with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
         finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
     conclude(folder, finished, as_json)
 
 
-def resume(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
-    data_dir: DataDirOption = None,
-    engine: ClientEngineOption = "local",
-    address: AddressOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Go on with a run that was stopped or killed; it ends as if it never had been."""
-    manifest, train = read_manifest(folder), _trainer(engine, address)
-    config, scheme = manifest.config, manifest.scheme
-    done = records_so_far(folder)
-    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
-        finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
-    conclude(folder, finished, as_json)
-
-
-class _Train(Protocol):
-    """Trains a run in a folder, or the rest of it, as `asfl.run.run` does."""
-
-    def __call__(
-        self,
-        config: Config,
-        scheme: str,
-        folder: Path,
-        *,
-        data_dir: Path | None,
-        on_round: Callable[[RoundRecord], None],
-        should_stop: Callable[[], bool],
-    ) -> bool: ...
-
-
-def _trainer(engine: ClientEngineName, address: str | None) -> _Train:
-    if engine == "ray":
-        from asfl.engines.ray_cluster import check_ray
-
-        check_ray(address)
-        from asfl.field.ray_clients import run_with_actors
-
-        return partial(run_with_actors, address=address)
-    if address is not None:
-        raise AsflError(f"--address {address} is for --engine ray")
-    return run_here
-
-
 def conclude(folder: Path, finished: bool, as_json: bool) -> None:
     manifest, records = read_manifest(folder), read_records(folder)
     if not finished:
         print(f"stopped after round {len(records)}; go on with: asfl resume {shlex.quote(str(folder))}")
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(options.STOPPED)
+    run = Run(manifest.scheme, manifest.config.scenario.seed, records, manifest.budgets, manifest.config)
     if as_json:
-        summary = summarize_run(Run(manifest.scheme, manifest.config.scenario.seed, records, manifest.budgets), [])
-        print_json({"folder": str(folder), **summary.to_json()})
+        print_json({"folder": str(folder), **summarize_run(run, []).to_json()})
         return
-    _print_table(manifest, records)
+    _print_table(manifest, run)
     print(f"rounds: {folder / RECORDS_FILE}\nmodel:  {folder / MODEL_FILE}")
 
 
-def _print_table(manifest: Manifest, records: list[RoundRecord]) -> None:
-    budgets, clients = manifest.budgets, manifest.config.scenario.clients
-    summary = summarize_run(Run(manifest.scheme, manifest.config.scenario.seed, records, budgets), [])
+def _print_table(manifest: Manifest, run: Run) -> None:
+    summary = summarize_run(run, [])
+    accuracy = (
+        f"{percent(summary.final_accuracy, 1)} of the average model, {percent(summary.client_accuracy, 1)} of the "
+        "clients' own"
+    )
+    rows = {"accuracy": accuracy, **_costs(manifest, run, summary)}
+    if run.is_ceiling:
+        rows = {"accuracy": percent(summary.final_accuracy, 1), "costs": "none: all data is in one place"}
+    title = with_note(f"{manifest.scheme}, {summary.rounds} rounds", summary.model)
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console().print(table)
+
+
+def _costs(manifest: Manifest, run: Run, summary: RunSummary) -> dict[str, str]:
+    budgets, clients, records = manifest.budgets, manifest.config.scenario.clients, run.records
+    training = manifest.config.training
     worst_j = max(sum(of_client) / len(records) for of_client in zip(*(r.energy_j for r in records), strict=True))
     clock = "time" if manifest.config.field.costs == "measured" else "simulated time"
-    rows = {
-        "accuracy": f"{percent(summary.final_accuracy, 1)} of the average model, "
-        f"{percent(summary.client_accuracy, 1)} of the clients' own",
+    return {
         clock: f"{format_si(summary.total_delay_s, 's')}, {format_si(summary.delay_s, 's')} a round "
-        f"(budget {format_si(budgets.delay_s, 's')})",
-        "energy": f"{format_si(summary.total_energy_j, 'J')}, at most {format_si(worst_j, 'J')} a round and client "
-        f"(budget {format_si(budgets.energy_j, 'J')})",
+        f"(median {format_si(summary.median_delay_s, 's')}, budget {format_si(budgets.delay_s, 's')}"
+        f"{_owed(summary.delay_owed)})",
+        "energy": f"{format_si(summary.total_energy_j, 'J')}, {format_si(summary.energy_j, 'J')} a round "
+        f"(median {format_si(summary.median_energy_j, 'J')}), at most {format_si(worst_j, 'J')} a round and client "
+        f"(budget {format_si(budgets.energy_j, 'J')}{_owed(summary.energy_owed)})",
         "packet errors": f"{percent(summary.packet_error_rate, 1)}, "
         f"{summary.updates_per_round:.1f} of {clients} clients arrive",
         "cut": "none: the whole model is on the clients"
@@ -134,10 +133,11 @@ def _print_table(manifest: Manifest, records: list[RoundRecord]) -> None:
         else f"{summary.cut:.1f} layers on the client, moves in {percent(summary.cut_moves, 0)} of the rounds",
         "re-splits": f"{percent(summary.resplit_share, 1)} of the time",
         "discrepancy": f"{number(summary.discrepancy)} updates",
+        "training": f"learning rate {training.learning_rate:g}, {training.local_steps} mini-"
+        f"batch{'' if training.local_steps == 1 else 'es'} of {training.batch_size} a client and round",
     }
-    table = Table(title=f"{manifest.scheme}, {summary.rounds} rounds", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, text in rows.items():
-        table.add_row(name, text)
-    console().print(table)
+
+
+def _owed(share: float) -> str:
+    """The violation still owed, Q/R; nothing where queues don't tell."""
+    return "" if math.isnan(share) else f", {percent(share, 1)} of it still owed"

@@ -1,35 +1,32 @@
 """`asfl scenario`: a picture of the world."""
 
-from rich.table import Table
+from rich.console import Console
 
-from asfl.budgets import resolve_budgets
-from asfl.cli.options import JsonOption, PlotOption, PresetArgument, SetOption, console, print_json
-from asfl.config import load_config
-from asfl.report.figure import check_figure_path, save_figure
-from asfl.report.world import WorldView, draw_world
-from asfl.units import format_si
-from asfl.world import World
+from asfl.cli import options
+from asfl.cli.output import show, table
+from asfl.config.units import format_si
+from asfl.costs.budgets import resolve_budgets
+from asfl.costs.world import World
+from asfl.results.charged import trained_and_charged
+from asfl.results.figures.world import WorldView, draw_world
 
 
 def scenario(
-    preset: PresetArgument = "demo",
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    preset: options.Preset = "demo",
+    overrides: options.Set = None,
+    as_json: options.Json = False,
+    plot: options.Plot = None,
 ) -> None:
     """Who is where, and what each cut would cost a good, a median and a bad client."""
-    if plot is not None:
-        check_figure_path(plot)
-    world = World.of(load_config(preset, overrides or []).config)
+    world = World.of(options.configuration(preset, overrides).config)
     view = WorldView.of(world, resolve_budgets(world))
-    if plot is not None:
-        save_figure(draw_world(view), plot)
-    if as_json:
-        print_json(_as_json(view))
-        return
-    _print_table(view)
-    if plot is not None:
-        print(f"picture: {plot}")
+    show(
+        as_json,
+        plot,
+        data=lambda: _as_json(view),
+        tables=lambda out: _print_table(view, out),
+        figure=lambda: draw_world(view),
+    )
 
 
 def _as_json(view: WorldView) -> dict[str, object]:
@@ -37,6 +34,7 @@ def _as_json(view: WorldView) -> dict[str, object]:
     measured = view.world.config.scenario.channel.kind == "trace"
     return {
         "profile": view.world.profile.name,
+        "model": trained_and_charged(view.world.config) or view.world.profile.name,
         "budgets": {"delay_s": view.budgets.delay_s, "energy_j": view.budgets.energy_j},
         "clients": {
             "distance_m": None if measured else clients.distance_m.tolist(),
@@ -48,37 +46,27 @@ def _as_json(view: WorldView) -> dict[str, object]:
     }
 
 
-def _print_table(view: WorldView) -> None:
+def _print_table(view: WorldView, out: Console) -> None:
     clients, cuts = view.world.clients, view.world.profile.cuts
     measured = view.world.config.scenario.channel.kind == "trace"
-    table = Table(
-        title=f"{view.world.profile.name}: each client by itself, at its mean gain, full power, a fair RB share",
-        header_style="bold",
-    )
-    for name in (
-        "client",
-        "distance",
-        "mean SNR",
-        "CPU",
-        "fastest cut",
-        "thriftiest cut",
-        "cuts within both budgets",
-    ):
-        table.add_column(name, justify="right")
+    columns = ("client", "distance", "mean SNR", "CPU", "fastest cut", "thriftiest cut", "cuts within both budgets")
+    rows = []
     for client in range(len(clients.cpu_hz)):
         fastest, thriftiest = view.delay_s[:, client].argmin(), view.cost.energy_j[:, client].argmin()
-        within = view.cuts_within_budgets(client)
-        table.add_row(
-            str(client),
-            "measured" if measured else f"{clients.distance_m[client]:.0f} m",
-            f"{view.mean_snr_db[client]:.1f} dB",
-            format_si(clients.cpu_hz[client], "Hz"),
-            f"{cuts[fastest]} ({format_si(view.delay_s[fastest, client], 's')})",
-            f"{cuts[thriftiest]} ({format_si(view.cost.energy_j[thriftiest, client], 'J')})",
-            _ranges(within.tolist()) or "none",
+        rows.append(
+            (
+                str(client),
+                "measured" if measured else f"{clients.distance_m[client]:.0f} m",
+                f"{view.mean_snr_db[client]:.1f} dB",
+                format_si(clients.cpu_hz[client], "Hz"),
+                f"{cuts[fastest]} ({format_si(view.delay_s[fastest, client], 's')})",
+                f"{cuts[thriftiest]} ({format_si(view.cost.energy_j[thriftiest, client], 'J')})",
+                _ranges(view.cuts_within_budgets(client).tolist()) or "none",
+            )
         )
-    out = console()
-    out.print(table)
+    model = trained_and_charged(view.world.config) or view.world.profile.name
+    title = f"{model}: each client by itself, at its mean gain, full power, a fair RB share"
+    out.print(table(columns, rows, title=title))
     out.print(
         f"budgets per round: {format_si(view.budgets.delay_s, 's')} for the round, "
         f"{format_si(view.budgets.energy_j, 'J')} for each client"

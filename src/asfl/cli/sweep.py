@@ -9,51 +9,43 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from asfl.cli.options import (
-    AddressOption,
-    DataDirOption,
-    EngineOption,
-    PresetArgument,
-    SchemesOption,
-    SeedsOption,
-    SetOption,
-    WorkersOption,
-    console,
-)
-from asfl.cli.training import engine_named, print_failures, train_jobs
-from asfl.errors import AsflError
-from asfl.files import write_whole
-from asfl.report.figure import save_figure
-from asfl.schemes import SCHEMES, scheme_named
-from asfl.summary import Summary, amount, choose_targets, percent
-from asfl.sweep import Axis, Sweep, plan_sweep
+from asfl.cli import options
+from asfl.cli.output import console
+from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.config.errors import AsflError
+from asfl.config.units import percent
+from asfl.results.charged import said_once, trained_and_charged
+from asfl.results.figures.figure import save_figure, subtitle
+from asfl.results.quantities import QUANTITIES, amount
+from asfl.results.summary import Summary, choose_targets
+from asfl.results.sweep import Axis, Sweep, plan_sweep
+from asfl.runs.files import write_whole
 
 
 def sweep(
-    preset: PresetArgument = "demo",
+    preset: options.Preset = "demo",
     over: Annotated[
         list[str] | None,
         typer.Option(metavar="A.B=V1,V2,…", help="A field and its values; repeated, all combinations."),
     ] = None,
-    schemes: SchemesOption = None,
-    seeds: SeedsOption = 1,
-    overrides: SetOption = None,
+    schemes: options.Schemes = None,
+    seeds: options.Seeds = 1,
+    overrides: options.Set = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go.")] = Path("runs/sweep"),
-    data_dir: DataDirOption = None,
-    workers: WorkersOption = None,
-    engine: EngineOption = "processes",
-    address: AddressOption = None,
+    data_dir: options.DataDir = None,
+    workers: options.Workers = None,
+    engine: options.Engine = "processes",
+    address: options.Address = None,
 ) -> None:
     """Compare schemes for every value of some fields. Called again, it does what is left."""
-    names = schemes.split(",") if schemes is not None else list(SCHEMES)
-    for name in names:
-        scheme_named(name)
     axes = [Axis.parse(text) for text in over or []]
-    planned = plan_sweep(preset, overrides or [], axes, names, seeds, out, data_dir)
+    for text in overrides or []:
+        if text.partition("=")[0].strip() in (axis.field for axis in axes):
+            raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
+    planned = plan_sweep(preset, overrides or [], axes, options.schemes_named(schemes), seeds, out, data_dir)
     trainer = engine_named(engine, workers, address)
-    jobs = planned.jobs(data_dir)
     planned.remember()
-    failed = train_jobs(jobs, planned.num_runs, trainer)
+    failed = train_runs(planned.comparisons, data_dir, trainer)
     _show(planned)
     print_failures(failed)
     if failed:
@@ -62,29 +54,33 @@ def sweep(
 
 def _show(planned: Sweep) -> None:
     """One row per point and scheme, as a table and as `sweep.csv`; a picture if one field is swept."""
-    runs = {point: point.comparison.finished_runs() for point in planned.points}
-    every = [run for of_point in runs.values() for run in of_point]
+    runs = [point.comparison.finished_runs() for point in planned.points]
+    every = [run for of_point in runs for run in of_point]
     if not every:
         raise AsflError(f"{planned.folder} has no finished run to show")
     target = choose_targets(every)[:1]
-    table = Table(header_style="bold")
+    model = said_once(trained_and_charged(run.config) for run in every)
+    table = Table(header_style="bold", title=model or None, title_justify="left")
     header = [*(axis.field for axis in planned.axes), "scheme", "accuracy %"]
     header += [text for value in target for text in (f"s to {percent(value)}", f"J to {percent(value)}")]
-    for column in (*header, "delay / round s", "energy / round J", "errors %", "discrepancy"):
+    of_rounds = [
+        QUANTITIES[key]
+        for key in ("delay_s", "median_delay_s", "energy_j", "median_energy_j", "packet_error_rate", "discrepancy")
+    ]
+    for column in (*header, *(one.heading for one in of_rounds)):
         table.add_column(column, justify="left" if column == "scheme" else "right")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*(axis.field for axis in planned.axes), "scheme", "quantity", "mean", "sd", "seeds"])
-    summaries = {point: Summary.of(of_point, target) for point, of_point in runs.items()}
-    for point, summary in summaries.items():
+    summaries = [Summary.of(of_point, target) for of_point in runs]
+    for point, summary in zip(planned.points, summaries, strict=True):
         values = [value for _, value in point.settings]
         for scheme in summary.runs:
-            shown = {"accuracy": (summary.over_seeds(scheme, "final_accuracy"), 100)}
+            shown = {"accuracy": (summary.over_seeds(scheme, "final_accuracy"), 100.0)}
             for value in target:
                 shown[f"delay_s to {value:g}"] = summary.to_reach(scheme, value, "delay_s"), 1
                 shown[f"energy_j to {value:g}"] = summary.to_reach(scheme, value, "energy_j"), 1
-            for key, scale in (("delay_s", 1), ("energy_j", 1), ("packet_error_rate", 100), ("discrepancy", 1)):
-                shown[key] = summary.over_seeds(scheme, key), scale
+            shown |= {one.name: (summary.over_seeds(scheme, one.name), one.scale) for one in of_rounds}
             table.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
             for quantity, (stat, _) in shown.items():
                 numbers = ("" if math.isnan(number) else number for number in (stat.mean, stat.sd))
@@ -93,11 +89,12 @@ def _show(planned: Sweep) -> None:
     write_whole(planned.folder / "sweep.csv", text.getvalue().encode())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:
-        from asfl.report.sweep import accuracy_panel, draw_sweep, way_panels
+        from asfl.results.figures.sweep import draw_sweep, quantity_panel, way_panels
 
         picture = planned.folder / "sweep.png"
-        labels = [point.settings[0][1] for point in summaries]
-        compared = list(summaries.values())
-        panels = way_panels(compared, target[0]) if target else [accuracy_panel(compared)]
-        save_figure(draw_sweep(planned.axes[0].field, labels, panels), picture)
+        labels = [point.settings[0][1] for point in planned.points]
+        panels = way_panels(summaries, target[0]) if target else [quantity_panel(summaries, "final_accuracy")]
+        figure = draw_sweep(planned.axes[0].field, labels, panels)
+        subtitle(figure, model)
+        save_figure(figure, picture)
         print(f"picture: {picture}")

@@ -3,48 +3,62 @@
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import typer
 
-from asfl.cli.options import STOPPED, EngineName
-from asfl.cli.progress import ManyRunsProgress, stopping_on_ctrl_c
-from asfl.engines import Engine
-from asfl.errors import AsflError
-from asfl.files import write_whole
-from asfl.jobs import Job, error_report
+from asfl.cli import options
+from asfl.cli.progress import ManyRunsProgress
+from asfl.config.errors import AsflError
+from asfl.results.compare import Comparison
+from asfl.results.curves import OURS
+from asfl.runs.engines import Engine
+from asfl.runs.files import write_whole
+from asfl.runs.jobs import error_report, run_name
+from asfl.runs.this_process import stopping_on_ctrl_c
 
 
-def engine_named(name: EngineName, workers: int | None, address: str | None) -> Engine:
+def engine_named(name: options.EngineName, workers: int | None, address: str | None) -> Engine:
     if name == "ray":
-        from asfl.engines.ray import train_on_ray
-        from asfl.engines.ray_cluster import check_ray
+        from asfl.runs.engines.ray import train_on_ray
+        from asfl.runs.engines.ray_cluster import check_ray
 
         check_ray(address)
         return partial(train_on_ray, workers=workers, address=address)
     if address is not None:
         raise AsflError(f"--address {address} is for --engine ray")
-    from asfl.engines.processes import train_all
+    from asfl.runs.engines.processes import train_all
 
     return partial(train_all, workers=workers)
 
 
-def train_jobs(jobs: Sequence[Job], every: int, engine: Engine) -> dict[str, str]:
-    """Train what is left of `every` runs; why runs failed, by name. Ctrl-C ends the command when all runs are saved."""
-    if not jobs:
+def train_runs(comparisons: Sequence[Comparison], data_dir: Path | None, engine: Engine) -> dict[str, str]:
+    """Train what is left of comparisons; why runs failed, by name. Ctrl-C ends the command when all runs are saved.
+
+    In passes: some runs borrow what others decide, and can begin when those are finished.
+    """
+    rounds = {name: one.config.training.rounds for one in comparisons for name in one.left()}
+    if not rounds:
         return {}
-    with stopping_on_ctrl_c() as stop, ManyRunsProgress(jobs, every) as display:
-        ended = engine(jobs, on_event=display.show, should_stop=stop)
-    for job in jobs:
-        report = error_report(job.folder)
-        report.unlink(missing_ok=True)
-        if job.name in ended and ended[job.name].traceback:
-            write_whole(report, ended[job.name].traceback.encode())
-    failed = {name: end.reason for name, end in ended.items() if end.reason}
-    left = len(jobs) - sum(end.finished for end in ended.values())
+    every, failed = sum(one.num_runs for one in comparisons), dict[str, str]()
+    with stopping_on_ctrl_c() as stop, ManyRunsProgress(rounds, every) as display:
+        while jobs := [job for one in comparisons for job in one.jobs(data_dir) if job.name not in failed]:
+            ended = engine(jobs, on_event=display.show, should_stop=stop)
+            failed |= {name: end.reason for name, end in ended.items() if end.reason}
+            for job in jobs:
+                report = error_report(job.folder)
+                report.unlink(missing_ok=True)
+                if job.name in ended and ended[job.name].traceback:
+                    write_whole(report, ended[job.name].traceback.encode())
+            if stop():
+                break
+    left = {name: (seed, one.point) for one in comparisons for name, (_, seed) in one.left().items()}
     if stop() and left:
         print_failures(failed)
-        print(f"stopped with {left} of {every} runs unfinished; the same command goes on where it stopped")
-        raise typer.Exit(STOPPED)
+        print(f"stopped with {len(left)} of {every} runs unfinished; the same command goes on where it stopped")
+        raise typer.Exit(options.STOPPED)
+    for name, (seed, point) in left.items():
+        failed.setdefault(name, f"it borrows from {run_name(OURS, seed, point)}, which failed; so it was not started")
     return failed
 
 

@@ -1,37 +1,5 @@
 """The whole experiment as one frozen, validated tree, read from TOML; presets by name."""
 
-from asfl.config.load import Resolved, by_name, differing_names, load_config, preset_names
-from asfl.config.tree import (
-    Channel,
-    Compute,
-    Config,
-    Data,
-    Deadlines,
-    DecisionRules,
-    Model,
-    Network,
-    Output,
-    Radio,
-    Scenario,
-    Training,
-)
+import lazy_loader
 
-__all__ = [
-    "Channel",
-    "Compute",
-    "Config",
-    "Data",
-    "Deadlines",
-    "DecisionRules",
-    "Model",
-    "Network",
-    "Output",
-    "Radio",
-    "Resolved",
-    "Scenario",
-    "Training",
-    "by_name",
-    "differing_names",
-    "load_config",
-    "preset_names",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,14 +1,14 @@
 """Turn a validation error into sentences: the field, its value, what would be valid, and where it was set."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from asfl.config.errors import nearest
 from asfl.config.fields import unit_of, valid_range
-from asfl.errors import nearest
 
 
 def explain(error: ValidationError, model: type[BaseModel], sources: Mapping[str, str] | None = None) -> str:
@@ -39,6 +39,10 @@ def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping
         return f"{path}: {message}{where}"
     if kind in ("model_type", "model_attributes_type"):
         return f"{path} = {value} must be a section with fields of its own{where}"
+    if kind == "dict_type":
+        return f"{path} = {value} must be sections, each with a name{where}"
+    if kind == "string_pattern_mismatch":
+        return f"{path}: a name has small letters, digits, - and _{where}"
     if field is None:  # an entry of a list
         return f"{path} = {value}: {message[0].lower()}{message[1:]}{where}"
     unit = unit_of(field)
@@ -60,6 +64,8 @@ def _locate(details: ErrorDetails, model: type[BaseModel]) -> tuple[str, FieldIn
             path = f"{path}.{part}" if path else part
             open_section = _section_in(field.annotation)
             section = open_section or section
+        elif field is not None and get_origin(field.annotation) is dict and part != "[key]":
+            path, field = f"{path}.{part}", None  # the name of one of several sections
     if details["type"] == "extra_forbidden":
         key = str(details["loc"][-1])
         path = f"{path}.{key}" if path else key
@@ -88,6 +94,7 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         section = _section_in(field.annotation)
         if section is not None:
-            yield from _all_keys(section, f"{prefix}{name}.")
+            inside = "NAME." if get_origin(field.annotation) is dict else ""
+            yield from _all_keys(section, f"{prefix}{name}.{inside}")
         else:
             yield prefix + name

@@ -9,12 +9,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from asfl.errors import AsflError
-from asfl.units import parse_quantity
+from asfl.config.errors import AsflError
+from asfl.config.units import parse_quantity
 
 
 @dataclass(frozen=True)
-class Unit:
+class StoredIn:
     """The unit a field is stored in; text such as "1 MHz" is converted to it."""
 
     symbol: str
@@ -24,7 +24,7 @@ def _number_in(unit: str) -> BeforeValidator:
     def convert(value: Any) -> Any:
         if isinstance(value, bool):
             raise PydanticCustomError("number", "must be a number, not true or false")
-        if isinstance(value, str) and value != "auto":
+        if isinstance(value, str) and value not in ("auto", "off"):
             try:
                 return parse_quantity(value, unit)
             except AsflError as error:
@@ -34,16 +34,16 @@ def _number_in(unit: str) -> BeforeValidator:
     return BeforeValidator(convert)
 
 
-Hertz = Annotated[float, Unit("Hz"), Gt(0), _number_in("Hz")]
-Watt = Annotated[float, Unit("W"), Gt(0), _number_in("W")]
-WattPerHertz = Annotated[float, Unit("W/Hz"), Gt(0), _number_in("W/Hz")]
-Second = Annotated[float, Unit("s"), Gt(0), _number_in("s")]
-NonNegativeSecond = Annotated[float, Unit("s"), Ge(0), _number_in("s")]
-BitPerSecond = Annotated[float, Unit("bit/s"), Gt(0), _number_in("bit/s")]
-Meter = Annotated[float, Unit("m"), Gt(0), _number_in("m")]
-Decibel = Annotated[float, Unit("dB"), _number_in("dB")]
-CyclesPerFlop = Annotated[float, Unit("cycles/FLOP"), Gt(0), _number_in("cycles/FLOP")]
-JoulePerCycleHertz2 = Annotated[float, Unit("J/(cycle·Hz²)"), Gt(0), _number_in("J/(cycle·Hz²)")]
+Hertz = Annotated[float, StoredIn("Hz"), Gt(0), _number_in("Hz")]
+Watt = Annotated[float, StoredIn("W"), Gt(0), _number_in("W")]
+WattPerHertz = Annotated[float, StoredIn("W/Hz"), Gt(0), _number_in("W/Hz")]
+Second = Annotated[float, StoredIn("s"), Gt(0), _number_in("s")]
+NonNegativeSecond = Annotated[float, StoredIn("s"), Ge(0), _number_in("s")]
+BitPerSecond = Annotated[float, StoredIn("bit/s"), Gt(0), _number_in("bit/s")]
+Meter = Annotated[float, StoredIn("m"), Gt(0), _number_in("m")]
+Decibel = Annotated[float, StoredIn("dB"), _number_in("dB")]
+CyclesPerFlop = Annotated[float, StoredIn("cycles/FLOP"), Gt(0), _number_in("cycles/FLOP")]
+JoulePerCycleHertz2 = Annotated[float, StoredIn("J/(cycle·Hz²)"), Gt(0), _number_in("J/(cycle·Hz²)")]
 Positive = Annotated[float, Gt(0), _number_in("plain units")]
 NonNegative = Annotated[float, Ge(0), _number_in("plain units")]
 Share = Annotated[float, Ge(0), Le(1), _number_in("plain units")]
@@ -52,9 +52,10 @@ PositiveShare = Annotated[float, Gt(0), Le(1), _number_in("plain units")]
 Count = Annotated[int, Field(strict=True), Ge(1)]
 Index = Annotated[int, Field(strict=True), Ge(0)]
 
-AutoSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto"], Unit("s"), _number_in("s")]
-AutoJoule = Annotated[Annotated[float, Gt(0)] | Literal["auto"], Unit("J"), _number_in("J")]
-AutoDecibel = Annotated[float | Literal["auto"], Unit("dB"), _number_in("dB")]
+AutoSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto"], StoredIn("s"), _number_in("s")]
+OutageSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto", "off"], StoredIn("s"), _number_in("s")]
+AutoJoule = Annotated[Annotated[float, Gt(0)] | Literal["auto"], StoredIn("J"), _number_in("J")]
+AutoDecibel = Annotated[float | Literal["auto"], StoredIn("dB"), _number_in("dB")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
 EachIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["each"]
 AutoIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["auto"]
@@ -90,7 +91,7 @@ class Section(BaseModel):
 
 def unit_of(field: FieldInfo) -> str:
     """The unit symbol of a field, "" if it has none."""
-    return next((item.symbol for item in field.metadata if isinstance(item, Unit)), "")
+    return next((item.symbol for item in field.metadata if isinstance(item, StoredIn)), "")
 
 
 def valid_range(field: FieldInfo) -> str:
@@ -104,6 +105,8 @@ def _ranges(annotation: Any, metadata: list[Any]) -> list[str]:
     choices: tuple[Any, ...] = get_args(annotation)
     if getattr(annotation, "__origin__", None) is Literal:
         return [("one of " if len(choices) > 1 else "") + ", ".join(f'"{choice}"' for choice in choices)]
+    if getattr(annotation, "__origin__", None) is dict:
+        return ["sections, each with a name"]
     if getattr(annotation, "__origin__", None) is list:
         return ["a list, each entry " + " or ".join(_ranges(choices[0], []))]
     if annotation is type(None):

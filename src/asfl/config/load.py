@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from asfl.config.errors import AsflError, nearest
 from asfl.config.explain import explain, short
 from asfl.config.fields import CHECK_NAMES
 from asfl.config.tree import Config
-from asfl.errors import AsflError, nearest
 
 DEFAULT_PRESET = "demo"
 
@@ -32,7 +32,7 @@ class _Layer:
 
 
 def preset_names() -> list[str]:
-    folder = resources.files("asfl") / "presets"
+    folder = resources.files("asfl") / "config" / "presets"
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
@@ -62,7 +62,7 @@ def _base_layers(preset_or_file: str | Path | None) -> list[_Layer]:
         return []
     name = str(preset_or_file)
     if name in preset_names():
-        text = (resources.files("asfl") / "presets" / f"{name}.toml").read_text("utf-8")
+        text = (resources.files("asfl") / "config" / "presets" / f"{name}.toml").read_text("utf-8")
         return [_Layer(tomllib.loads(text), f"preset {name}")]
     path = Path(name)
     if not path.exists():
@@ -109,8 +109,8 @@ def _leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterable
 
 
 def by_name(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested tree as one dictionary: {"a.b": value}."""
-    return {".".join(path): value for path, value in _leaves(values)}
+    """A nested tree as one dictionary: {"a.b": value}; an empty section has no names."""
+    return {".".join(path): value for path, value in _leaves(values) if value != {}}
 
 
 def differing_names(trees: Sequence[Mapping[str, Any]]) -> list[str]:

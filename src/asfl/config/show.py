@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
+import tomlkit
 from pydantic import BaseModel
 
 from asfl.config.fields import unit_of, valid_range
-from asfl.config.load import Resolved
+from asfl.config.load import Resolved, load_config
+from asfl.config.tree import Config, SchemeTraining
 
 
 def as_toml(resolved: Resolved, with_docs: bool = False) -> str:
     """The resolved tree; `with_docs` puts each field's description above it."""
-    rows = list(_rows(resolved.config))
-    width = min(44, max(len(f"{key} = {_toml(value)}") for _, key, value, _ in rows))
+    rows = [row for row in _rows(resolved.config) if row[2] is not None]
+    width = min(44, max(len(f"{key} = {toml_value(value)}") for _, key, value, _ in rows))
     lines: list[str] = []
     section = None
     for name, key, value, field in rows:
@@ -20,10 +22,39 @@ def as_toml(resolved: Resolved, with_docs: bool = False) -> str:
             lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
             section = name
         if with_docs:
-            lines.append("# " + " ".join((field.description or "").split()))
+            lines.append(f"# {_one_line(field.description or '')}")
         notes = [unit_of(field), valid_range(field), resolved.sources[f"{name}.{key}"]]
-        lines.append(f"{f'{key} = {_toml(value)}':<{width}}  # " + " · ".join(note for note in notes if note))
+        comment = _one_line(" · ".join(note for note in notes if note))
+        lines.append(f"{f'{key} = {toml_value(value)}':<{width}}  # {comment}")
+    if with_docs and not resolved.config.schemes:
+        lines += ["", "# [schemes.NAME]", f"# {SchemeTraining.__doc__}"]
+        for key, field in SchemeTraining.model_fields.items():
+            lines.append(f"# {key} = …  # {valid_range(field)}: {_one_line(field.description or '')}")
     return "\n".join(lines)
+
+
+def changes_as_toml(config: Config, base: str) -> str:
+    """What a configuration has that its preset hasn't, as a file that begins with `base = …`."""
+    preset = {f"{name}.{key}": value for name, key, value, _ in _rows(load_config(base).config)}
+    lines, section = [f"base = {toml_value(base)}"], None
+    for name, key, value, _ in _rows(config):
+        if value is None or (f"{name}.{key}" in preset and preset[f"{name}.{key}"] == value):
+            continue
+        if name != section:
+            lines += ["", f"[{name}]"]
+            section = name
+        lines.append(f"{key} = {toml_value(value)}")
+    return "\n".join([*lines, ""])
+
+
+def own_settings(config: Config) -> str:
+    """What single schemes have of their own, in words: "epsl: learning_rate 0.0003, local_steps 5; …"."""
+    of_schemes = {name: own.model_dump(exclude_none=True) for name, own in config.schemes.items()}
+    return "; ".join(
+        f"{name}: {', '.join(f'{key} {toml_value(value)}' for key, value in own.items())}"
+        for name, own in of_schemes.items()
+        if own
+    )
 
 
 def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, Any, Any]]:
@@ -33,17 +64,22 @@ def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, Any,
         value = getattr(section, name)
         if isinstance(value, BaseModel):
             subsections.append((name, value))
+        elif isinstance(value, dict):
+            subsections += [(f"{name}.{key}", one) for key, one in value.items()]
         else:
             yield prefix, name, value, field
     for name, value in subsections:
         yield from _rows(value, f"{prefix}.{name}" if prefix else name)
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    short = f"{value:g}".replace("e+", "e").replace("e0", "e") if isinstance(value, float) else repr(value)
+def toml_value(value: Any) -> str:
+    """A value as TOML has it, and as `--set` reads it."""
+    if not isinstance(value, float):
+        return str(tomlkit.item(value).as_string())
+    short = f"{value:g}".replace("e+", "e").replace("e0", "e")
     return short if float(short) == value else repr(value)
+
+
+def _one_line(text: str) -> str:
+    """What may stand in a comment: no line breaks, no control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

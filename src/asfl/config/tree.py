@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from asfl.channel import CHANNELS
+from asfl.config.errors import nearest
 from asfl.config.fields import (
     AutoDecibel,
     AutoIndex,
@@ -20,6 +20,7 @@ from asfl.config.fields import (
     JoulePerCycleHertz2,
     Meter,
     NonNegative,
+    OutageSecond,
     Positive,
     PositiveShare,
     Second,
@@ -30,15 +31,14 @@ from asfl.config.fields import (
     WattPerHertz,
     known_name,
 )
-from asfl.data.arrays import is_known, unknown_data_set
-from asfl.errors import nearest
-from asfl.profile import MODELS, Architecture, Dataset, ModelSpec, Norm
-from asfl.units import dbm_to_w
+from asfl.config.names import CHANNELS, MODELS, Architecture, Dataset, ModelSpec, Norm, is_known, unknown_data_set
+from asfl.config.registry import NAME_PATTERN
+from asfl.config.units import dbm_to_w
 
 ChannelKind = Annotated[Literal["rayleigh", "trace"] | str, known_name(CHANNELS.__contains__, CHANNELS.unknown)]
 
 
-class Channel(Section):
+class ChannelSettings(Section):
     """How strong each client's link is, round by round."""
 
     kind: ChannelKind = "rayleigh"
@@ -80,7 +80,7 @@ class Scenario(Section):
     """Slowest client processor; speeds are uniform between the slowest and the fastest."""
     max_cpu_hz: Hertz = 1.6e9
     """Fastest client processor."""
-    channel: Channel = Channel()
+    channel: ChannelSettings = ChannelSettings()
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -134,6 +134,9 @@ class Model(Section):
     """Multiplies the number of channels of every layer."""
     norm: Norm = "batch"
     """Normalisation behind each convolution."""
+    charged_as: str = ""
+    """Profile that delays and energies are computed from, such as "vgg19-cifar10", if not the trained network's own. It
+    must have the same units: a narrow network is trained, and its wide sister charged."""
 
 
 class Data(Section):
@@ -166,8 +169,8 @@ class Training(Section):
     """Where PyTorch computes; "auto" takes a GPU if there is one."""
 
 
-class DecisionRules(Section):
-    """How cut, resource blocks and power are chosen, and what a round is charged."""
+class RoundRules(Section):
+    """How a round is decided, as far as a configuration and a round file say the same."""
 
     equations: Literal["corrected", "printed"] = "corrected"
     """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
@@ -176,36 +179,54 @@ class DecisionRules(Section):
     gradient_bits: Literal["auto", "activations", "next_layer"] = "auto"
     """What returns on the downlink: the gradient of the activations, or as many bits as the next layer has
     parameters, per sample; "auto" follows `equations`."""
-    charge: Literal["realised", "expected"] = "realised"
-    """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
     error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
     """What multiplies the server-side norm in the printed objective; unused in the corrected one."""
     form: Literal["drift", "per_round_budgets"] = "drift"
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
-    solver: Literal["bcd", "joint"] = "bcd"
-    """Block coordinate descent (Algorithm 2), or the joint solver."""
-    tolerance: Positive = 0.01
-    """ε_o: the descent ends when the objective moves less than this."""
-    max_iterations: Count = 20
-    """The descent ends after this many passes at the latest."""
     rb_sharing: Literal["whole", "time"] = "whole"
     """Whole resource blocks, or blocks shared in time so that counts become real numbers."""
-    delay_budget_s: AutoSecond = "auto"
-    """γ, per round; "auto": what a plain fair policy achieves (docs/configuration.md)."""
-    energy_budget_j: AutoJoule = "auto"
-    """δ, per round and client; "auto" as above."""
-    auto_budget_quantile: Share = 0.5
-    """Which quantile over sampled channels an "auto" budget takes; smaller is tighter."""
     queue_rule: Literal["printed", "standard"] = "printed"
     """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
     queue_memory: Share = 0.5
     """μ of the printed queue rule."""
     penalty_weight: NonNegative = 10.0
     """V: how much discrepancy weighs against the queues."""
+    drift_weight: NonNegative = 1.0
+    """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
+    objective."""
+
+
+class DecisionRules(RoundRules):
+    """How cut, resource blocks and power are chosen, and what a round is charged."""
+
+    charge: Literal["realised", "expected"] = "realised"
+    """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
+    solver: Literal["bcd", "joint"] = "bcd"
+    """Block coordinate descent (Algorithm 2), or the joint solver."""
+    tolerance: Positive = 0.01
+    """ε_o: the descent ends when the objective moves less than this."""
+    max_iterations: Count = 20
+    """The descent ends after this many passes at the latest."""
+    delay_budget_s: AutoSecond = "auto"
+    """γ, per round; "auto": what a plain fair policy achieves (docs/configuration.md)."""
+    energy_budget_j: AutoJoule = "auto"
+    """δ, per round and client; "auto" as above."""
+    auto_budget_scale: Positive = 1.0
+    """An "auto" budget is this many times what the fair policy takes on average; smaller is tighter."""
+    outage_s: OutageSecond = "auto"
+    """A stage ends after this time for whoever isn't done: its packet is lost, its energy until then is charged. "auto"
+    is three times the delay budget; for a scheme whose rounds take longer, three times what those take."""
+    queue_rule: Literal["printed", "standard"] = "standard"
+    """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
+    forgets."""
+    drift_weight: NonNegative = 0.02
+    """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
+    objective; chosen by measurement (docs/choices.md)."""
     discrepancy_sample_ratio: PositiveShare = 0.05
     """ι: share of its parameters each client reports for the discrepancy."""
     min_participants: AutoIndex = "auto"
-    """At least this many clients get a resource block each round; "auto" is min(N, K)."""
+    """At least this many clients get a resource block each round; "auto" is half of min(N, K), or all N with
+    `rb_sharing = "time"`."""
     participation_floor: AutoShare = "auto"
     """Long-run share of rounds each client must get; 0 is off, "auto" is half of min(1, K/N)."""
 
@@ -288,6 +309,19 @@ class Network(Section):
     machine; empty: it isn't."""
 
 
+SchemeName = Annotated[str, Field(pattern=NAME_PATTERN)]
+"""Which schemes there are isn't known here: `asfl.schemes.check_scheme_settings`."""
+
+
+class SchemeTraining(Section):
+    """What one scheme trains with instead of what `training` says; left out: the same."""
+
+    learning_rate: Positive | None = None
+    """η of this scheme."""
+    local_steps: Count | None = None
+    """Mini-batches each client exchanges in one round of this scheme."""
+
+
 class Config(Section):
     """One experiment."""
 
@@ -300,6 +334,19 @@ class Config(Section):
     decision: DecisionRules = Field(default_factory=DecisionRules)
     output: Output = Field(default_factory=Output)
     field: Network = Field(default_factory=Network)
+    schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
+    """Settings of single schemes, by their names; `asfl tune` finds good ones."""
+
+    def for_scheme(self, name: str) -> Self:
+        """The same experiment with what this scheme has of its own."""
+        if not self.schemes:
+            return self
+        own = self.schemes.get(name, SchemeTraining()).model_dump(exclude_none=True)
+        return self.model_copy(update={"training": self.training.model_copy(update=own), "schemes": {}})
+
+    def __hash__(self) -> int:
+        """As of any frozen section, but a dictionary has none."""
+        return hash((self.scenario, self.model, self.training, self.decision, tuple(self.schemes)))
 
     @property
     def charged_samples(self) -> int:

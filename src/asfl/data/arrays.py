@@ -6,8 +6,6 @@ and optionally the numbers `num_classes` (else: the largest label + 1) and `scal
 """
 
 import re
-import zipfile
-import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -15,10 +13,10 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asfl.config.errors import AsflError
+from asfl.config.names import DATASETS, Dataset, is_own_file, unknown_data_set
 from asfl.data.images import ImageData, with_statistics
-from asfl.errors import AsflError, nearest
-from asfl.profile import Dataset
-from asfl.registry import Registry, with_own
+from asfl.data.npz import read_arrays
 
 MAX_CLASSES = 100_000
 """A larger label is taken for a mistake: the last layer would have as many outputs."""
@@ -26,8 +24,6 @@ MAX_CLASSES = 100_000
 _MAX_CHANNELS = 4
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 _NUMBERS = ("num_classes", "scale")
-
-_registered: Registry[ImageData] = Registry("data set", {})
 
 
 def register_arrays(
@@ -47,37 +43,20 @@ def register_arrays(
     Images are uint8 [S, H, W], [S, C, H, W] or [S, H, W, C]; labels are whole numbers from 0 to `num_classes` − 1.
     `scale` is the pixel value that means 1. The arrays are copied.
     """
-    if not re.fullmatch(r"[a-z0-9_]+", name) or name in get_args(Dataset):
-        taken = f", but not {', '.join(sorted(get_args(Dataset)))}" if name in get_args(Dataset) else ""
+    if not re.fullmatch(r"[a-z0-9_]+", name) or DATASETS.ships(name):
+        taken = f", but not {', '.join(sorted(get_args(Dataset)))}" if DATASETS.ships(name) else ""
         raise AsflError(f"register_arrays: name '{name}' must be small letters, digits and _{taken}")
     given = (train_images, train_labels, test_images, test_labels)
     arrays = {key: np.array(value) for key, value in zip(_ARRAYS, given, strict=True)}
     data = _checked(name, f"register_arrays('{name}')", arrays, num_classes, scale)
-    _registered.register(name, data)
+    DATASETS.register(name, data)
     return data
-
-
-def is_own_file(name: str) -> bool:
-    """Whether a data set's name is the path of an NPZ file."""
-    return name.lower().endswith(".npz")
-
-
-def is_known(name: str) -> bool:
-    """Whether `name` can be a data set; whether the file it may name exists and is right shows when it is read."""
-    return name in get_args(Dataset) or name in _registered or is_own_file(name)
-
-
-def unknown_data_set(name: str, inside: str = "") -> str:
-    """What is wrong with a name that isn't known, where it was found, and what would be right."""
-    hint = nearest(name, {*get_args(Dataset), *_registered})
-    own = ", or the path of an .npz file" if hint.startswith("valid") else ""
-    return f"unknown data set '{name}'{inside}: {with_own(hint + own)}"
 
 
 def own_data(name: str) -> ImageData:
     """The images of a registered name or of an NPZ file; a file is read again only if it changed."""
-    if name in _registered:
-        return _registered[name]
+    if name in DATASETS and not DATASETS.ships(name):
+        return cast(ImageData, DATASETS[name])
     if not is_own_file(name):
         raise AsflError(unknown_data_set(name))
     path = Path(name).expanduser()
@@ -93,23 +72,15 @@ def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
 
 
 def read_npz(path: Path, name: str) -> ImageData:
-    """Read a data set from an NPZ archive; nothing in it is ever unpickled."""
-    try:
-        # Opened here, for np.load leaves the file open when the archive is damaged.
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise AsflError(f"{path}: not an NPZ archive, or an incomplete one; numpy.savez writes them")
-            archive = cast(np.lib.npyio.NpzFile, np.load(file, allow_pickle=False))
-            missing = [key for key in _ARRAYS if key not in archive.files]
-            if missing:
-                raise AsflError(
-                    f"{path}: no array {', '.join(missing)} among: {', '.join(archive.files) or 'none'}; "
-                    f"a data set needs {', '.join(_ARRAYS)}"
-                )
-            arrays = {key: np.asarray(archive[key]) for key in _ARRAYS}
-            numbers = {key: np.asarray(archive[key]) for key in _NUMBERS if key in archive.files}
-    except (OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise AsflError(f"{path}: can't be read as an NPZ archive of plain arrays: {error}") from error
+    """Read a data set from an NPZ archive."""
+    arrays, names = read_arrays(path, (*_ARRAYS, *_NUMBERS))
+    missing = [key for key in _ARRAYS if key not in arrays]
+    if missing:
+        raise AsflError(
+            f"{path}: no array {', '.join(missing)} among: {', '.join(names) or 'none'}; "
+            f"a data set needs {', '.join(_ARRAYS)}"
+        )
+    numbers = {key: arrays[key] for key in _NUMBERS if key in arrays}
     for key, number in numbers.items():
         if number.size != 1 or number.dtype.kind not in "fiu":
             raise AsflError(f"{path}: {key} is {number.dtype} {list(number.shape)}; give one number")

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.errors import AsflError
 from asfl.data.images import ImageData, with_statistics
 from asfl.data.pickles import read_batch
-from asfl.errors import AsflError
 
 SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
@@ -89,7 +89,7 @@ CIFAR = {
 
 
 @dataclass(frozen=True)
-class Source:
+class CifarFiles:
     """A folder or an archive with the files of a data set."""
 
     path: Path
@@ -98,7 +98,7 @@ class Source:
     pickled: bool
 
 
-def find_cifar(kind: Cifar, folders: Sequence[Path]) -> Source:
+def find_cifar(kind: Cifar, folders: Sequence[Path]) -> CifarFiles:
     """The first of these folders that has the data set: in its own folder, as an archive, or by being that folder.
 
     Binary files come first: what can be had without unpickling is.
@@ -109,12 +109,12 @@ def find_cifar(kind: Cifar, folders: Sequence[Path]) -> Source:
             (kind.python_folder, kind.python_archive, True, ""),
         ):
             if (folder / inner).is_dir():
-                return Source((folder / inner).resolve(), inner, pickled)
+                return CifarFiles((folder / inner).resolve(), inner, pickled)
             is_inner = folder.is_dir() and folder.resolve().name == inner
             if is_inner or (folder / f"{kind.train_files[0]}{suffix}").is_file():
-                return Source(folder.resolve(), inner, pickled)
+                return CifarFiles(folder.resolve(), inner, pickled)
             if (folder / archive).is_file():
-                return Source((folder / archive).resolve(), inner, pickled)
+                return CifarFiles((folder / archive).resolve(), inner, pickled)
     looked_for = ", ".join(
         (f"{kind.binary_folder}/", kind.binary_archive, f"{kind.python_folder}/", kind.python_archive)
     )
@@ -125,7 +125,7 @@ def find_cifar(kind: Cifar, folders: Sequence[Path]) -> Source:
 
 
 @lru_cache(maxsize=2)  # 180 MB each, and every run of a comparison asks for the same one
-def read_cifar(kind: Cifar, source: Source) -> ImageData:
+def read_cifar(kind: Cifar, source: CifarFiles) -> ImageData:
     """Read all files of a source; each must hold as many records as `kind` says."""
     parts: dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] = {}
     for where, name, raw in _read_files(kind, source):
@@ -141,7 +141,7 @@ def read_cifar(kind: Cifar, source: Source) -> ImageData:
     return with_statistics(kind.name, (images, labels), parts[kind.test_file], kind.num_classes)
 
 
-def _read_files(kind: Cifar, source: Source) -> Iterator[tuple[str, str, bytes]]:
+def _read_files(kind: Cifar, source: CifarFiles) -> Iterator[tuple[str, str, bytes]]:
     """Where each file lies, its name without suffix, and its bytes, in any order; all files or an error."""
     suffix = "" if source.pickled else ".bin"
     missing = {f"{name}{suffix}": name for name in kind.records}
@@ -161,7 +161,7 @@ def _read_files(kind: Cifar, source: Source) -> Iterator[tuple[str, str, bytes]]
         raise AsflError(f"{source.path}: no {', '.join(missing)} in it; {_fresh_copy(kind)}")
 
 
-def _sized_files(source: Source, wanted: Iterable[str]) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+def _sized_files(source: CifarFiles, wanted: Iterable[str]) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     """Name, size in bytes, and a way to read each of the wanted files that is there."""
     if source.path.is_dir():
         for name in wanted:

@@ -12,8 +12,8 @@ from typing import cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from asfl.config.errors import AsflError
 from asfl.data.cifar import Cifar
-from asfl.errors import AsflError
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
 

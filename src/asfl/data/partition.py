@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.errors import AsflError
-from asfl.scenario import random_stream
+from asfl.config.errors import AsflError
+from asfl.config.randomness import random_stream
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.errors import AsflError
+from asfl.config.errors import AsflError
 
 
 def read_batch(where: str, raw: bytes, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

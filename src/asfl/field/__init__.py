@@ -3,7 +3,7 @@
 import os
 from importlib import util
 
-from asfl.errors import MissingExtraError
+from asfl.config.errors import MissingExtraError
 
 if util.find_spec("torch") is None:
     raise MissingExtraError("training with clients elsewhere", "train,field")

@@ -1,30 +1,32 @@
 """A client on its own: its samples, its side of the network, its optimiser, and answers to what the server asks.
 
-Its maths is a `LocalFleet` of one, the code that also runs in a single process. It does only what fits the state it is
-in: every request says of which round the server believes that state to be (`after`), and one that is out of order is
-refused with a reason. Then the server brings the client up to date with `sync`, which is also how it begins.
+Its maths is a `LocalFleet` of one, the code that also runs in a single process. It does only what fits its state: every
+request says in which round that state last changed, as far as the server knows (`after`), and a request that is out of
+order is refused with a reason. Then the server brings the client up to date with `Sync`, which is also how it begins.
 """
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatchmethod
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
 
 from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.names import is_own_file
 from asfl.data import load_data, partition
-from asfl.data.arrays import is_own_file
-from asfl.errors import AsflError
-from asfl.field.layer_times import layer_seconds
-from asfl.field.meters import CarefulMeter, Meter
-from asfl.field.shapes import Blueprint
-from asfl.field.shaping import Pace
-from asfl.field.terms import Terms
-from asfl.field.wire import Message, WireError
-from asfl.models import build_model
+from asfl.field.emulate.shaping import Pace
+from asfl.field.measure.layer_times import layer_seconds
+from asfl.field.measure.meters import CarefulMeter, Meter
+from asfl.field.protocol import messages as msg
+from asfl.field.protocol.codec import decode, encode
+from asfl.field.protocol.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
+from asfl.field.protocol.shapes import Blueprint
+from asfl.field.protocol.wire import Data, WireError
+from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
 from asfl.train.device import device_named
@@ -34,277 +36,244 @@ from asfl.train.optimizers import rule_named
 from asfl.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
-_DTYPE = torch.float32
-MOST_PROBED = 1 << 20
-"""Bytes that `probe` sends back at most."""
+_MOST_LETTERS = 500
+"""Of a reason."""
 
 
 class ClientNode:
-    """One client of one run; `handle` is all it does."""
+    """One client of one run; `answer` is all it does."""
 
-    def __init__(self, welcome: Message, data_dir: Path | None = None) -> None:
-        """`welcome` says which run this is and who of its clients; the data are looked for in `data_dir`."""
-        terms, self.client = Terms.of(welcome)
-        self._terms, self.threads = terms, terms.threads
-        config = _with_own_files(terms.config, data_dir)
-        self._keeps_sides = scheme_named(terms.scheme).procedure.keeps_client_sides
+    def __init__(self, welcome: Welcome, data_dir: Path | None = None) -> None:
+        """`welcome` says which run this is and which of its clients; the data are looked for in `data_dir`."""
+        agreement, self.client = welcome.agreement, welcome.client
+        config = _with_own_files(agreement.config, data_dir)
+        if self.client >= config.scenario.clients:
+            raise AsflError(f"client = {self.client}, but there are {config.scenario.clients}")
+        self._agreement, self.threads = agreement, agreement.threads
+        self._keeps_sides = scheme_named(agreement.scheme).procedure.keeps_client_sides
         self._device = device_named(config.training.device)
-        blueprint = Blueprint.of(config)  # numbers come from the server
-        self._model, self._layout, self._shapes = blueprint.model, blueprint.layout, blueprint.carries
+        blueprint = Blueprint.of(config, self._device)  # numbers come from the server
+        self._model, self._shapes, self._layout = blueprint.model, blueprint.shapes, blueprint.shapes.layout
         self.largest_message = blueprint.largest_message
         self._batches = _own_batches(config, self.client, data_dir, self._device)
         self._rule = rule_named(config.training.optimizer, config.training.learning_rate)
-        self._pace, self._meter = Pace(terms.shaping), CarefulMeter(None)
+        self._pace, self._meter = Pace(agreement.shaping), CarefulMeter(None)
         self.said_bye = False
         self.round_index: int | None = None
-        """Of the round in which its state last changed; None: it has none that could be used."""
+        """The round in which its state last changed; None: it has no state that could be used."""
         self._take_state(0, None)
-        self._operations: dict[str, Callable[[Message], Message]] = {
-            "sync": self._sync,
-            "grow": self._grow,
-            "shrink": self._shrink,
-            "forward": self._forward,
-            "backward": self._backward,
-            "learn": self._learn,
-            "give": self._give,
-            "moved": self._moved,
-            "report": self._report,
-            "state": self._give_state,
-            "ping": self._ping,
-            "probe": self._probe,
-            "bye": self._bye,
-        }
 
-    def fits(self, welcome: Message) -> bool:
+    def fits(self, welcome: Welcome) -> bool:
         """Whether this welcome is to the same run, as the same client."""
-        return Terms.of(welcome) == (self._terms, self.client)
+        return (welcome.agreement, welcome.client) == (self._agreement, self.client)
 
     def read_meter(self, meter: Meter | None) -> None:
         """Say from now on, with every answer, what this client has consumed."""
         self._meter = CarefulMeter(meter)
 
-    def handle(self, request: Message) -> Message:
-        """The answer: of the same op, or an "error" with the op and the reason; and how long it took to find."""
-        index = request.fields.get("round")
-        self._pace.down(request.payload_bytes, index + 1 if isinstance(index, int) else None)
+    def answer(self, data: Data) -> bytes:
+        """The answer to a request, both as bytes."""
+        try:
+            return encode(self.handle(decode(data, Request, self.largest_message)))
+        except WireError as error:  # no request, or an answer that can't be sent
+            return encode(Refusal(str(error)[:_MOST_LETTERS]))
+
+    def handle(self, request: AnyRequest) -> Answer:
+        """The answer, or a refusal with the reason; and how long it took."""
+        self._pace.down(request.payload_bytes, None if request.round is None else request.round + 1)
         began = time.perf_counter()
-        answer = self._answer(request)
-        answer = answer.having(busy_s=time.perf_counter() - began, **self._meter.fields())
+        try:
+            answer = self._do(request)
+        except AsflError as error:  # refused before anything was changed
+            answer = Refusal(f"{request.name}: {error}"[:_MOST_LETTERS])
+        except Exception as error:  # whatever a library raises: the stream lives on, the state isn't trusted any more
+            _log.exception("client %d: %s failed", self.client, request.name)
+            self.round_index = None
+            answer = Refusal(f"{request.name}: {type(error).__name__}: {error}"[:_MOST_LETTERS])
+        answer = replace(answer, busy_s=time.perf_counter() - began, **self._meter.fields())
         self._pace.up(answer.payload_bytes)
         return answer
 
-    def _answer(self, request: Message) -> Message:
-        try:
-            operation = self._operations.get(request.op)
-            if operation is None:
-                raise WireError(f"unknown; known are {', '.join(self._operations)}")
-            return operation(request)
-        except AsflError as error:  # refused before anything was changed
-            return _error(request, str(error))
-        except Exception as error:  # whatever a library raises: the stream lives on, the state isn't trusted any more
-            _log.exception("client %d: %s failed", self.client, request.op)
-            self.round_index = None
-            return _error(request, f"{type(error).__name__}: {error}")
+    @singledispatchmethod
+    def _do(self, request: AnyRequest) -> Answer:
+        raise WireError("nothing a client does")
 
     # ------------------------------------------------------------------ which state it is in
     def _take_state(self, cut: int, side: ModelVectors | None) -> None:
         """Start over with this client side; optimiser state from nothing."""
-        nothing = ModelVectors.empty((), 0, 0, self._device, _DTYPE)
+        nothing = ModelVectors.empty((), 0, 0, self._device, torch.float32)
         self._state = TrainingState.fresh(self._layout, nothing, 1, self._rule.num_moments)
         self._state.cut = cut
         if side is not None:
-            self._state.clients = self._rows(side)
+            self._state.clients = _rows(side)
         self._state.make_room(cut)
-        self._fleet = LocalFleet(
-            self._model,
-            self._state,
-            self._batches,
-            self._rule,
-            keeps_sides=self._keeps_sides,
-            first_client=self.client,
-        )
+        parts = self._model, self._state, self._batches, self._rule
+        self._fleet = LocalFleet(*parts, keeps_sides=self._keeps_sides, first_client=self.client)
         self._open: tuple[int, int, int] | None = None
         """Round, step and cut of a forward pass whose backward pass is to come."""
         self._done: tuple[int, int, int] | None = None
         """Likewise of the latest whole step."""
 
-    def _rows(self, side: ModelVectors) -> ModelVectors:
-        """[1, …], copies."""
-        return ModelVectors(*(v.to(self._device).clone().unsqueeze(0) for v in (side.parameters, side.statistics)))
-
-    def _check_turn(self, request: Message) -> int:
+    def _check_turn(self, request: AnyRequest) -> int:
         """The round of a request that fits the state."""
-        after, index = request.whole("after"), request.whole("round")
+        if request.round is None or request.after is None:
+            raise WireError("it must say its round, and after which one")
         if self.round_index is None:
             raise WireError("there is no state here yet; sync comes first")
-        if after != self.round_index:
-            raise WireError(f"meant for a state of round {after}, but here it is of round {self.round_index}")
-        if index < after:
-            raise WireError(f"round {index} is over; the state here is of round {after}")
-        return index
+        if request.after != self.round_index:
+            raise WireError(f"meant for a state of round {request.after}, but here it is of round {self.round_index}")
+        if request.round < request.after:
+            raise WireError(f"round {request.round} is over; the state here is of round {request.after}")
+        return request.round
+
+    def _where(self) -> Where:
+        return Where(self._state.cut, self.round_index)
 
     # ------------------------------------------------------------------ state from and to the server
-    def _sync(self, request: Message) -> Message:
-        index, cut = request.whole("round"), request.whole("cut", most=self._layout.num_units)
-        if cut and not self._keeps_sides:
-            raise WireError(f"cut = {cut}, but client sides aren't kept in this scheme")
-        side = self._layers(request, 0, cut)
-        moments, steps = None, None
-        if "moments" in request.tensors:
-            width = request.tensors["moments"].shape[-1]
-            if width not in self._layout.parameter_edges:
-                raise WireError(f"moments of {width} parameters, which is no whole number of layers")
-            moments = request.tensor("moments", (self._rule.num_moments, width), _DTYPE)
-            steps = request.tensor("steps", (self._layout.num_units,), torch.int64)
-            if (steps < 0).any():
-                raise WireError("steps must not be negative")
-        self._take_state(cut, side)
-        if moments is not None and steps is not None:
-            self._state.client_moments = moments.to(self._device).clone().unsqueeze(0)
-            self._state.client_steps = steps.numpy().copy()[None]
-            self._state.make_room(cut)
-        self.round_index = index
-        return self._where(request)
+    @_do.register
+    def _sync(self, request: msg.Sync) -> Where:
+        if request.round is None or request.cut > self._layout.num_units:
+            raise WireError(f"round {request.round}, cut = {request.cut}: must be 0 … {self._layout.num_units}")
+        if request.cut and not self._keeps_sides:
+            raise WireError(f"cut = {request.cut}, but client sides aren't kept in this scheme")
+        side = self._shapes.check_layers(request.side, 0, request.cut)
+        memory = None if request.memory is None else self._shapes.check_memory(request.memory)
+        self._take_state(request.cut, side)
+        if memory is not None:
+            self._state.client_moments = memory.moments.clone().unsqueeze(0)
+            self._state.client_steps = memory.steps.copy()[None]
+            self._state.make_room(request.cut)
+        self.round_index = request.round
+        return self._where()
 
-    def _grow(self, request: Message) -> Message:
-        index, before = self._check_turn(request), self._state.cut
-        cut = request.whole("cut", least=before + 1, most=self._layout.num_units)
-        layers, own = self._layers(request, before, cut), self._state.clients.row(0)
-        self._state.clients = self._rows(
-            ModelVectors(torch.cat([own.parameters, layers.parameters]), torch.cat([own.statistics, layers.statistics]))
-        )
-        return self._now_at(request, index, cut)
+    @_do.register
+    def _grow(self, request: msg.Grow) -> Where:
+        index, before, cut = self._check_turn(request), self._state.cut, request.cut
+        if not before < cut <= self._layout.num_units:
+            raise WireError(f"cut = {cut} must be {before + 1} … {self._layout.num_units}")
+        layers, own = self._shapes.check_layers(request.layers, before, cut), self._state.clients.row(0)
+        grown = torch.cat([own.parameters, layers.parameters]), torch.cat([own.statistics, layers.statistics])
+        self._move_cut(index, cut, ModelVectors(*grown))
+        return self._where()
 
-    def _shrink(self, request: Message) -> Message:
-        index, before = self._check_turn(request), self._state.cut
-        cut = request.whole("cut", least=1, most=before - 1)
-        sends = request.whole("send", most=1)
+    @_do.register
+    def _shrink(self, request: msg.Shrink) -> msg.Side:
+        index, before, cut = self._check_turn(request), self._state.cut, request.cut
+        if not 1 <= cut < before:
+            raise WireError(f"cut = {cut} must be 1 … {before - 1}")
         own = self._state.clients.row(0)
-        a, b = int(self._layout.parameter_edges[cut]), int(self._layout.statistic_edges[cut])
-        upper = {"parameters": own.parameters[a:], "statistics": own.statistics[b:]}
-        self._state.clients = self._rows(ModelVectors(own.parameters[:a], own.statistics[:b]))
-        answer = self._now_at(request, index, cut)
-        return replace(answer, tensors=upper) if sends else answer
+        self._move_cut(index, cut, self._shapes.layers(own, 0, cut))
+        return msg.Side(self._shapes.layers(own, cut, before) if request.send else None)
 
-    def _now_at(self, request: Message, index: int, cut: int) -> Message:
-        self._state.cut = cut
+    def _move_cut(self, index: int, cut: int, side: ModelVectors) -> None:
+        self._state.clients, self._state.cut = _rows(side), cut
         self._state.make_room(cut)
         self._open = self._done = None
         self.round_index = index
-        return self._where(request)
 
-    def _layers(self, request: Message, first: int, last: int) -> ModelVectors:
-        """Layers first … last−1, as sent along."""
-        sizes = [int(edge[last] - edge[first]) for edge in (self._layout.parameter_edges, self._layout.statistic_edges)]
-        parts = (
-            request.tensor(n, (size,), _DTYPE) for n, size in zip(("parameters", "statistics"), sizes, strict=True)
-        )
-        return ModelVectors(*(part.to(self._device) for part in parts))
-
-    def _give_state(self, request: Message) -> Message:
+    @_do.register
+    def _gather(self, request: msg.Gather) -> msg.ClientState:
         self._check_turn(request)
-        own = self._state.clients.row(0)
-        tensors = {"parameters": own.parameters, "statistics": own.statistics}
-        if request.whole("optimizers", most=1):
-            tensors["moments"] = self._state.client_moments[0]
-            tensors["steps"] = torch.from_numpy(self._state.client_steps[0])
-        return Message(request.op, {"cut": self._state.cut}, tensors)
+        state = self._state
+        memory = msg.Memory(state.client_moments[0], torch.from_numpy(state.client_steps[0]))
+        return msg.ClientState(state.clients.row(0), memory if request.memory else None)
 
     # ------------------------------------------------------------------ a step
-    def _forward(self, request: Message) -> Message:
-        index, step, cut = self._begin_step(request, most=self._layout.num_units - 1)
-        (packet,) = self._fleet.forward(index, step, [0], cut)
+    @_do.register
+    def _forward(self, request: msg.Forward) -> msg.Activations:
+        if request.cut >= self._layout.num_units:
+            raise WireError(f"cut = {request.cut} must be 1 … {self._layout.num_units - 1}")
+        place = self._begin_step(request, request.cut)
+        (packet,) = self._fleet.forward(*place[:2], [0], request.cut)
         assert packet is not None
-        carry, labels = packet
-        self._open, self._done = (index, step, cut), None
-        self.round_index = index
-        return Message(request.op, {}, {**{f"carry.{i}": tensor for i, tensor in enumerate(carry)}, "labels": labels})
+        self._open, self._done, self.round_index = place, None, place[0]
+        return msg.Activations(*packet)
 
-    def _backward(self, request: Message) -> Message:
-        asked = self._check_turn(request), request.whole("step")
+    @_do.register
+    def _backward(self, request: msg.Backward) -> msg.Update:
+        asked = self._check_turn(request), request.step
         if self._open is None or self._open[:2] != asked:
             raise WireError(f"no forward pass of round {asked[0]}, step {asked[1]} is waiting for it")
-        gradients = tuple(
-            request.tensor(f"gradient.{i}", shape, _DTYPE).to(self._device)
-            for i, shape in enumerate(self._shapes[self._open[2]])
-        )
+        gradients = self._shapes.check_carry("gradients", request.gradients, self._open[2])
         self._done, self._open = self._open, None
-        (norm,) = self._fleet.backward([0], [gradients])()
-        assert norm is not None
-        return Message(request.op, {}, {"norm": norm})
+        (norm2,) = self._fleet.backward([0], [gradients])()
+        assert norm2 is not None
+        return msg.Update(norm2)
 
-    def _learn(self, request: Message) -> Message:
-        index, step, cut = self._begin_step(request, least=self._layout.num_units)
-        (loss,), (norm,) = self._fleet.learn(index, step, [0])
-        assert loss is not None
-        assert norm is not None
-        self._open, self._done = None, (index, step, cut)
-        self.round_index = index
-        return Message(request.op, {}, {"loss": loss, "norm": norm})
+    @_do.register
+    def _learn(self, request: msg.Learn) -> msg.Update:
+        place = self._begin_step(request, self._layout.num_units)
+        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0])
+        assert norm2 is not None
+        self._open, self._done, self.round_index = None, place, place[0]
+        return msg.Update(norm2, loss)
 
-    def _begin_step(self, request: Message, least: int = 1, most: int | None = None) -> tuple[int, int, int]:
-        index = self._check_turn(request)
-        step = request.whole("step", most=self._batches.local_steps - 1)
-        cut = request.whole("cut", least=least, most=most or self._layout.num_units)
+    def _begin_step(self, request: msg.Forward | msg.Learn, cut: int) -> tuple[int, int, int]:
+        """Round, step and cut, which must follow what was done before."""
+        index, step, steps = self._check_turn(request), request.step, self._batches.local_steps
+        if step >= steps or cut < 1:
+            raise WireError(f"step = {step}, cut = {cut}: must be below {steps}, and from 1 on")
         if step and self._done != (index, step - 1, cut):
             raise WireError(f"step {step} of round {index} doesn't follow what was done before")
         if self._keeps_sides and cut != self._state.cut:
             raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
         if not self._keeps_sides and step == 0:
-            self._fleet.load([0], self._layers(request, 0, cut))
+            self._fleet.load([0], self._shapes.check_layers(request.side, 0, cut))
         return index, step, cut
 
-    def _give(self, request: Message) -> Message:
+    @_do.register
+    def _give(self, request: msg.Give) -> msg.Side:
         self._check_done(request)
         if self._keeps_sides:
-            raise WireError("client sides are kept in this scheme; state gives them")
-        (side,) = self._fleet.give([0])
-        assert side is not None
-        return Message(request.op, {}, {"parameters": side.parameters, "statistics": side.statistics})
+            raise WireError("client sides are kept in this scheme; gather asks for them")
+        return msg.Side(self._fleet.give([0])[0])
 
-    def _moved(self, request: Message) -> Message:
+    @_do.register
+    def _moved(self, request: msg.Moved) -> msg.Update:
         self._check_done(request)
         if self._batches.local_steps == 1:
             raise WireError("with one local step, backward and learn give the norm")
-        (norm,) = self._fleet.moved([0])
-        assert norm is not None
-        return Message(request.op, {}, {"norm": norm})
+        (norm2,) = self._fleet.moved([0])
+        assert norm2 is not None
+        return msg.Update(norm2)
 
-    def _check_done(self, request: Message) -> None:
+    def _check_done(self, request: AnyRequest) -> None:
         index = self._check_turn(request)
         if self._done is None or self._done[:2] != (index, self._batches.local_steps - 1):
             raise WireError(f"round {index} isn't done here")
 
     # ------------------------------------------------------------------ small things
-    def _report(self, request: Message) -> Message:
+    @_do.register
+    def _sample(self, request: msg.Sample) -> msg.Values:
         self._check_turn(request)
-        gaps, size = request.tensors.get("gaps"), self._state.clients.parameters.shape[1]
-        if gaps is None or gaps.dim() != 1 or gaps.dtype not in (torch.uint8, torch.int64):
-            raise WireError("gaps must be a list of whole numbers")
-        steps = gaps.long().numpy()
-        columns = np.cumsum(steps)
-        if steps.size and (steps.min() < 0 or steps.max() >= size or columns[-1] >= size or columns.min() < 0):
+        gaps, size = request.gaps.long().numpy(), self._state.clients.parameters.shape[1]
+        columns = np.cumsum(gaps)
+        if gaps.size and (gaps.min() < 0 or gaps.max() >= size or columns[-1] >= size or columns.min() < 0):
             raise WireError(f"a column that isn't among the {size} here")
-        return Message(request.op, {}, {"values": self._fleet.report(columns)[0]})
+        return msg.Values(self._fleet.report(columns)[0])
 
-    def _ping(self, request: Message) -> Message:
-        return self._where(request)
+    @_do.register
+    def _ping(self, request: msg.Ping) -> Where:
+        return self._where()
 
-    def _probe(self, request: Message) -> Message:
-        """So many bytes back, and if asked for, how long each layer takes here; no state is touched."""
-        tensors = {"data": torch.zeros(request.whole("answer", most=MOST_PROBED), dtype=torch.uint8)}
-        if request.whole("compute", most=1):
-            with torch.random.fork_rng(devices=[]):
-                model = build_model(self._terms.config.model_spec).to(self._device)
-            tensors["seconds"] = torch.from_numpy(layer_seconds(model, *self._batches.batch(0, self.client, 0)))
-        return Message(request.op, {}, tensors)
-
-    def _bye(self, request: Message) -> Message:
+    @_do.register
+    def _bye(self, request: msg.Bye) -> Where:
         self.said_bye = True
-        return self._where(request)
+        return self._where()
 
-    def _where(self, request: Message) -> Message:
-        return Message(request.op, {"round": self.round_index, "cut": self._state.cut})
+    @_do.register
+    def _probe(self, request: msg.Probe) -> msg.Probed:
+        data, seconds = torch.zeros(request.answer_bytes, dtype=torch.uint8), None
+        if request.compute:
+            with torch.random.fork_rng(devices=[]):
+                model = build_model(self._agreement.config.model_spec).to(self._device)
+            seconds = torch.from_numpy(layer_seconds(model, *self._batches.batch(0, self.client, 0)))
+        return msg.Probed(data, seconds)
+
+
+def _rows(side: ModelVectors) -> ModelVectors:
+    """[1, …], copies."""
+    return ModelVectors(side.parameters.clone().unsqueeze(0), side.statistics.clone().unsqueeze(0))
 
 
 def _own_batches(config: Config, client: int, data_dir: Path | None, device: torch.device) -> Batches:
@@ -326,7 +295,3 @@ def _with_own_files(config: Config, data_dir: Path | None) -> Config:
     if is_own_file(name):
         name = str((data_dir or Path()) / PurePosixPath(name.replace("\\", "/")).name)
     return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})
-
-
-def _error(request: Message, reason: str) -> Message:
-    return Message("error", {"request": request.op, "reason": reason[:500]})

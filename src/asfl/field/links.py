@@ -1,12 +1,13 @@
-"""A way to ask one client something, whatever lies in between."""
+"""A way to ask one client something, whatever lies in between, and how long each exchange took."""
 
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
+from typing import Generic, Protocol
 
-from asfl.errors import AsflError
-from asfl.field.client import ClientNode
-from asfl.field.wire import Message, decode, encode
+from asfl.config.errors import AsflError
+from asfl.field.protocol.messages import A, Answer, AnyRequest, Refusal, Request
+from asfl.field.protocol.wire import WireError
 
 
 class LinkError(AsflError):
@@ -26,44 +27,55 @@ class Link(Protocol):
         """Another number: behind the link is another node now, and whatever the one before had learnt is gone."""
         ...
 
-    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
         """Send a request that is of use only for so many seconds; never raises, the future does.
 
-        An answer that comes later still ends the request: only then the client can be asked again.
+        An answer that comes later still ends the request: only then can the client be asked again.
         """
         ...
 
 
-class LocalLink:
-    """A client in this process, in a thread of a pool; messages are encoded and decoded as on a network."""
-
-    def __init__(self, node: ClientNode, pool: Executor) -> None:
-        self._node, self._pool = node, pool
-        self._latest: Future[Message] | None = None
-        self.generation = 0
-
-    @property
-    def trouble(self) -> str | None:
-        return "still busy" if self._latest is not None and not self._latest.done() else None
-
-    def ask(self, message: Message, deadline_s: float) -> "Future[Message]":
-        if self.trouble is not None:
-            return failed(LinkError(self.trouble))
-        try:
-            self._latest = self._pool.submit(self._answer, encode(message), monotonic() + deadline_s)
-        except (AsflError, RuntimeError) as error:  # a pool that was shut down
-            return failed(error)
-        return self._latest
-
-    def _answer(self, request: bytes, due: float) -> Message:
-        if monotonic() > due:
-            raise LinkError("the request was too late")
-        limit = self._node.largest_message
-        return decode(encode(self._node.handle(decode(request, limit))), limit)
-
-
-def failed(error: Exception) -> "Future[Message]":
+def failed(error: Exception) -> "Future[Answer]":
     """A future that has nothing but this error."""
-    future: Future[Message] = Future()
+    future: Future[Answer] = Future()
     future.set_exception(error)
     return future
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange(Generic[A]):
+    """A request and its answer; times are the server's monotonic clock."""
+
+    client: int
+    request: Request[A]
+    answer: A
+    sent_at: float
+    answered_at: float
+
+
+@dataclass(eq=False)
+class OpenRequest(Generic[A]):
+    """A request that is under way. Making one sends it."""
+
+    link: Link
+    client: int
+    request: Request[A]
+    deadline_s: float
+    sent_at: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self._answered_at: float | None = None
+        self._future = self.link.ask(self.request, self.deadline_s)
+        self._future.add_done_callback(self._note_time)
+
+    def _note_time(self, _: "Future[Answer]") -> None:
+        self._answered_at = monotonic()
+
+    def exchange(self) -> Exchange[A]:
+        """Waits for the answer, but no longer than agreed (TimeoutError). A refusal is a `WireError`."""
+        answer = self._future.result(max(self.sent_at + self.deadline_s - monotonic(), 0.0))
+        if isinstance(answer, Refusal):
+            raise WireError(f"the client refused: {answer.reason}")
+        if not isinstance(answer, self.request.answer_type()):
+            raise WireError(f"{answer.name} is no answer to {self.request.name}")
+        return Exchange(self.client, self.request, answer, self.sent_at, self._answered_at or monotonic())

@@ -2,9 +2,10 @@
 
 from torch import nn
 
+from asfl.config.names import ModelSpec
+from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import CuttableModel
 from asfl.models.layers import GlobalAveragePool, Plain, conv_norm, scaled
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec
 
 _CHANNELS = (32, 32, 64, 64, 128, 128)
 

@@ -7,9 +7,12 @@ allowed cuts.
 
 from collections.abc import Iterable, Mapping
 
-from torch import Tensor, nn
+from asfl.config.errors import AsflError, MissingExtraError
 
-from asfl.errors import AsflError
+try:
+    from torch import Tensor, nn
+except ModuleNotFoundError as error:
+    raise MissingExtraError("building models", "train") from error
 
 Carry = tuple[Tensor, ...]
 """What crosses a cut: one tensor, or (main, skip) inside a residual block."""

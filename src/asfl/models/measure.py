@@ -4,11 +4,13 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from asfl.errors import AsflError
-from asfl.models import build_model
+from asfl.config.errors import AsflError
+from asfl.config.names import ModelSpec
+from asfl.config.units import BITS_PER_VALUE
+from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.models.build import build_model
 from asfl.models.cuttable import Carry
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelProfile, ModelSpec
-from asfl.units import BITS_PER_VALUE
+from asfl.models.profile import ModelProfile
 
 _BATCH = 2
 """Batch norm can't train on a single value per channel; every count is proportional to the batch."""

@@ -9,9 +9,10 @@ down-sampling convolution of the skip goes with the block's last unit, where its
 import torch
 from torch import Tensor, nn
 
+from asfl.config.names import ModelSpec, Norm
+from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.layers import GlobalAveragePool, Plain, Unit, conv_norm, scaled
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec, Norm
 
 _STAGE_CHANNELS = (64, 128, 256, 512)
 _STAGE_BLOCKS: dict[str, tuple[int, ...]] = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}

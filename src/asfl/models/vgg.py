@@ -7,10 +7,11 @@ is no dropout: it would make a split step depend on who draws the random numbers
 
 from torch import nn
 
-from asfl.errors import AsflError
+from asfl.config.errors import AsflError
+from asfl.config.names import ModelSpec, Norm
+from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import CuttableModel
 from asfl.models.layers import Plain, conv_norm, scaled
-from asfl.profile import INPUT_SHAPE, NUM_CLASSES, ModelSpec, Norm
 
 _STAGE_CHANNELS = (64, 128, 256, 512, 512)
 _STAGE_CONVS: dict[str, tuple[int, ...]] = {

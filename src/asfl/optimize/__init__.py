@@ -5,8 +5,9 @@ problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick) -
 
 from asfl.optimize.bcd import ooe_bcd
 from asfl.optimize.joint import solve_jointly
-from asfl.optimize.problem import Learning, Problem, Rules, default_participation
+from asfl.optimize.problem import Learning, Problem, Rules
 from asfl.optimize.queues import Queues, next_queues
+from asfl.optimize.search import compile_search
 from asfl.optimize.solution import Solution
 
 __all__ = [
@@ -15,7 +16,7 @@ __all__ = [
     "Queues",
     "Rules",
     "Solution",
-    "default_participation",
+    "compile_search",
     "next_queues",
     "ooe_bcd",
     "solve_jointly",

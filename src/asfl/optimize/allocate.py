@@ -1,4 +1,4 @@
-"""Give out resource blocks when every client's cost depends on its own count only.
+"""Choose a candidate for every client when each client's cost depends on its own choice only.
 
     min Σ_n cost[k_n, n]   subject to   Σ k_n ≤ K,   at least P clients with k_n ≥ 1
 
@@ -7,6 +7,7 @@ programming over clients. Only where that would take too long (hundreds of clien
 from) a price per block takes its place; it gives a bound from below too, so the gap is always known.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 
@@ -25,6 +26,40 @@ ENUMERABLE = 2_000
 """Below this many allocations, trying them all is fastest, and exact whatever the objective."""
 
 
+@dataclass(frozen=True, eq=False)
+class Supply:
+    """The blocks that candidates draw on. Candidate 0 takes none; candidate 1 + (k−1)·P + j takes k blocks."""
+
+    num_rbs: int
+    min_served: int
+    powers: int = 1
+    """P: how many candidates there are for each number of blocks."""
+    shares: Floats | None = None
+    """[O, N] what each candidate takes instead, where blocks are shared in time."""
+
+
+def choose(priced: Floats, supply: Supply | None) -> tuple[Counts, Floats]:
+    """The best candidate of each client [G, N] in G cases with costs [G, O, N], and a lower bound [G] of their cost.
+
+    The bound is the cost itself where the choice is exact, infinite where there is none. Without a supply nothing
+    couples the clients.
+    """
+    if supply is None:
+        return priced.argmin(axis=1), in_order(priced.min(axis=1))
+    if supply.shares is not None:
+        return fit_by_price(priced, supply.shares, supply.num_rbs, supply.min_served)
+    if supply.powers == 1:
+        return allocate(priced, supply.num_rbs, supply.min_served)
+    # The best power for each count, then the counts.
+    cases, _, clients = priced.shape
+    by_count = priced[:, 1:].reshape(cases, -1, supply.powers, clients)
+    cost = np.concatenate([priced[:, :1], by_count.min(axis=2)], axis=1)
+    counts, totals = allocate(cost, supply.num_rbs, supply.min_served)
+    row = np.maximum(counts - 1, 0)
+    power = by_count[np.arange(cases)[:, None], row, :, np.arange(clients)].argmin(axis=2)
+    return np.where(counts > 0, 1 + row * supply.powers + power, 0), totals
+
+
 def allocate(cost: Floats, num_rbs: int, min_served: int) -> tuple[Counts, Floats]:
     """Best counts [G, N] and their cost [G] in G cases with the cost of k blocks in cost[:, k]; ∞ where impossible."""
     cases, choices, clients = cost.shape
@@ -32,95 +67,82 @@ def allocate(cost: Floats, num_rbs: int, min_served: int) -> tuple[Counts, Float
         counts = _pick_singles(cost, num_rbs, min_served)
     elif number_of_allocations(clients, num_rbs, min_served) <= ENUMERABLE:
         table_index = index_of_all_allocations(clients, num_rbs, min_served)
-        totals = cost.reshape(cases, -1).take(table_index, axis=1).sum(axis=2)
+        totals = cost.reshape(cases, -1).take(table_index, axis=1).sum(axis=1)
         counts = all_allocations(clients, num_rbs, min_served)[totals.argmin(axis=1)]
-    elif clients * choices * num_rbs * (1 + min_served * (min_served < clients)) > PROGRAMMABLE:
+    elif not is_programmable(choices, clients, num_rbs, min_served):
         blocks = np.broadcast_to(np.arange(choices, dtype=float)[:, None], (choices, clients))
-        return fit_by_price(cost, blocks, float(num_rbs), min_served)
-    elif min_served in (0, clients):
-        counts = _by_programming_together(cost, num_rbs, serve_all=min_served > 0)
+        return fit_by_price(cost, blocks, num_rbs, min_served)
     else:
-        counts = np.array([_by_programming(case, num_rbs, min_served) for case in cost])
-    totals = cost[np.arange(cases)[:, None], counts, np.arange(clients)].sum(axis=1)
+        counts = _by_programming(cost, num_rbs, min_served)
+    totals = in_order(cost[np.arange(cases)[:, None], counts, np.arange(clients)])
     kept = (counts.sum(axis=1) <= num_rbs) & ((counts > 0).sum(axis=1) >= min_served)
     return counts, np.where(kept, totals, np.inf)
 
 
+def in_order(values: Floats) -> Floats:
+    """Sums over the last axis, one entry after the other: NumPy's own order depends on the shape."""
+    return np.asarray(np.add.accumulate(values, axis=-1)[..., -1])
+
+
+def is_programmable(choices: int, clients: int, num_rbs: int, min_served: int) -> bool:
+    """Whether dynamic programming takes few enough steps."""
+    return clients * choices * num_rbs * (1 + min_served * (min_served < clients)) <= PROGRAMMABLE
+
+
 def _pick_singles(cost: Floats, num_rbs: int, min_served: int) -> Counts:
-    """Nobody gets more than one block: serve those who gain most by it, at least `min_served`."""
+    """Nobody gets more than one block: serve those who gain most by it, at least `min_served`; ties go to the first."""
     gain = np.where(cost[:, 1] < np.inf, cost[:, 1] - cost[:, 0], np.inf)
     if num_rbs <= min_served < gain.shape[1]:  # exactly as many as there are blocks: no need to sort the others
-        served = np.argpartition(gain, num_rbs - 1, axis=1)[:, :num_rbs]
-        counts = np.zeros(gain.shape, dtype=np.int64)
-        np.put_along_axis(counts, served, 1, axis=1)
-        return counts
+        last = np.partition(gain, num_rbs - 1, axis=1)[:, num_rbs - 1 : num_rbs]
+        surely, tied = gain < last, gain == last
+        left = num_rbs - surely.sum(axis=1, keepdims=True)
+        return np.where(surely | (tied & (tied.cumsum(axis=1) <= left)), 1, 0)
     rank = gain.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    return ((rank < min_served) | ((gain < 0) & (rank < num_rbs))).astype(np.int64)
-
-
-def _by_programming_together(cost: Floats, num_rbs: int, *, serve_all: bool) -> Counts:
-    """[G, N] for all cases at once, where everybody or anybody may be served: state is the blocks used so far."""
-    cases, choices, num_clients = cost.shape
-    falling = cost[:, ::-1].copy()  # entry i is the cost of choices − 1 − i blocks
-    if serve_all:
-        falling[:, -1] = np.inf
-    value = np.full((cases, num_rbs + 1), np.inf)
-    value[:, 0] = 0.0
-    before_any = np.full((cases, choices - 1), np.inf)
-    given = np.empty((num_clients, cases, num_rbs + 1), dtype=np.int64)
-    for client in range(num_clients):
-        padded = np.concatenate([before_any, value], axis=1)
-        reached = sliding_window_view(padded, choices, axis=1) + falling[:, None, :, client]
-        best = reached.argmin(axis=2)
-        given[client] = choices - 1 - best
-        value = np.take_along_axis(reached, best[:, :, None], axis=2)[:, :, 0]
-    used, case = value.argmin(axis=1), np.arange(cases)
-    counts = np.zeros((cases, num_clients), dtype=np.int64)
-    for client in reversed(range(num_clients)):
-        counts[:, client] = given[client, case, used]
-        used = np.maximum(used - counts[:, client], 0)  # below 0 only in cases that are impossible anyway
-    return counts
+    return np.where((rank < min_served) | ((gain < 0) & (rank < num_rbs)), 1, 0)
 
 
 def _by_programming(cost: Floats, num_rbs: int, min_served: int) -> Counts:
-    """State: clients served so far, capped at the number asked for, and blocks used so far.
+    """[G, N] client after client. State: clients served so far, up to the number asked for, and blocks used so far.
 
-    Serving everybody needs no count of the served: row 0 is simply out.
+    Where everybody must be served, only what each gets beyond one block is left to decide.
     """
-    choices, num_clients = cost.shape
-    need = 0 if min_served >= num_clients else min_served
-    least = 1 if min_served >= num_clients else 0
-    value = np.full((need + 1, num_rbs + 1), np.inf)
-    value[0, 0] = 0.0
-    given = np.zeros((num_clients, need + 1, num_rbs + 1), dtype=np.int64)
-    came_from = np.zeros((num_clients, need + 1, num_rbs + 1), dtype=np.int64)
-    served_before = np.arange(need + 1)[:, None]
-    for client in range(num_clients):
-        after = np.full((need + 1, num_rbs + 1), np.inf)
-        for blocks in range(least, min(choices - 1, num_rbs) + 1):
-            reached = np.full_like(after, np.inf)
-            origin = np.broadcast_to(served_before, after.shape)
-            moved = value[:, : num_rbs + 1 - blocks] + cost[blocks, client]
-            if blocks == 0 or need == 0:
-                reached[:, blocks:] = moved
-            else:
-                reached[1:, blocks:] = moved[:-1]
-                # Whoever has served enough already stays at the cap.
-                stay = moved[-1] < reached[-1, blocks:]
-                reached[-1, blocks:] = np.where(stay, moved[-1], reached[-1, blocks:])
-                origin = np.maximum(origin - 1, 0)
-                origin[-1, blocks:] = np.where(stay, need, need - 1)
-            better = reached < after
-            after = np.where(better, reached, after)
-            given[client][better] = blocks
-            came_from[client][better] = origin[better]
-        value = after
-    used = int(np.argmin(value[need]))
-    counts, served = np.zeros(num_clients, dtype=np.int64), need
-    for client in reversed(range(num_clients)):
-        counts[client] = given[client, served, used]
-        served, used = int(came_from[client, served, used]), used - int(counts[client])
+    cases, choices, clients = cost.shape
+    if min_served >= clients:
+        return 1 + _by_programming(cost[:, 1:], num_rbs - clients, 0)
+    need, idle = min_served, cost[:, 0]
+    serving = cost[:, :0:-1].transpose(2, 0, 1)[:, :, None, None].copy()  # [N, G, 1, 1, most … 1 blocks]
+    value = np.full((cases, need + 1, num_rbs + 1), np.inf)
+    value[:, 0, 0] = 0.0
+    origin = np.full((cases, need + 1, choices - 1 + num_rbs + 1), np.inf)
+    origins = sliding_window_view(origin, choices - 1, axis=2)[:, :, :-1]  # [..., used, i]: `choices − 1 − i` fewer
+    reached = np.empty((*value.shape, choices))
+    values, given = [], []
+    for client in range(clients):
+        origin[:, :, choices - 1 :] = _before_serving_one_more(value)
+        np.add(origins, serving[client], out=reached[..., :-1])
+        np.add(value, idle[:, client, None, None], out=reached[..., -1])
+        values.append(value)
+        given.append(choices - 1 - reached.argmin(axis=3))
+        value = reached.min(axis=3)
+    case, served, used = np.arange(cases), np.full(cases, need), value[:, need].argmin(axis=1)
+    counts = np.zeros((cases, clients), dtype=np.int64)
+    for client in reversed(range(clients)):
+        blocks = counts[:, client] = given[client][case, served, used]
+        used = np.maximum(used - blocks, 0)  # below 0 only in cases that are impossible anyway
+        if need > 0:
+            enough = values[client][case, need, used] < values[client][case, need - 1, used]
+            served = np.where((blocks == 0) | ((served == need) & enough), served, np.maximum(served - 1, 0))
     return counts
+
+
+def _before_serving_one_more(value: Floats) -> Floats:
+    """[G, S, K+1] the best value from which serving a client leads to each state; enough served stays enough."""
+    if value.shape[1] == 1:
+        return value
+    before = np.full_like(value, np.inf)
+    before[:, 1:] = value[:, :-1]
+    before[:, -1] = np.minimum(value[:, -2], value[:, -1])
+    return before
 
 
 @lru_cache(maxsize=256)
@@ -149,8 +171,10 @@ def all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Counts:
 
 @lru_cache(maxsize=64)
 def index_of_all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Counts:
-    """[L, N] where each allocation's entries stand in a flattened table [1 + most, N]."""
-    return all_allocations(num_clients, num_rbs, min_served) * num_clients + np.arange(num_clients)
+    """[N, L] where each allocation's entries stand in a flattened table [1 + most, N]."""
+    return np.ascontiguousarray(
+        (all_allocations(num_clients, num_rbs, min_served) * num_clients + np.arange(num_clients)).T
+    )
 
 
 def fit_by_price(priced: Floats, shares: Floats, num_rbs: float, need: int) -> tuple[Counts, Floats]:

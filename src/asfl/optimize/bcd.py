@@ -8,6 +8,7 @@ round, and begins with the power block.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,9 @@ SEARCH_SHARE = 0.1
 """The power block is solved to this share of the descent's own tolerance."""
 FINAL_ZOOMS = 2
 """Refinements of the power grid once the descent has settled."""
-START_POWERS = (1.0, 0.45, 0.2, 0.09, 0.04)
-"""Shares of P^max tried in the start."""
+START_POWERS = (1.0, 0.45, 0.2, 0.09, 0.04, 0.01, 0.002)
+"""Shares of P^max tried in the start. The smallest matter where energy is short: without them the descent can start at
+powers from which no single block leads down."""
 START_TOLERANCE = 0.02
 
 
@@ -61,6 +63,10 @@ def ooe_bcd(
         if standing_still or not (moved_cut or moved_rbs):
             break
     descent.refine_power()
+    if not np.isfinite(descent.objective) and np.isfinite(problem.round.outage_s):
+        # Whoever has to be served can't be done in time at any cut: decide as if there were no outage.
+        patient = replace(problem, round=replace(problem.round, outage_s=np.inf))
+        return replace(ooe_bcd(patient, cuts=cuts, rb_count=rb_count, tx_power_w=tx_power_w), problem=problem)
     return Solution(
         problem=problem,
         decision=decision_at(terms, descent.cut_index, descent.rb_count, descent.power),

@@ -18,8 +18,9 @@ def objective_of_cuts(problem: Problem, terms: CutTerms, rb_count: Floats, tx_po
     served, drift = rb_count > 0, problem.energy_drift
     links = Links.of(problem.round, one_if_idle(rb_count), tx_power_w)
     candidates = Candidates.of(problem, terms, links, drift)
-    waits = np.where(served, candidates.stage_s, 0.0).max(axis=2).sum(axis=0)
+    waits = np.where(served, candidates.stage_s, 0.0).max(axis=2)
+    waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]
     load = terms.server_s * np.where(served, candidates.arrival, 0.0).sum()
     costs = np.where(served, candidates.cost, sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
-    spread = problem.rules.penalty_weight * problem.spread_of_cut[terms.cuts]
+    spread = problem.drift_cost_of_cut[terms.cuts]
     return np.asarray(problem.delay_drift.value(waits + load) + costs + spread)

@@ -11,7 +11,6 @@ bound is within the tolerance: the result is optimal up to `tolerance`, and `low
 """
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
@@ -19,113 +18,117 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.shapes import Float, Floats, Int, Ints
+from asfl.optimize.allocate import Supply, choose, in_order
 from asfl.optimize.penalties import DelayPenalty
+from asfl.optimize.terms import Candidates
 
-Floats = NDArray[np.float64]
 Pick = NDArray[np.int64]
 
 Deadlines = tuple[float, float, float]
-
-Choose = Callable[[Floats], tuple[Pick, Floats]]
-"""Costs of every candidate [G, O, N] in G cases (infinite: not allowed) -> candidate of each client [G, N], and a lower
-bound [G] of the cost of any choice: its own cost if the choice is exact, infinite if there is none."""
+NEVER: Deadlines = (np.inf, np.inf, np.inf)
 
 BATCH = 16
 """Boxes evaluated together, so that they share NumPy's overhead; more would be split that need not be."""
-BATCH_ELEMENTS = 60_000
-"""Fewer boxes where the tables are large: about this many entries at a time."""
+BATCH_ELEMENTS = 12_000
+"""Fewer boxes where there are many candidates: about this many at a time."""
 PRICE_STEPS = 12
 """How often the price of server load is adapted once the deadlines of a box are known."""
 
 
 @dataclass(frozen=True, eq=False)
-class StageTables:
-    """The candidates of C cuts; a candidate may stand for "sits out": no time, no arrival."""
+class Choices:
+    """What the search chooses from: a cut, and a candidate for every client."""
 
-    tables: Floats
-    """[C, 5, O, N]: the client's time in the three stages, its arrival and its cost, for every candidate."""
-    server_s: Floats
-    """[C] S: the server's time for one client that arrived."""
-    least_waits: Floats
-    """[C, 3] deadlines that no choice can beat."""
-    choose: Choose
+    candidates: Candidates
+    """Of links [O, N] at C cuts."""
+    server_s: Float[Floats, "cuts"]
+    """S: the server's time for one client that arrived."""
+    least_waits: Float[Floats, "cuts 3"]
+    """Deadlines that no choice can beat."""
+    supply: Supply | None
+    """The resource blocks that candidates take; None: they are given already."""
+    once: Float[Floats, "cuts"]
+    """What a cut costs whatever else is chosen."""
 
-    def totals(self, cuts: Pick, picks: Pick) -> tuple[list[list[float]], list[float], list[float]]:
-        """Deadlines [G, 3], server load in seconds [G] and cost [G] of choices [G, N] at cuts [G]."""
-        chosen = self.tables[cuts[:, None], :, picks, np.arange(picks.shape[1])]  # [G, N, 5]
-        waits, sums = chosen[:, :, :3].max(axis=1), chosen[:, :, 3:].sum(axis=1)
-        return waits.tolist(), (self.server_s[cuts] * sums[:, 0]).tolist(), sums[:, 1].tolist()
+    @property
+    def batch(self) -> int:
+        """How many boxes the search looks at before it asks again which are the most promising."""
+        return min(BATCH, max(1, BATCH_ELEMENTS // self.candidates.arrival.size))
 
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
     cut_index: int
-    pick: Pick
-    """[N] candidate of each client."""
+    pick: Int[Ints, "clients"]
+    """The candidate of each client."""
     value: float
     lower_bound: float
     boxes: int
     """How many boxes were evaluated."""
 
 
-class _Case(NamedTuple):
-    """A box to be evaluated."""
+class _Box(NamedTuple):
+    """Deadlines between `low` and `high` at one cut, with the server's load at a price."""
 
     cut_index: int
     low: Deadlines
     high: Deadlines
     price: float
     price_steps: int = 0
-
-
-class _Box(NamedTuple):
-    """An evaluated box that may hold something better."""
-
-    case: _Case
-    waits: list[float]
-    """[3] deadlines of the separable solution under `high`."""
-    separable: float
-    """Lower bound of its cost with the load priced at the case's price."""
-    load_s: float
+    waits: Deadlines = NEVER
+    """Deadlines of the separable solution under `high`, once the box is evaluated."""
+    separable: float = np.inf
+    """Lower bound of its cost with the load priced."""
+    load_s: float = 0.0
 
 
 class _Search:
-    def __init__(self, stages: StageTables, delay: DelayPenalty, tolerance: float, least_scale: float) -> None:
-        self.stages, self.delay = stages, delay
+    def __init__(self, choices: Choices, delay: DelayPenalty, tolerance: float, least_scale: float) -> None:
+        self.choices, self.delay = choices, delay
         self.tolerance, self.least_scale = tolerance, least_scale
         self.best_cut, self.best_pick, self.best_value = -1, np.zeros(0, dtype=np.int64), np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.order = count()
         self.boxes = 0
         self.closed_bound = np.inf  # the least bound of a box that was given up, within the tolerance or not
-        self.batch = min(BATCH, max(1, BATCH_ELEMENTS // stages.tables[0].size))
 
-    def remember(self, cut_index: int, pick: Pick, waits: list[float], load_s: float, cost: float) -> None:
-        value = self.delay.at(sum(waits) + load_s) + cost
+    def totals(self, cuts: Pick, picks: Pick) -> tuple[list[list[float]], list[float], list[float]]:
+        """Deadlines [G, 3], server load in seconds [G] and cost [G] of choices [G, N] at cuts [G]."""
+        candidates, clients, of_case = self.choices.candidates, np.arange(picks.shape[1]), cuts[:, None]
+        waits = candidates.stage_s[:, of_case, picks, clients].max(axis=2)
+        load_s = self.choices.server_s[cuts] * in_order(candidates.arrival[picks, clients])
+        cost = in_order(candidates.cost[of_case, picks, clients]) + self.choices.once[cuts]
+        return waits.T.tolist(), load_s.tolist(), cost.tolist()
+
+    def remember(self, cut_index: int, pick: Pick, waits: Deadlines, load_s: float, cost: float) -> None:
+        value = self.delay.at(total(waits) + load_s) + cost
         if value < self.best_value:
             self.best_cut, self.best_pick, self.best_value = cut_index, pick, value
 
-    def evaluate(self, cases: list[_Case]) -> None:
+    def evaluate(self, boxes: list[_Box]) -> None:
         """Solve the separable problems of these boxes, and keep the boxes that may hold something better."""
-        stages = self.stages
-        cuts = np.array([case.cut_index for case in cases])
-        prices = np.array([case.price for case in cases]) * stages.server_s[cuts]
-        priced = stages.tables[cuts, 4] + prices[:, None, None] * stages.tables[cuts, 3]
+        candidates = self.choices.candidates
+        cuts = np.array([box.cut_index for box in boxes])
+        tables = slice(None) if len(candidates.cost) == 1 else cuts
+        prices = np.array([box.price for box in boxes]) * self.choices.server_s[cuts]
+        priced = candidates.cost[tables] + prices[:, None, None] * candidates.arrival
         for stage in range(3):
-            high = np.array([case.high[stage] for case in cases])
+            high = np.array([box.high[stage] for box in boxes])
             if high.min() < np.inf:
-                priced[stages.tables[cuts, stage] > high[:, None, None]] = np.inf
-        picks, bounds = stages.choose(priced)
-        self.boxes += len(cases)
-        for case, pick, bound, waits, load_s, cost in zip(
-            cases, picks, bounds.tolist(), *stages.totals(cuts, picks), strict=True
+                priced[candidates.stage_s[stage, tables] > high[:, None, None]] = np.inf
+        picks, bounds = choose(priced, self.choices.supply)
+        self.boxes += len(boxes)
+        for box, pick, bound, (first, second, third), load_s, cost in zip(
+            boxes, picks, (bounds + self.choices.once[cuts]).tolist(), *self.totals(cuts, picks), strict=True
         ):
             if bound < np.inf:
-                self.remember(case.cut_index, pick, waits, load_s, cost)
-                self.push(_Box(case, waits, bound, load_s))
+                waits = first, second, third
+                self.remember(box.cut_index, pick, waits, load_s, cost)
+                self.push(box._replace(waits=waits, separable=bound, load_s=load_s))
 
     def push(self, box: _Box) -> None:
-        bound = self.delay.support(sum(box.case.low), box.case.price) + box.separable
+        bound = self.delay.support(total(box.low), box.price) + box.separable
         if self.is_done(bound):
             self.closed_bound = min(self.closed_bound, bound)
         else:
@@ -134,69 +137,68 @@ class _Search:
     def is_done(self, bound: float) -> bool:
         return bound >= self.best_value - self.tolerance * max(self.least_scale, abs(self.best_value))
 
-    def next_cases(self) -> list[_Case]:
+    def next_boxes(self) -> list[_Box]:
         """Split the most promising boxes; empty when nothing can be better."""
-        cases: list[_Case] = []
-        while self.heap and len(cases) < self.batch:
+        boxes: list[_Box] = []
+        while self.heap and len(boxes) < self.choices.batch:
             bound, order, box = heapq.heappop(self.heap)
             if self.is_done(bound):
                 self.heap.append((bound, order, box))  # it still counts for the lower bound
                 break
-            if (case := self.split(bound, box)) is not None:
-                cases.append(case)
-        return cases
+            if (part := self.split(bound, box)) is not None:
+                boxes.append(part)
+        return boxes
 
-    def split(self, bound: float, box: _Box) -> _Case | None:
+    def split(self, bound: float, box: _Box) -> _Box | None:
         """Halve a box where its deadline is least known; the lower half has to be solved, the upper is pushed back."""
-        case = box.case
-        gaps = [wait - low for wait, low in zip(box.waits, case.low, strict=True)]
+        gaps = [wait - low for wait, low in zip(box.waits, box.low, strict=True)]
         stage = gaps.index(max(gaps))
-        wanted = self.delay.slope(sum(case.low) + box.load_s)
+        wanted = self.delay.slope(total(box.low) + box.load_s)
         if gaps[stage] > 1e-9 * box.waits[stage]:
-            middle = case.low[stage] + 0.5 * gaps[stage]
+            middle = box.low[stage] + 0.5 * gaps[stage]
             # Above the middle the same solution stays the separable optimum; only its bound rises.
-            self.push(box._replace(case=case._replace(low=_with(case.low, stage, middle))))
-            return _Case(case.cut_index, case.low, _with(case.high, stage, middle), wanted)
-        if case.price_steps < PRICE_STEPS and abs(wanted - case.price) > 1e-9 * max(wanted, case.price):
+            self.push(box._replace(low=_with(box.low, stage, middle)))
+            return _Box(box.cut_index, box.low, _with(box.high, stage, middle), wanted)
+        if box.price_steps < PRICE_STEPS and abs(wanted - box.price) > 1e-9 * max(wanted, box.price):
             # The deadlines are known and only the tangent is loose: price the load nearer to the solution.
-            price = wanted if case.price_steps < 2 else 0.5 * (wanted + case.price)
-            return case._replace(price=price, price_steps=case.price_steps + 1)
+            price = wanted if box.price_steps < 2 else 0.5 * (wanted + box.price)
+            return _Box(box.cut_index, box.low, box.high, price, box.price_steps + 1)
         self.closed_bound = min(self.closed_bound, bound)
         return None
 
 
+def total(deadlines: Deadlines) -> float:
+    """Their sum, in this order on every Python (`sum` compensates since 3.12)."""
+    return deadlines[0] + deadlines[1] + deadlines[2]
+
+
 def _with(deadlines: Deadlines, stage: int, value: float) -> Deadlines:
-    first, second, third = (value if index == stage else old for index, old in enumerate(deadlines))
-    return first, second, third
+    first, second, third = deadlines
+    return ((value, second, third), (first, value, third), (first, second, value))[stage]
 
 
-def search_deadlines(
-    stages: StageTables,
+def search_plainly(
+    choices: Choices,
     delay: DelayPenalty,
-    start: tuple[int, Pick] | None,
+    start: Pick | None,
     tolerance: float,
-    max_boxes: int = 20_000,
-    least_scale: float = 1.0,
+    max_boxes: int,
+    least_scale: float,
 ) -> SearchResult | None:
-    """Best choice over all cuts of the tables, starting from a known choice if there is one; None if impossible.
-
-    `tolerance` is relative to the value found, or to `least_scale` if that is larger.
-    """
-    search = _Search(stages, delay, tolerance, least_scale)
+    """`asfl.optimize.search.search_deadlines`, by NumPy."""
+    search = _Search(choices, delay, tolerance, least_scale)
     load_s = 0.0
     if start is not None:
-        cut_index, pick = start
-        ((waits,), (load_s,), (cost,)) = stages.totals(np.array([cut_index]), pick[None])
-        search.remember(cut_index, pick, waits, load_s, cost)
-    everything = (np.inf, np.inf, np.inf)
-    cases = [
-        _Case(index, (first, second, third), everything, delay.slope(first + second + third + load_s))
-        for index, (first, second, third) in enumerate(stages.least_waits.tolist())
+        ((first, second, third),), (load_s,), (cost,) = search.totals(np.array([0]), start[None])
+        search.remember(0, start, (first, second, third), load_s, cost)
+    boxes = [
+        _Box(index, (first, second, third), NEVER, delay.slope(first + second + third + load_s))
+        for index, (first, second, third) in enumerate(choices.least_waits.tolist())
     ]
-    for first_case in range(0, len(cases), search.batch):
-        search.evaluate(cases[first_case : first_case + search.batch])
-    while search.boxes < max_boxes and (cases := search.next_cases()):
-        search.evaluate(cases)
+    for first_box in range(0, len(boxes), choices.batch):
+        search.evaluate(boxes[first_box : first_box + choices.batch])
+    while search.boxes < max_boxes and (boxes := search.next_boxes()):
+        search.evaluate(boxes)
     if not np.isfinite(search.best_value):
         return None
     bounds = [search.best_value, search.closed_bound, *(entry[0] for entry in search.heap)]

@@ -6,20 +6,23 @@ end in its least violation instead of an error.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Numbers = tuple[bool, float, float, float]
 
 
+@runtime_checkable
 class Penalty(Protocol):
     """Convex and nondecreasing; arrays broadcast over clients where the parameters do."""
 
     def value(self, amount: ArrayLike) -> Floats: ...
 
 
+@runtime_checkable
 class DelayPenalty(Penalty, Protocol):
     """A penalty of one number. The search calls these thousands of times, so they are plain Python."""
 
@@ -33,6 +36,11 @@ class DelayPenalty(Penalty, Protocol):
         """min over x ≥ low of value(x) − price · (x − low): the best linear bound from below."""
         ...
 
+    @property
+    def numbers(self) -> Numbers:
+        """Whether it is a drift, and its three numbers: the same penalty for `asfl.optimize.compiled`."""
+        ...
+
 
 class QueueDrift:
     """½(Q⁺² − Q²) with Q⁺ = max(keep·Q + add·(x − budget)/scale, 0); Q may be one number or one per client."""
@@ -44,7 +52,8 @@ class QueueDrift:
 
     def value(self, amount: ArrayLike) -> Floats:
         following = np.maximum(self._offset + self._gain * np.asarray(amount), 0.0)
-        return np.asarray(0.5 * following * following - self._before)
+        with np.errstate(over="ignore"):  # on a link that is nearly dead: infinitely bad
+            return np.asarray(0.5 * following * following - self._before)
 
     def at(self, amount: float) -> float:
         following = max(float(self._offset) + self._gain * amount, 0.0)
@@ -58,6 +67,10 @@ class QueueDrift:
             return self.at(low)
         amount = max(low, (price / self._gain - float(self._offset)) / self._gain)
         return self.at(amount) - price * (amount - low)
+
+    @property
+    def numbers(self) -> Numbers:
+        return True, float(self._gain), float(self._offset), float(self._before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +93,10 @@ class HardBudget:
     def support(self, low: float, price: float) -> float:
         amount = max(low, self.budget)
         return self.at(amount) - price * (amount - low)
+
+    @property
+    def numbers(self) -> Numbers:
+        return False, float(self.weight), float(self.budget), float(self.scale)
 
 
 def budget_scale(budget: float, *, normalised: bool) -> float:

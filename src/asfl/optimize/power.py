@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from asfl.link import uplink_noise_w
-from asfl.optimize.deadlines import StageTables, search_deadlines
+from asfl.optimize.deadlines import Choices
 from asfl.optimize.problem import Problem
+from asfl.optimize.search import search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
+from asfl.radio.link import uplink_noise_w
 
 Floats = NDArray[np.float64]
 
@@ -85,21 +86,16 @@ def _best_on_grid(
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
-    candidates = Candidates.of(problem, terms.only(cut_index), links, problem.energy_penalty)
-    table = np.concatenate([candidates.stage_s[:, 0], candidates.arrival[None], candidates.cost])[None, :, :, served]
-    fastest = table[:, :3].min(axis=2).max(axis=2)
-    stages = StageTables(table, terms.server_s[cut_index : cut_index + 1], fastest, _each_its_best)
-    start = (0, np.zeros(len(served), dtype=np.int64))
-    found = search_deadlines(stages, problem.delay_penalty, start, tolerance)
+    here = terms.only(cut_index)
+    candidates = Candidates.of(problem, here, links, problem.energy_penalty).among(served)
+    fastest = candidates.stage_s.min(axis=2).max(axis=2).T
+    choices = Choices(candidates, here.server_s, fastest, supply=None, once=np.zeros(1))
+    start = np.zeros(len(served), dtype=np.int64)
+    found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
     best: Floats = grid[0].copy()
     if found is not None:
         best[served] = grid[found.pick, served]
     return best
-
-
-def _each_its_best(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """With counts given, nothing but the deadlines couples the clients."""
-    return priced.argmin(axis=1), priced.min(axis=1).sum(axis=1)
 
 
 def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, energy_j: Floats) -> Floats:

@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.fields import Index, NonNegative, Share
+from asfl.config.shapes import Float, Floats
+from asfl.config.tree import DecisionRules, RoundRules
+from asfl.costs.decision import Decision
+from asfl.costs.round import Round
 from asfl.optimize.penalties import DelayPenalty, HardBudget, Penalty, QueueDrift, budget_scale
-from asfl.optimize.queues import QueueRule, Queues, queue_weights
-from asfl.round import Reading, Round
-
-Floats = NDArray[np.float64]
-Form = Literal["drift", "per_round_budgets"]
-ErrorWeight = Literal["(1-s)^2", "s^2", "s"]
+from asfl.optimize.queues import Queues, queue_weights
 
 VIOLATION_FIRST = 1e6
 """How much more a violation weighs than anything the objective could gain by it."""
@@ -23,44 +22,64 @@ VIOLATION_FIRST = 1e6
 class Learning:
     """What the server knows of the models when it decides (§IV)."""
 
-    layer_spread: Floats
-    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖², how far the clients' copies of each layer have drifted apart."""
-    layer_norm2: Floats
-    """[M] ‖w̄_m‖², used by the printed objective only."""
-    update_norm2: Floats
-    """[N] ‖Δ_n‖², squared norm of each client's latest full update."""
+    layer_spread: Float[Floats, "layers"]
+    """(1/N) Σ_n ‖w̄_m − w_{n,m}‖², how far the clients' copies of each layer have drifted apart."""
+    layer_norm2: Float[Floats, "layers"]
+    """‖w̄_m‖², used by the printed objective only."""
+    update_norm2: Float[Floats, "clients"]
+    """‖Δ_n‖², squared norm of each client's latest full update."""
     update_scale: float
     """U, a running mean of ‖Δ‖²."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How a round is decided; "auto" values are already numbers here."""
+class Rules(DecisionRules):
+    """How a round is decided: the configuration's rules, with a number for every "auto" that a decision reads."""
 
-    delay_budget_s: float
-    energy_budget_j: float
-    min_participants: int
-    participation_floor: float = 0.0
-    reading: Reading = "corrected"
-    error_weight: ErrorWeight = "(1-s)^2"
-    form: Form = "drift"
-    queue_rule: QueueRule = "printed"
-    queue_memory: float = 0.5
-    penalty_weight: float = 10.0
-    rb_sharing: Literal["whole", "time"] = "whole"
-    solver: Literal["bcd", "joint"] = "bcd"
-    tolerance: float = 0.01
-    max_iterations: int = 20
+    delay_budget_s: NonNegative
+    energy_budget_j: NonNegative
+    min_participants: Index
+    participation_floor: Share
+
+    @classmethod
+    def of(
+        cls,
+        rules: RoundRules,
+        num_clients: int,
+        num_rbs: int,
+        *,
+        delay_budget_s: float,
+        energy_budget_j: float,
+        min_participants: int | None = None,
+        participation_floor: float | None = None,
+    ) -> "Rules":
+        """Where None is given: half of the clients that can be served, and half of a fair share of the rounds for each.
+
+        With whole blocks and N > K somebody sits out, and scheduling nobody would be the cheapest round of all; the
+        paper has neither number and needs both. If all who can be served had to be, N ≥ K would leave every client
+        exactly one block, and nothing to allocate. Blocks shared in time serve everybody.
+        """
+        here = cls.model_fields.keys() - {"outage_s"}  # of the round that is decided, not a rule of the decision
+        given = {name: getattr(rules, name) for name in type(rules).model_fields if name in here}
+        fair_share = 0.5 * min(1.0, num_rbs / num_clients)
+        given |= {
+            "delay_budget_s": delay_budget_s,
+            "energy_budget_j": energy_budget_j,
+            "min_participants": _default_participants(rules, num_clients, num_rbs)
+            if min_participants is None
+            else min_participants,
+            "participation_floor": fair_share if participation_floor is None else participation_floor,
+        }
+        return cls(**given)
 
 
-def default_participation(num_clients: int, num_rbs: int, rb_sharing: str) -> tuple[int, float]:
-    """`min_participants` and `participation_floor` where none is set: all who can be served, half of a fair share.
+def can_be_served(rules: RoundRules, num_clients: int, num_rbs: int) -> int:
+    """How many clients can get a resource block in one round, or a share of one."""
+    return num_clients if rules.rb_sharing == "time" else min(num_clients, num_rbs)
 
-    With whole blocks and N > K somebody sits out, and scheduling nobody would be the cheapest round of all; the paper
-    has neither number and needs both.
-    """
-    can_be_served = num_clients if rb_sharing == "time" else min(num_clients, num_rbs)
-    return can_be_served, 0.5 * min(1.0, num_rbs / num_clients)
+
+def _default_participants(rules: RoundRules, num_clients: int, num_rbs: int) -> int:
+    most = can_be_served(rules, num_clients, num_rbs)
+    return most if rules.rb_sharing == "time" else (most + 1) // 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +90,8 @@ class Problem:
     learning: Learning
     queues: Queues
     rules: Rules
+    reference: Decision | None = None
+    """What ASFL decided in this round of this world, if its run was recorded; for schemes that borrow from it."""
 
     # ------------------------------------------------------------------ objective
     @cached_property
@@ -82,7 +103,13 @@ class Problem:
         sums = np.concatenate([[0.0], np.cumsum(self.learning.layer_spread)])
         if self.round.previous_cut is not None:
             sums = sums[np.minimum(np.arange(len(sums)), self.round.previous_cut)]
-        return sums if self.rules.reading == "printed" else sums / self.learning.update_scale
+        return sums if self.rules.equations == "printed" else sums / self.learning.update_scale
+
+    @cached_property
+    def drift_cost_of_cut(self) -> Floats:
+        """[M+1] V times what the drift of the client sides adds to the objective."""
+        weight = self.rules.drift_weight if self.rules.equations == "corrected" else 1.0
+        return np.asarray(self.rules.penalty_weight * weight * self.spread_of_cut)
 
     @cached_property
     def server_norm2_of_cut(self) -> Floats:
@@ -97,11 +124,16 @@ class Problem:
         as in (30a), which *rewards* errors; the proof's own term has the mean s.
         """
         rate = packet_error_rate
-        if self.rules.reading == "corrected":
+        if self.rules.equations == "corrected":
             return np.asarray(np.broadcast_to(self._loss_weight * rate, (len(cuts), *rate.shape)))
         weighted = {"(1-s)^2": (1 - rate) * (1 - rate), "s^2": rate * rate, "s": rate}[self.rules.error_weight]
         weight = self.rules.penalty_weight / self.round.num_clients * self.server_norm2_of_cut[cuts]
         return np.asarray(np.multiply.outer(weight, weighted))
+
+    @property
+    def errors_pay(self) -> bool:
+        """Whether more packet errors make the objective smaller, as printed."""
+        return self.rules.equations == "printed" and self.rules.error_weight == "(1-s)^2"
 
     @cached_property
     def _loss_weight(self) -> Floats:
@@ -112,7 +144,7 @@ class Problem:
     @property
     def normalised(self) -> bool:
         """Whether excess is divided by its budget (corrected) or left in seconds and joules (printed)."""
-        return self.rules.reading == "corrected"
+        return self.rules.equations == "corrected"
 
     def excess(self, delay_s: float, energy_j: Floats) -> tuple[float, Floats]:
         """g_0 and g_n: how far a round is over budget."""
@@ -143,9 +175,7 @@ class Problem:
         return QueueDrift(backlog, keep, add, budget, budget_scale(budget, normalised=self.normalised))
 
     def _hard(self, budget: float) -> HardBudget:
-        worst_error = np.ones(self.round.num_clients)
-        if self.rules.reading == "printed" and self.rules.error_weight == "(1-s)^2":
-            worst_error = np.zeros(self.round.num_clients)
+        worst_error = np.full(self.round.num_clients, 0.0 if self.errors_pay else 1.0)
         most = self.error_cost(np.array([1]), worst_error).sum() + self.queues.participation.sum()
         return HardBudget(VIOLATION_FIRST * (1 + float(most)), budget, budget_scale(budget, normalised=True))
 

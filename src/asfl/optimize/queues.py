@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from asfl.config.shapes import Float, Floats
+
 QueueRule = Literal["printed", "standard"]
 
 
@@ -16,10 +17,10 @@ class Queues:
 
     delay: float
     """Q_0."""
-    energy: Floats
-    """Q_n, [N]."""
-    participation: Floats
-    """[N], not in the paper: rounds each client has been owed."""
+    energy: Float[Floats, "clients"]
+    """Q_n."""
+    participation: Float[Floats, "clients"]
+    """Not in the paper: rounds each client has been owed."""
 
     @classmethod
     def empty(cls, num_clients: int) -> "Queues":

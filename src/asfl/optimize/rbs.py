@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.optimize.allocate import ENUMERABLE, all_allocations, index_of_all_allocations, number_of_allocations
-from asfl.optimize.deadlines import search_deadlines
+from asfl.optimize.deadlines import Choices
 from asfl.optimize.grid import Grid
 from asfl.optimize.problem import Problem
+from asfl.optimize.search import search_deadlines
 from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
@@ -30,18 +31,20 @@ def best_rb_counts(
     enumerate_small: bool = True,
 ) -> Floats:
     """Counts [N] that minimise the block objective; never worse than `current`."""
-    grid = Grid(problem, terms.only(cut_index), tx_power_w[None])
+    here = terms.only(cut_index)
+    choices = Grid.of(problem, tx_power_w[None]).choices(here)
     num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
     if enumerate_small and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
-        best = _best_of_all(problem, grid, index_of_all_allocations(clients, num_rbs, need))
+        best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
         return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
-    start = (0, current.astype(int))  # one power, so candidate k is k blocks
-    found = search_deadlines(grid.stages(), problem.delay_penalty, start, TOLERANCE)
+    start = current.astype(np.int64)  # one power, so candidate k is k blocks
+    found = search_deadlines(choices, problem.delay_penalty, start, TOLERANCE)
     return current if found is None else found.pick.astype(float)
 
 
-def _best_of_all(problem: Problem, grid: Grid, table_index: NDArray[np.int64]) -> int:
-    """Try every allocation in one go: one look-up in the tables, then sums and maxima over clients."""
-    chosen = grid.tables[0].reshape(5, -1).take(table_index, axis=1)  # [5, L, N]
-    delay = chosen[:3].max(axis=2).sum(axis=0) + grid.terms.server_s[0] * chosen[3].sum(axis=1)
-    return int(np.argmin(problem.delay_penalty.value(delay) + chosen[4].sum(axis=1)))
+def _best_of_all(problem: Problem, choices: Choices, table_index: NDArray[np.int64]) -> int:
+    """Try every allocation in one go: look all of them up [N, L], then sums and maxima over clients."""
+    candidates = choices.candidates
+    stage_s = candidates.stage_s.reshape(3, -1).take(table_index, axis=1)
+    delay = stage_s.max(axis=1).sum(axis=0) + choices.server_s[0] * candidates.arrival.take(table_index).sum(axis=0)
+    return int(np.argmin(problem.delay_penalty.value(delay) + candidates.cost.take(table_index).sum(axis=0)))

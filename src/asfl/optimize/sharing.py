@@ -8,11 +8,12 @@ the deadline search reports. The grid of shares is refined around the solution.
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.allocate import fit_by_price
-from asfl.optimize.deadlines import StageTables, search_deadlines
-from asfl.optimize.grid import least_waits, tables_with_sitting_out
+from asfl.optimize.allocate import Supply
+from asfl.optimize.deadlines import Choices
+from asfl.optimize.grid import least_waits
 from asfl.optimize.problem import Problem
-from asfl.optimize.terms import CutTerms, Links
+from asfl.optimize.search import search_deadlines
+from asfl.optimize.terms import Candidates, CutTerms, Links
 
 Floats = NDArray[np.float64]
 
@@ -46,14 +47,10 @@ def _best_on_grid(
     """Best shares from each client's column of `grid` [G, N], row 0 being the current share of clients served now."""
     links = Links.of(problem.round, grid, tx_power_w)
     here = terms.only(cut_index)
-    tables = tables_with_sitting_out(problem, here, links)
+    candidates = Candidates.of(problem, here, links, problem.energy_penalty, sitting_out=True)
     shares = np.concatenate([np.zeros((1, grid.shape[1])), grid])
-    num_rbs, need = problem.round.radio.num_rbs, problem.min_participants
-
-    def choose(priced: Floats) -> tuple[NDArray[np.int64], Floats]:
-        return fit_by_price(priced, shares, float(num_rbs), need)
-
-    stages = StageTables(tables, here.server_s, least_waits(problem, tables), choose)
+    supply = Supply(problem.round.radio.num_rbs, problem.min_participants, shares=shares)
+    choices = Choices(candidates, here.server_s, least_waits(problem, candidates), supply, once=np.zeros(1))
     start = np.where(current > 0, 1, 0)
-    found = search_deadlines(stages, problem.delay_penalty, (0, start), TOLERANCE, max_boxes=MAX_BOXES)
+    found = search_deadlines(choices, problem.delay_penalty, start, TOLERANCE, max_boxes=MAX_BOXES)
     return current if found is None else shares[found.pick, np.arange(grid.shape[1])]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import RoundCost, round_cost
-from asfl.decision import Decision
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import RoundCost, round_cost
 from asfl.optimize.problem import Problem
 from asfl.optimize.terms import CutTerms
 
@@ -44,7 +44,7 @@ class Solution:
         over = problem.delay_penalty.at(float(cost.delay_s)) + problem.energy_penalty.value(cost.energy_j).sum()
         errors = problem.error_cost(cut, cost.packet_error_rate).sum()
         owed = np.where(self.decision.scheduled, problem.serving_cost, problem.sitting_out_cost).sum()
-        return float(over + problem.rules.penalty_weight * problem.spread_of_cut[cut[0]] + errors + owed)
+        return float(over + float(problem.drift_cost_of_cut[cut[0]]) + errors + owed)
 
     @property
     def delay_excess_s(self) -> float:

@@ -8,35 +8,33 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import times
+from asfl.config.shapes import Float, Floats, Int, Ints
+from asfl.costs.modelled import times
+from asfl.costs.round import Round
 from asfl.optimize.penalties import Penalty
 from asfl.optimize.problem import Problem
-from asfl.round import Round
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class CutTerms:
-    """What depends on the cut only; [C] or [C, N] for C cuts."""
+    """What depends on the cut only."""
 
-    cuts: NDArray[np.int64]
-    resplit_down_s: Floats
-    """[C, N] new layers to the clients when the cut grows."""
-    resplit_up_bits: Floats
-    """[C] old layers to the server when it shrinks."""
-    upload_bits: Floats
-    """[C] activations of all charged samples."""
-    forward_s: Floats
-    """[C, N]"""
-    after_server_s: Floats
-    """[C, N] gradients down and client backward, for a client that arrived."""
-    server_s: Floats
-    """[C] server forward and backward for one client."""
-    forward_j: Floats
-    """[C, N]"""
-    backward_j: Floats
-    """[C, N]"""
+    cuts: Int[Ints, "cuts"]
+    resplit_down_s: Float[Floats, "cuts clients"]
+    """New layers to the clients when the cut grows."""
+    resplit_wait_s: Float[Floats, "cuts"]
+    """Everybody waits until all who can be reached have them, with a resource block or without."""
+    resplit_up_bits: Float[Floats, "cuts"]
+    """Old layers to the server when it shrinks."""
+    upload_bits: Float[Floats, "cuts"]
+    """Activations of all charged samples."""
+    forward_s: Float[Floats, "cuts clients"]
+    after_server_s: Float[Floats, "cuts clients"]
+    """Gradients down and client backward, for a client that arrived."""
+    server_s: Float[Floats, "cuts"]
+    """Server forward and backward for one client."""
+    forward_j: Float[Floats, "cuts clients"]
+    backward_j: Float[Floats, "cuts clients"]
 
     @classmethod
     def of(cls, round_: Round, cuts: NDArray[np.int64]) -> "CutTerms":
@@ -44,8 +42,9 @@ class CutTerms:
         moved = np.zeros(len(cuts))
         if round_.previous_cut is not None:
             moved = profile.client_param_bits[cuts] - profile.client_param_bits[round_.previous_cut]
+        rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
-            down_s_per_bit = 1.0 / round_.downlink_rate_bps()
+            down_s_per_bit = 1.0 / rate
         upload = samples * profile.activation_bits[cuts - 1]
         by_activations = round_.equations.gradient_bits == "activations"
         returned = upload if by_activations else samples * profile.param_bits[cuts]
@@ -53,10 +52,11 @@ class CutTerms:
         backward_flops = samples * profile.client_backward_flops[cuts]
         all_flops = samples * (profile.client_forward_flops[-1] + profile.client_backward_flops[-1])
         s_per_flop, j_per_flop = round_.client_s_per_flop, round_.client_j_per_flop
-        grown = np.maximum(moved, 0.0)
+        down_s = _outer(np.maximum(moved, 0.0), down_s_per_bit)
         return cls(
             cuts=cuts,
-            resplit_down_s=_outer(grown, down_s_per_bit),
+            resplit_down_s=down_s,
+            resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
             resplit_up_bits=np.maximum(-moved, 0.0),
             upload_bits=upload,
             forward_s=forward_flops[:, None] * s_per_flop,
@@ -66,18 +66,20 @@ class CutTerms:
             backward_j=backward_flops[:, None] * j_per_flop,
         )
 
-    def only(self, index: int) -> "CutTerms":
-        """The terms of one of the cuts."""
-        return CutTerms(*(getattr(self, field.name)[index : index + 1] for field in fields(self)))
+    def only(self, *index: int) -> "CutTerms":
+        """The terms of some of the cuts."""
+        return CutTerms(*(getattr(self, field.name)[list(index)] for field in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
     """The links of candidate (RBs, power) pairs; the last axis is the client, the others are candidates."""
 
-    tx_power_w: Floats
-    packet_error_rate: Floats
-    uplink_s_per_bit: Floats
+    packet_error_rate: Float[Floats, "*candidates clients"]
+    arrival: Float[Floats, "*candidates clients"]
+    """1 − packet error rate."""
+    uplink_s_per_bit: Float[Floats, "*candidates clients"]
+    uplink_j_per_bit: Float[Floats, "*candidates clients"]
 
     @classmethod
     def of(cls, round_: Round, rb_count: Floats, tx_power_w: Floats) -> "Links":
@@ -87,39 +89,65 @@ class Links:
         s_per_bit = (
             1.0 / rate if rate.min() > 0 else np.divide(1.0, rate, out=np.full_like(rate, np.inf), where=rate > 0)
         )
-        return cls(np.broadcast_to(tx_power_w, error_rate.shape), error_rate, s_per_bit)
+        return cls(error_rate, 1.0 - error_rate, s_per_bit, times(tx_power_w, s_per_bit))
+
+    def best_of(self, groups: int, *, errors_pay: bool) -> "Links":
+        """[groups, N] from links [O, N]: every quantity at its best among the links o ≡ group (mod groups)."""
+        rate, *others = (getattr(self, f.name).reshape(-1, groups, self.arrival.shape[-1]) for f in fields(self))
+        return Links(rate.max(axis=0) if errors_pay else rate.min(axis=0), *(other.min(axis=0) for other in others))
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What each candidate would add to the round at each cut; the last axis is the client."""
+    """What each candidate would add to the round at each cut."""
 
-    stage_s: Floats
-    """[3, C, ..., N] the client's time in the three stages; the round waits for the largest in each."""
-    arrival: Floats
-    """[..., N] 1 − packet error rate: its share of the server's work."""
-    cost: Floats
-    """[C, ..., N] energy penalty + V · error cost + participation."""
+    stage_s: Float[Floats, "3 cuts *candidates clients"]
+    """The client's time in the three stages; the round waits for the largest in each."""
+    arrival: Float[Floats, "*candidates clients"]
+    """1 − packet error rate: its share of the server's work."""
+    cost: Float[Floats, "cuts *candidates clients"]
+    """Energy penalty + V · error cost + participation; infinite: not possible."""
 
     @classmethod
-    def of(cls, problem: Problem, terms: CutTerms, links: Links, energy_penalty: Penalty) -> "Candidates":
-        error_rate, s_per_bit = links.packet_error_rate, links.uplink_s_per_bit
-        arrival = 1.0 - error_rate
-        by_cut = (slice(None), *(None,) * arrival.ndim)  # [C] -> [C, 1, …]
-        by_client = (slice(None), *(None,) * (arrival.ndim - 1))  # [C, N] -> [C, 1, …, N]
+    def of(
+        cls, problem: Problem, terms: CutTerms, links: Links, energy_penalty: Penalty, *, sitting_out: bool = False
+    ) -> "Candidates":
+        """One candidate per link; with `sitting_out`, candidate 0 of links [O, N] is to have no resource block."""
+        arrived, s_per_bit = links.arrival, links.uplink_s_per_bit
+        first = int(sitting_out)
+        shape = arrived.shape if not sitting_out else (1 + len(arrived), arrived.shape[1])
+        stage_s, cost = np.zeros((3, len(terms.cuts), *shape)), np.empty((len(terms.cuts), *shape))
+        stage_s[0] = terms.resplit_wait_s[(slice(None), *(None,) * len(shape))]
+        arrival = np.zeros(shape)
+        arrival[first:] = arrived
+        by_cut = (slice(None), *(None,) * arrived.ndim)  # [C] -> [C, 1, …]
+        by_client = (slice(None), *(None,) * (arrived.ndim - 1))  # [C, N] -> [C, 1, …, N]
         resplit_up_bits, upload_bits = terms.resplit_up_bits[by_cut], terms.upload_bits[by_cut]
-        stage_s = np.empty((3, len(terms.cuts), *arrival.shape))
         alive = bool(np.isfinite(s_per_bit).all() and problem.reachable.all())
         multiply = np.multiply if alive else times
-        stage_s[0] = terms.resplit_down_s[by_client] + multiply(resplit_up_bits, s_per_bit)
-        stage_s[1] = terms.forward_s[by_client] + multiply(upload_bits, s_per_bit)
-        stage_s[2] = multiply(arrival, terms.after_server_s[by_client])
-        energy = multiply(resplit_up_bits + upload_bits, multiply(links.tx_power_w, s_per_bit))
-        energy = energy + terms.forward_j[by_client] + terms.backward_j[by_client] * arrival
-        cost = energy_penalty.value(energy) + problem.error_cost(terms.cuts, error_rate) + problem.serving_cost
-        if not alive:
-            cost = np.where(np.isfinite(stage_s).all(axis=0), cost, np.inf)  # nobody waits for ever
+        served_s = stage_s[:, :, first:]
+        served_s[0] += multiply(resplit_up_bits, s_per_bit)
+        np.add(terms.forward_s[by_client], multiply(upload_bits, s_per_bit), out=served_s[1])
+        served_s[2] = multiply(arrived, terms.after_server_s[by_client])
+        energy = multiply(resplit_up_bits + upload_bits, links.uplink_j_per_bit)
+        energy += terms.forward_j[by_client]
+        energy += terms.backward_j[by_client] * arrived
+        served = energy_penalty.value(energy)
+        served += problem.error_cost(terms.cuts, links.packet_error_rate)
+        served += problem.serving_cost
+        outage_s = problem.round.outage_s
+        if not alive or np.isfinite(outage_s):  # nobody waits for ever, or is scheduled who can't be done in time
+            in_time = (terms.resplit_down_s <= outage_s) & (terms.after_server_s <= outage_s)
+            possible = (np.isfinite(served_s) & (served_s <= outage_s)).all(axis=0) & in_time[by_client]
+            served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
+        cost[:, first:] = served
+        if sitting_out:
+            cost[:, 0] = sitting_out_cost(problem, terms.cuts, energy_penalty)
         return cls(stage_s, arrival, cost)
+
+    def among(self, clients: NDArray[np.int64]) -> "Candidates":
+        """The candidates of these clients."""
+        return Candidates(*(np.ascontiguousarray(getattr(self, field.name)[..., clients]) for field in fields(self)))
 
 
 def one_if_idle(rb_count: Floats) -> Floats:

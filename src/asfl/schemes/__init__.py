@@ -1,12 +1,14 @@
-"""All schemes by name. A new one is a file here and a line in `SCHEMES`, or a file anywhere and `register_scheme`."""
+"""All schemes by name. A new one is a file here and a line in `_SHIPPED`, or a file anywhere and `register_scheme`."""
 
-from asfl.costs import Procedure
-from asfl.errors import AsflError
-from asfl.registry import Registry
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.registry import Registry
+from asfl.costs.modelled import Procedure
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.asfl import AsflScheme
 from asfl.schemes.base import Decided, Scheme
 from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningScheme
+from asfl.schemes.central import CentralScheme
 from asfl.schemes.epsl import EpslScheme
 
 _SHIPPED: tuple[Scheme, ...] = (
@@ -14,7 +16,9 @@ _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme("asfl-joint", solver="joint"),
     FedAvgScheme(),
     SplitLearningScheme(),
+    SplitLearningScheme("sl-best", cut_rule="fastest", all_rbs=True),
     SplitFedScheme(),
+    SplitFedScheme("sfl-best", cut_rule="fastest"),
     AccSflScheme(),
     EpslScheme(),
     AsflScheme("sfl-cut2", cuts=(2,)),
@@ -22,13 +26,32 @@ _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme("asfl-pmax", power="max"),
     AsflScheme("asfl-prand", power="random"),
     AsflScheme("asfl-rbrand", rbs="random"),
+    CentralScheme(),
+    EpslScheme("epsl-0", aggregated_share=0.0),
+    EpslScheme("epsl-1", aggregated_share=1.0),
 )
 SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme in _SHIPPED})
 """Every scheme that is known here, in the order of tables and colours."""
 
 
+ON_REQUEST = ("epsl-0", "epsl-1")
+"""Variants that a comparison has only if they are named."""
+
+
+def usual_schemes() -> list[str]:
+    """All of them, but for variants."""
+    return [name for name in SCHEMES if name not in ON_REQUEST]
+
+
 def scheme_named(name: str) -> Scheme:
     return SCHEMES.named(name)
+
+
+def check_scheme_settings(config: Config) -> None:
+    """Refuse settings of a scheme that nobody knows; for configurations that a person wrote."""
+    for name in config.schemes:
+        if name not in SCHEMES:
+            raise AsflError(f"schemes.{name}: {SCHEMES.unknown(name)}")
 
 
 def register_scheme(scheme: Scheme) -> None:
@@ -49,4 +72,13 @@ def register_scheme(scheme: Scheme) -> None:
     SCHEMES.register(scheme.name, scheme)
 
 
-__all__ = ["SCHEMES", "Decided", "Scheme", "register_scheme", "scheme_named"]
+__all__ = [
+    "ON_REQUEST",
+    "SCHEMES",
+    "Decided",
+    "Scheme",
+    "check_scheme_settings",
+    "register_scheme",
+    "scheme_named",
+    "usual_schemes",
+]

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
-from asfl.decision import Decision
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
+from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.round import Round
-from asfl.schemes.base import Decided, itself, random_clients, random_powers
+from asfl.schemes.base import clients_asfl_would_serve, random_powers
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
@@ -39,13 +39,13 @@ class AccSflScheme:
     name: str = "acc-sfl"
     procedure: Procedure = ACC_SFL
 
-    def decide(self, problem: Problem, seed: int) -> Decided:
-        clients = random_clients(problem, seed)
+    def decide(self, problem: Problem, seed: int) -> Decision:
+        clients = clients_asfl_would_serve(problem)
         tx_power_w = random_powers(problem, seed)
         cut, rb_count = np.ones(len(tx_power_w), dtype=np.int64), np.zeros(len(tx_power_w))
         if clients.size:
             cut[clients], rb_count[clients] = fastest_round(problem.round.among(clients), tx_power_w[clients])
-        return itself(Decision(cut, rb_count, tx_power_w))
+        return Decision(cut, rb_count, tx_power_w)
 
 
 def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:

@@ -6,14 +6,15 @@ from typing import Literal
 
 import numpy as np
 
-from asfl.costs import ASFL, Procedure
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import ASFL, Procedure
 from asfl.optimize import Problem, ooe_bcd
-from asfl.schemes.base import Decided, asfl_decision, itself, random_counts, random_powers
+from asfl.schemes.base import asfl_decision, random_counts, random_powers
 
 
 @dataclass(frozen=True)
 class AsflScheme:
-    """ASFL itself, and one replaced part per ablation (paper §V: SFL-λ_m, ASFL-pmax, ASFL-prd, ASFL-RBrd)."""
+    """ASFL and one replaced part per ablation (paper §V: SFL-λ_m, ASFL-pmax, ASFL-prd, ASFL-RBrd)."""
 
     name: str = "asfl"
     solver: Literal["bcd", "joint"] | None = None
@@ -24,9 +25,9 @@ class AsflScheme:
     rbs: Literal["optimised", "random"] = "optimised"
     procedure: Procedure = ASFL
 
-    def decide(self, problem: Problem, seed: int) -> Decided:
+    def decide(self, problem: Problem, seed: int) -> Decision:
         if self.cuts is None and self.power == "optimised" and self.rbs == "optimised":
-            return itself(asfl_decision(problem, self.solver))
+            return asfl_decision(problem, self.solver)
         power = None
         if self.power == "max":
             power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
@@ -34,4 +35,4 @@ class AsflScheme:
             power = random_powers(problem, seed)
         counts = random_counts(problem, seed) if self.rbs == "random" else None
         cuts = None if self.cuts is None else [min(cut, problem.round.profile.num_layers - 1) for cut in self.cuts]
-        return itself(ooe_bcd(problem, cuts=cuts, rb_count=counts, tx_power_w=power).decision)
+        return ooe_bcd(problem, cuts=cuts, rb_count=counts, tx_power_w=power).decision

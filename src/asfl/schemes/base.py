@@ -6,24 +6,30 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import Procedure
-from asfl.decision import Decision
+from asfl.config.randomness import random_stream
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import Procedure
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.scenario import random_stream
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """A scheme's decision, and the ASFL decision behind it.
+    """A scheme's decision, and the ASFL decision behind it if there is one.
 
     Schemes that take resource blocks and power from ASFL (FedAvg, SL, SFL) let ASFL decide the whole round and replace
     its cut. The queues then follow what ASFL's own decision costs, so that it stays the decision ASFL would make.
     """
 
     decision: Decision
-    reference: Decision
+    reference: Decision | None = None
+    """None: the decision answers for the budgets itself."""
+
+
+def borrows(scheme: "Scheme") -> bool:
+    """Whether a scheme takes blocks and powers from ASFL."""
+    return bool(getattr(scheme, "borrows", False))
 
 
 class Scheme(Protocol):
@@ -35,7 +41,13 @@ class Scheme(Protocol):
     @property
     def procedure(self) -> Procedure: ...
 
-    def decide(self, problem: Problem, seed: int) -> Decided: ...
+    def decide(self, problem: Problem, seed: int) -> Decision | Decided: ...
+
+
+def decided_by(scheme: Scheme, problem: Problem, seed: int) -> Decided:
+    """What a scheme decides, whichever of the two forms it returns."""
+    decided = scheme.decide(problem, seed)
+    return Decided(decided) if isinstance(decided, Decision) else decided
 
 
 def asfl_decision(problem: Problem, solver: Literal["bcd", "joint"] | None = None) -> Decision:
@@ -44,9 +56,9 @@ def asfl_decision(problem: Problem, solver: Literal["bcd", "joint"] | None = Non
     return solve(problem).decision
 
 
-def itself(decision: Decision) -> Decided:
-    """A scheme that answers for its own decision."""
-    return Decided(decision, decision)
+def borrowed_decision(problem: Problem) -> Decision:
+    """ASFL's decision of this round: the one it recorded in this world, else the one it would make."""
+    return problem.reference or asfl_decision(problem)
 
 
 def draw(problem: Problem, seed: int, purpose: str) -> np.random.Generator:
@@ -78,8 +90,9 @@ def random_counts(problem: Problem, seed: int) -> Floats:
     return counts
 
 
-def random_clients(problem: Problem, seed: int) -> NDArray[np.int64]:
-    """Who takes part when there are fewer blocks than clients and the scheme has no rule of its own: a fair draw."""
-    clients = np.flatnonzero(problem.reachable)
-    chosen = draw(problem, seed, "participants").permutation(clients)[: problem.round.radio.num_rbs]
-    return np.sort(chosen)
+def clients_asfl_would_serve(problem: Problem) -> NDArray[np.int64]:
+    """Who takes part in schemes whose papers schedule everybody: the same rule as ASFL's, and the same budgets.
+
+    A random draw would send them through deep fades that ASFL avoids, which is no fair comparison.
+    """
+    return np.flatnonzero(asfl_decision(problem).scheduled)

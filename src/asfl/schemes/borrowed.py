@@ -1,54 +1,78 @@
-"""FedAvg, SL and SFL: resource blocks and power are ASFL's of the same round (paper §V-A), the cut is not."""
+"""FedAvg, SL and SFL: resource blocks and power are ASFL's of the same round (paper §V-A), the cut is not.
+
+ASFL's decision is the one its own run recorded in the same world, where a comparison has such a run. Alone, ASFL
+decides the round here, with a stand-in for the drift of its client sides (`asfl.runs.stand_in`).
+"""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from asfl.costs import FEDAVG, SFL, SL, Procedure
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import FEDAVG, SFL, SL, Procedure, cost_of_all_cuts
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, asfl_decision, random_cut
+from asfl.schemes.base import Decided, borrowed_decision, random_cut
+
+CutRule = Literal["random", "fastest"]
+
+
+def cut_by(rule: CutRule, problem: Problem, decision: Decision, procedure: Procedure, seed: int) -> int:
+    """A random cut, as in the paper; or the one with the shortest expected round for these blocks and powers."""
+    if rule == "random":
+        return random_cut(problem, seed)
+    patient = replace(problem.round, outage_s=np.inf)
+    cost = cost_of_all_cuts(patient, decision.rb_count, decision.tx_power_w, procedure=procedure)
+    return int(problem.round.profile.cuts[np.argmin(cost.delay_s)])
 
 
 @dataclass(frozen=True)
 class FedAvgScheme:
     """Every client trains the whole model and sends it as one packet. The cut it reports is ASFL's and unused."""
 
+    borrows: ClassVar[bool] = True
     name: str = "fedavg"
     procedure: Procedure = FEDAVG
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = asfl_decision(problem)
+        reference = borrowed_decision(problem)
         return Decided(reference, reference)
 
 
 @dataclass(frozen=True)
 class SplitFedScheme:
-    """SplitFed v1: a random cut each round, client sides averaged every round."""
+    """SplitFed v1: a cut for all, client sides averaged every round."""
 
+    borrows: ClassVar[bool] = True
     name: str = "sfl"
+    cut_rule: CutRule = "random"
     procedure: Procedure = SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = asfl_decision(problem)
-        return Decided(replace(reference, cut=random_cut(problem, seed)), reference)
+        reference = borrowed_decision(problem)
+        return Decided(
+            replace(reference, cut=cut_by(self.cut_rule, problem, reference, self.procedure, seed)), reference
+        )
 
 
 @dataclass(frozen=True)
 class SplitLearningScheme:
-    """Split learning: a random cut, one model handed from client to client.
+    """Split learning: one model handed from client to client.
 
     The paper gives SL the blocks and powers of ASFL. As only one client is active at a time, it could use all of them:
     `all_rbs` lets it, which is its best shot (the error rate grows with the blocks, the rate too).
     """
 
+    borrows: ClassVar[bool] = True
     name: str = "sl"
+    cut_rule: CutRule = "random"
     all_rbs: bool = False
     procedure: Procedure = SL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = asfl_decision(problem)
-        decision = replace(reference, cut=random_cut(problem, seed))
+        reference = borrowed_decision(problem)
+        decision = reference
         if self.all_rbs:
             everything = float(problem.round.radio.num_rbs)
             decision = replace(decision, rb_count=np.where(reference.scheduled, everything, 0.0))
-        return Decided(decision, reference)
+        return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.procedure, seed)), reference)

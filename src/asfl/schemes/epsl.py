@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs import Procedure, cost_of_all_cuts, epsl, round_cost
-from asfl.decision import Decision
-from asfl.errors import AsflError
-from asfl.link import uplink_noise_w
+from asfl.config.errors import AsflError
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import Procedure, cost_of_all_cuts, epsl, round_cost
+from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.round import Round
-from asfl.schemes.base import Decided, itself, random_clients
+from asfl.radio.link import uplink_noise_w
+from asfl.schemes.base import clients_asfl_would_serve
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
@@ -54,13 +54,13 @@ class EpslScheme:
     def procedure(self) -> Procedure:
         return epsl(self.aggregated_share)
 
-    def decide(self, problem: Problem, seed: int) -> Decided:
-        clients = random_clients(problem, seed)
+    def decide(self, problem: Problem, seed: int) -> Decision:
+        clients = clients_asfl_would_serve(problem)
         cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
         if clients.size:
             fastest = fastest_round(problem.round.among(clients), self.procedure, self.sum_power_w)
             cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
-        return itself(Decision(cut, rb_count, tx_power_w))
+        return Decision(cut, rb_count, tx_power_w)
 
 
 def fastest_round(round_: Round, procedure: Procedure, sum_power_w: float | None = None) -> Decision:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.round import Round
+from asfl.costs.round import Round
 
 Floats = NDArray[np.float64]
 

@@ -5,14 +5,17 @@ mini-batches, and a resumed run sees the ones it would have seen. A client goes 
 epoch; the clock of epochs is the round, also for a client that sits out.
 """
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config import Config
+from asfl.config.randomness import random_stream
 from asfl.data import ImageData
-from asfl.scenario import random_stream
 
 
 class Batches:
@@ -46,13 +49,20 @@ class Batches:
         self._crops: tuple[int, NDArray[np.int64]] = (-1, parts)
 
     @classmethod
-    def of(cls, data: ImageData, parts: NDArray[np.int64], config: Config, device: torch.device) -> "Batches":
+    def of(
+        cls,
+        data: ImageData,
+        parts: NDArray[np.int64],
+        config: Config,
+        device: torch.device,
+        local_steps: int | None = None,
+    ) -> "Batches":
         """As a configuration has them."""
         return cls(
             data,
             parts,
             batch_size=config.training.batch_size,
-            local_steps=config.training.local_steps,
+            local_steps=local_steps or config.training.local_steps,
             seed=config.scenario.seed,
             augment=config.data.augment and config.data.name != "digits",
             device=device,
@@ -64,6 +74,17 @@ class Batches:
         samples = torch.from_numpy(self._samples(now, client)).to(self._device)
         images = self._crop(samples, now, client) if self._margin else self._pixels[samples]
         return self._to_input(images.permute(0, 3, 1, 2)), self._labels[samples]
+
+    def for_calibration(self, at_least: int) -> Iterator[Tensor]:
+        """Images of the same mini-batches whenever it is asked, not augmented.
+
+        As many of each client, so that there are `at_least` so many; fewer if the clients don't have them.
+        """
+        count = min(math.ceil(at_least / len(self._parts)), self._parts.shape[1] // self.batch_size)
+        order = random_stream(self._seed, "calibration").permuted(self._parts, axis=1)
+        for samples in order[:, : count * self.batch_size].reshape(-1, self.batch_size):
+            chosen = torch.from_numpy(samples).to(self._device)
+            yield self._to_input(self._windows[chosen, self._margin, self._margin].permute(0, 3, 1, 2))
 
     def _samples(self, now: int, client: int) -> NDArray[np.int64]:
         epoch, place = divmod(now, self._parts.shape[1] // self.batch_size)

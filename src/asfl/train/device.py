@@ -2,7 +2,7 @@
 
 import torch
 
-from asfl.errors import AsflError
+from asfl.config.errors import AsflError
 
 
 def device_named(name: str) -> torch.device:

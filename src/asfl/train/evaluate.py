@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from asfl.data import ImageData
-from asfl.models import CuttableModel
+from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Normaliser
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.replica import Replica

@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.costs import Procedure
-from asfl.models import Carry, CuttableModel
-from asfl.scenario import random_stream
+from asfl.config.randomness import random_stream
+from asfl.costs.modelled import Procedure
+from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
 from asfl.train.layout import Layout, ModelVectors

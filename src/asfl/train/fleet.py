@@ -2,7 +2,7 @@
 
 The server's maths (`asfl.train.fast`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
 this process as rows of one buffer. A client in another process is a `LocalFleet` of one (`asfl.field.client`), so its
-maths is the same code; a fleet of such clients is in `asfl.field.remote`. Those can be lost: then the answer is None.
+maths is the same code; a fleet of such clients is in `asfl.field.fleet`. Those can be lost: then the answer is None.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.models import Carry, CuttableModel
+from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Rule, step_units

@@ -1,8 +1,9 @@
 """Where the numbers of a network lie in flat vectors: unit after unit, so that the two sides of a cut are slices.
 
-A whole model is one vector of parameters [P] and one of running statistics [B] (what batch norm keeps besides). The
-client side at cut c is `[:parameter_edges[c]]`, the server side the rest: averaging, re-splitting and comparing client
-sides are operations on slices, and one optimiser step is a handful of vector operations.
+A whole model is one vector of parameters [P] and one of running statistics [B] (what batch norm keeps besides: means,
+variances, and how much of both is no longer what they started with). The client side at cut c is
+`[:parameter_edges[c]]`, the server side the rest: averaging, re-splitting and comparing client sides are operations on
+slices, and one optimiser step is a handful of vector operations.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.models import CuttableModel
+from asfl.models.cuttable import CuttableModel
 
 
 @dataclass(frozen=True)

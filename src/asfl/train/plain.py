@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
-from asfl.costs import Procedure
-from asfl.models import Carry, CuttableModel
-from asfl.scenario import random_stream
+from asfl.config.randomness import random_stream
+from asfl.costs.modelled import Procedure
+from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.optimizers import Name
 from asfl.train.trainer import Floats, RoundPlan, Trained

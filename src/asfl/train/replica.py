@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from asfl.models import Carry, CuttableModel
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.layers import count_update
 from asfl.train.layout import Layout, ModelVectors, Slot
 
 
@@ -54,13 +55,9 @@ class Replica:
         """On the server: the running statistics [B] of each client in the coming batch; None: keep none."""
         position = {(slot.module, slot.name): slot for slot in self._layout.statistics}
         for path, norm in self.batch_norms:
+            slots = [position.get((path, name)) for name in ("running_mean", "running_var", "running_weight")]
             norm.by_client = [
-                (None, None)
-                if vector is None or norm.inner.running_mean is None
-                else (
-                    position[path, "running_mean"].view(vector),
-                    position[path, "running_var"].view(vector),
-                )
+                [None if vector is None or slot is None else slot.view(vector) for slot in slots]
                 for vector in by_client
             ]
 
@@ -80,14 +77,16 @@ class BatchNormByClient(nn.Module):
     def __init__(self, inner: _BatchNorm) -> None:
         super().__init__()
         self.inner = inner
-        self.by_client: list[tuple[Tensor | None, Tensor | None]] = []
+        self.by_client: list[list[Tensor | None]] = []
+        """Running mean, variance and weight of each client; None: keep none."""
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.inner
-        parts = [
-            F.batch_norm(part, mean, variance, inner.weight, inner.bias, True, inner.momentum or 0.0, inner.eps)
-            for part, (mean, variance) in zip(x.chunk(len(self.by_client)), self.by_client, strict=True)
-        ]
+        inner, parts = self.inner, []
+        for part, (mean, variance, weight) in zip(x.chunk(len(self.by_client)), self.by_client, strict=True):
+            momentum = inner.momentum or 0.0
+            parts.append(F.batch_norm(part, mean, variance, inner.weight, inner.bias, True, momentum, inner.eps))
+            if weight is not None:
+                count_update(weight, momentum)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

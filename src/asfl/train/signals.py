@@ -19,8 +19,6 @@ from asfl.train.trainer import Trained
 
 Floats = NDArray[np.float64]
 
-SCALE_MEMORY = 0.9
-"""U ← 0.9 U + 0.1 (mean ‖Δ‖² of the round): a running mean that forgets the large updates of the beginning."""
 COLUMNS_AT_ONCE = 1 << 14
 """Columns of [N, P] that fit the cache together with their deviations."""
 
@@ -32,7 +30,13 @@ class Signals:
     update_norm2: Floats
     """[N] ‖Δ_n‖² of each client's latest update; NaN before its first."""
     update_scale: float
-    """U; NaN before the first update of anybody."""
+    """U: the mean ‖Δ‖² of all rounds so far; NaN before the first update of anybody.
+
+    Under Adam updates shrink tenfold while it warms up. A mean that forgot the first ones would shrink with them, and
+    measure the drift of those large updates in small ones.
+    """
+    rounds: int = 0
+    """How many rounds that is a mean of."""
 
     @classmethod
     def none_yet(cls, num_clients: int) -> "Signals":
@@ -43,11 +47,12 @@ class Signals:
         if not arrived.any():
             return self
         mean = float(trained.update_norm2[arrived].mean())
-        scale = mean if np.isnan(self.update_scale) else SCALE_MEMORY * self.update_scale + (1 - SCALE_MEMORY) * mean
+        scale = mean if self.rounds == 0 else self.update_scale + (mean - self.update_scale) / (self.rounds + 1)
         return replace(
             self,
             update_norm2=np.where(arrived, trained.update_norm2, self.update_norm2),
             update_scale=max(scale, np.finfo(float).tiny),  # updates of exactly 0 must not divide by 0
+            rounds=self.rounds + 1,
         )
 
     def learning(self, fleet: Fleet, sampled: NDArray[np.int64], ratio: float, *, norms: bool) -> Learning:

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asfl.config.errors import AsflError
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState
 
@@ -137,6 +138,11 @@ class TrainingState:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         device = self.server.parameters.device
+        if len(tensors["server.statistics"]) != self.layout.num_statistics:
+            raise AsflError(
+                "the checkpoint is of an earlier version of asfl, which kept no weights beside norm statistics; "
+                "start the run again in another folder"
+            )
         # Tensors read from a file begin anywhere. Copies begin on a line of memory, as before; kernels round by that.
         own = {name: tensor.clone().to(device) for name, tensor in tensors.items() if not name.endswith("steps")}
         self.server = ModelVectors(own["server.parameters"], own["server.statistics"])

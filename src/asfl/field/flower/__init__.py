@@ -7,7 +7,7 @@ ClientApp lives until the run is over.
 
 from importlib import util
 
-from asfl.errors import MissingExtraError
+from asfl.config.errors import MissingExtraError
 
 if util.find_spec("flwr") is None:
     raise MissingExtraError("a federation with Flower", "flower")

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from asfl.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest
 from asfl.field.flower.log import show_log
 from asfl.field.flower.run_config import Value
 from asfl.field.flower.session import Farewell, Session
@@ -28,7 +28,7 @@ class NodeConfig:
     client: int | None = None
     """Which client this device is; None: whichever the server says."""
     meter: str = "none"
-    """How this device knows what it consumes (`asfl.field.meters`)."""
+    """How this device knows what it consumes (`asfl.field.measure.meters`)."""
 
     @classmethod
     def of(cls, node_config: Mapping[str, Value]) -> "NodeConfig":
@@ -56,18 +56,17 @@ def session(message: Message, context: Context) -> Message:
 
 def take_part(session: Session, node: NodeConfig) -> Farewell:
     """Be the client the session is for, unless this device is another one."""
-    if node.client not in (None, session.client):
-        _log.info("this device is client %s, not %d", node.client, session.client)
-        return Farewell("declined", wants=node.client if node.client is not None else -1)
-    from asfl.field.stream_client import serve  # with PyTorch, which takes its time
+    if node.client is not None and node.client != session.client:
+        _log.info("this device is client %d, not %d", node.client, session.client)
+        return Farewell("declined", claim=node.client)
+    from asfl.field.stream.client import serve  # with PyTorch, which takes its time
 
-    with session.authority_file() as authority:
-        serve(
-            session.address,
-            session.token,
-            authority=authority,
-            data_dir=node.data_dir,
-            patience_s=session.patience_s,
-            meter=node.meter,
-        )
+    serve(
+        session.address,
+        session.token,
+        authority=session.authority.encode(),
+        data_dir=node.data_dir,
+        patience_s=session.patience_s,
+        meter=node.meter,
+    )
     return Farewell("done")

@@ -7,54 +7,55 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
+import tomlkit
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from asfl._version import __version__
-from asfl.engines.scratch import Scratch
-from asfl.errors import AsflError
-from asfl.field.certificates import Certificates, make_certificates
-from asfl.field.flower.environment import flower_environment
-from asfl.field.flower.processes import end_all, processes_of, start
-from asfl.field.flower.run_config import Value, as_toml
-from asfl.field.namespaces import Namespaces
+from asfl.config.errors import AsflError
+from asfl.field.emulate.namespaces import Namespaces
+from asfl.field.flower.processes import end_all, flower_environment, processes_of, start
+from asfl.field.flower.run_config import DEFAULTS, Value
+from asfl.field.stream.certificates import Certificates, make_certificates
+from asfl.runs.engines.scratch import scratch_folder
 
 _HOST, _NAME = "127.0.0.1", "fleet"
 _START_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LONGEST_FOLDER = 16
-"""Ray puts sockets far below it, and the path of a socket may have 100 characters or so."""
 _SAID_ERROR = "asfl: error: "
-_APP = f"""[project]
-name = "asfl"
-version = "{__version__}"
-description = "asfl"
-license = "Apache-2.0"
-
-[tool.flwr.app]
-publisher = "asfl"
-
-[tool.flwr.app.components]
-serverapp = "asfl.field.flower.server_app:app"
-clientapp = "asfl.field.flower.client_app:app"
-
-"""
+_APP: dict[str, Any] = {
+    "project": {"name": "asfl", "version": __version__, "description": "asfl", "license": "Apache-2.0"},
+    "tool": {
+        "flwr": {
+            "app": {
+                "publisher": "asfl",
+                "components": {
+                    "serverapp": "asfl.field.flower.server_app:app",
+                    "clientapp": "asfl.field.flower.client_app:app",
+                },
+                "config": DEFAULTS,
+            }
+        }
+    },
+}
+"""The pyproject.toml of a Flower app: what it runs is installed."""
 
 
 class StoppedError(AsflError):
-    """Somebody wanted it before the run began."""
+    """The run was stopped before it began."""
 
 
 class Federation:
-    """What is started here is ended here. Nothing of it is to be seen but its logs."""
+    """Starts everything, and ends what it started. Only its logs can be seen."""
 
     def __init__(
         self,
@@ -79,23 +80,23 @@ class Federation:
     # ------------------------------------------------------------------ begin
     def begin(self, configuration: str, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> None:
         """Start everybody, and submit the run with a configuration in TOML."""
-        app, preset, order = (self._scratch / name for name in ("app", "configuration.toml", "run.toml"))
-        (app / "pyproject.toml").write_text(_APP + as_toml())
-        preset.write_text(configuration)
-        order.write_text(_toml({"preset": str(preset), **run_config}))
+        app, base, order = (self._scratch / name for name in ("app", "configuration.toml", "run.toml"))
+        base.write_text(configuration)
         certificates = make_certificates(self._scratch / "pem", [self._host])
         superlink = f"{self._host}:{_free_port()}"
         connection = {"address": superlink, "root-certificates": str(certificates.authority)}
-        (self._home / "config.toml").write_text(f"[superlink.{_NAME}]\n{_toml(connection)}")
+        (app / "pyproject.toml").write_text(tomlkit.dumps(_APP))
+        order.write_text(tomlkit.dumps({"base": str(base), **run_config}))
+        (self._home / "config.toml").write_text(tomlkit.dumps({"superlink": {_NAME: connection}}))
         self._start_superlink(superlink, certificates)
         self._start_commands()
-        self._wait_for(superlink)
+        self._wait(lambda: _listens(superlink), "Flower's SuperLink didn't start")
         if not self._simulated:
             keys = [self._new_key(client) for client in range(self._clients)]
             for key in keys:
                 self._order("supernode", "register", f"{key}.pub", _NAME)
             for client, key in enumerate(keys):
-                self._answer()
+                self._wait(self._answered, "Flower didn't answer")
                 self._start_supernode(client, key, superlink, certificates, node_config)
         self._order("run", str(app), _NAME, "--run-config", str(order), *self._sizes(), "--stream")
 
@@ -110,21 +111,16 @@ class Federation:
         self, client: int, key: Path, address: str, certificates: Certificates, node_config: Mapping[str, Value]
     ) -> None:
         inside: list[str] = []
-        if self._network is not None:  # then it matters who is who
+        if self._network is not None:  # then each client has a link of its own
             inside, node_config = self._network.inside(client), {**node_config, "client": client}
         where = ("--superlink", address, "--root-certificates", certificates.authority)
-        settings = " ".join(_toml(node_config).splitlines()).replace(" = ", "=")
+        settings = " ".join(f"{name}={tomlkit.item(value).as_string()}" for name, value in node_config.items())
         mine = ("--auth-supernode-private-key", key, "--port", _free_port(), "--node-config", settings)
         self._start(key.name, *inside, "flower-supernode", *where, *mine)
 
     def _start_commands(self) -> None:
-        helper = start(
-            [sys.executable, "-P", "-m", "asfl.field.flower.commands"],
-            self._environment,
-            self._logs / "run.log",
-            talk=True,
-        )
-        self._children["flwr"] = helper
+        command = [sys.executable, "-P", "-m", "asfl.field.flower.commands"]
+        helper = self._children["flwr"] = start(command, self._environment, self._logs / "run.log", talk=True)
 
         def listen() -> None:
             assert helper.stdout is not None
@@ -154,17 +150,6 @@ class Federation:
         Path(f"{file}.pub").write_bytes(key.public_key().public_bytes(*public))
         return file
 
-    def _wait_for(self, address: str) -> None:
-        host, _, port = address.partition(":")
-        due = time.monotonic() + _START_WITHIN_S
-        while True:
-            self._still_wanted()
-            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
-                return
-            if time.monotonic() > due:
-                raise AsflError(f"Flower's SuperLink didn't start within {_START_WITHIN_S:g} s")
-            time.sleep(_POLL_S)
-
     def _order(self, *words: str) -> None:
         """Have a `flwr` command called."""
         with suppress(OSError):  # it has ended; the answer says why
@@ -173,37 +158,34 @@ class Federation:
             talk.write(json.dumps(words) + "\n")
             talk.flush()
 
-    def _answer(self) -> None:
-        """Wait until a command is done."""
-        due = time.monotonic() + _START_WITHIN_S
-        while True:
-            self._still_wanted()
-            with suppress(queue.Empty):
-                answer = self._answers.get(timeout=_POLL_S)
-                if answer == "ok":
-                    return
-                raise AsflError(f"Flower: {answer}")
-            if time.monotonic() > due:
-                raise AsflError(f"Flower didn't answer within {_START_WITHIN_S:g} s")
+    def _answered(self) -> bool:
+        """Whether a command has been done since the last time."""
+        try:
+            answer = self._answers.get_nowait()
+        except queue.Empty:
+            return False
+        if answer != "ok":  # that a run failed is no error of the command
+            raise AsflError(f"Flower: {answer}")
+        return True
 
-    def _still_wanted(self) -> None:
-        self.check()
-        if self._should_stop():
-            raise StoppedError("stopped before the run began")
+    def _wait(self, ready: Callable[[], bool], otherwise: str) -> None:
+        due = time.monotonic() + _START_WITHIN_S
+        while not ready():
+            self.check()
+            if self._should_stop():
+                raise StoppedError("stopped before the run began")
+            if time.monotonic() > due:
+                raise AsflError(f"{otherwise} within {_START_WITHIN_S:g} s")
+            time.sleep(_POLL_S)
 
     # ------------------------------------------------------------------ while it runs
     @property
     def running(self) -> bool:
         """Until the run is over, in whatever way."""
-        with suppress(queue.Empty):
-            answer = self._answers.get_nowait()
-            if answer != "ok":  # that a run failed is no error of the command
-                raise AsflError(f"Flower: {answer}")
-            return False
-        return True
+        return not self._answered()
 
     def check(self) -> None:
-        """Refuse to go on without somebody who must be there."""
+        """Refuse to go on if one of Flower's processes has ended."""
         for name, child in self._children.items():
             if name != "flwr" and child.poll() is not None:
                 raise AsflError(f"Flower's {name} ended with exit code {child.returncode}")
@@ -243,21 +225,18 @@ def federation(
     network: Namespaces | None = None,
 ) -> Iterator[Federation]:
     """A federation that isn't begun yet; in the end nothing is left of it, but its logs if there was an error."""
-    usual = tempfile.gettempdir()
-    scratch = Scratch(Path("/tmp" if simulated and len(usual) > _LONGEST_FOLDER else usual), "asfl-fleet-")
-    started, failed = None, False
-    try:
-        started = Federation(scratch.folder, logs, clients, should_stop, simulated=simulated, network=network)
-        yield started
-    except Exception:
-        failed = True
-        raise
-    finally:
-        if started is not None:
+    with scratch_folder("asfl-fleet-", longest=_LONGEST_FOLDER if simulated else None) as scratch:
+        started = Federation(scratch, logs, clients, should_stop, simulated=simulated, network=network)
+        failed = False
+        try:
+            yield started
+        except Exception:
+            failed = True
+            raise
+        finally:
             started.end()
-        scratch.remove()
-        if not failed:
-            shutil.rmtree(logs, ignore_errors=True)
+            if not failed:
+                shutil.rmtree(logs, ignore_errors=True)
 
 
 def _free_port() -> int:
@@ -266,6 +245,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _toml(values: Mapping[str, Value]) -> str:
-    """Lines of TOML; text in JSON's quotes, which TOML reads the same way."""
-    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+def _listens(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+        return True
+    return False

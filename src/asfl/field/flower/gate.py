@@ -20,8 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from asfl.errors import AsflError
-from asfl.field.stream import check_address
+from asfl.config.errors import AsflError
+from asfl.field.stream.common import check_address
 
 FLEET = "/v1/fleet/"
 LARGEST_BODY = 1 << 20

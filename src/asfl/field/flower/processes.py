@@ -1,8 +1,9 @@
-"""Processes that don't outlive us: they end when they are told to, and also if we are killed."""
+"""Flower's processes: quiet, offline, on this machine only, and gone when they are told to or if we are killed."""
 
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,11 +11,28 @@ from pathlib import Path
 
 import psutil
 
-from asfl.errors import AsflError
-from asfl.field.flower.environment import HOME
+from asfl.config.errors import AsflError
 
-_LEASH = Path(__file__).with_name("leash.py")
+_SWITCHES = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # what runs is what is installed
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # else every start takes up to a second longer
+    "PYTHONUNBUFFERED": "1",  # logs are complete, whatever happens
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray listens on the loopback address only
+}
+_HOME = "FLWR_HOME"
+"""Flower's folder, with its own configuration; also how our processes are told from others."""
+_END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 _END_WITHIN_S = 10.0
+
+
+def flower_environment(home: Path, temporary: Path) -> dict[str, str]:
+    """For a process that keeps everything of Flower's in `home`, and its temporary files in another folder."""
+    scripts = sysconfig.get_path("scripts")  # Flower calls its own commands by name
+    path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    return {**os.environ, **_SWITCHES, _HOME: str(home), "TMPDIR": str(temporary), "PATH": path}
 
 
 def start(
@@ -24,12 +42,11 @@ def start(
 
     It is in a session of its own: Ctrl-C on our terminal doesn't reach it.
     """
-    leashed = [sys.executable, "-I", str(_LEASH), str(os.getpid()), *command]
     pipe = subprocess.PIPE if talk else None
     try:
         with log.open("ab") as out:
             return subprocess.Popen(
-                leashed,
+                [sys.executable, "-I", str(_END_WITH_PARENT), str(os.getpid()), *command],
                 env=dict(environment),
                 stdin=pipe or subprocess.DEVNULL,
                 stdout=pipe or out,
@@ -46,7 +63,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get(HOME) == str(home):
+            if process.environ().get(_HOME) == str(home):
                 found.append(process)
     return found
 

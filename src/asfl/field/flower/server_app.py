@@ -1,24 +1,21 @@
 """The ServerApp: finds the nodes, sends each a session, trains over their streams."""
 
 import logging
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from asfl.engines.scratch import Scratch
-from asfl.errors import AsflError
-from asfl.field.certificates import Certificates, make_certificates
+from asfl.config.errors import AsflError
+from asfl.config.units import format_si, percent
 from asfl.field.flower.log import show_log
 from asfl.field.flower.run_config import Order
 from asfl.field.flower.sessions import Sessions, wait_for_nodes
 from asfl.field.flower.stopping import stopping_after_the_round
-from asfl.records import RoundRecord
-from asfl.summary import percent
-from asfl.units import format_si
+from asfl.field.stream.certificates import make_certificates
+from asfl.runs.records import RoundRecord
+from asfl.runs.watching import ShouldStop
 
 _log = logging.getLogger(__name__)
 
@@ -40,22 +37,28 @@ def main(grid: Grid, context: Context) -> None:
     _log.info("finished: %s" if finished else "stopped; `flwr run` with the same run-config goes on: %s", folder)
 
 
-def conduct(grid: Grid, order: Order, should_stop: Callable[[], bool]) -> bool:
+def conduct(grid: Grid, order: Order, should_stop: ShouldStop) -> bool:
     """A run from the first node to the last bye; True if all rounds are done."""
-    from asfl.field.engine import terms_for, train  # with PyTorch, which takes its time
-    from asfl.field.stream_server import StreamServer
-    from asfl.run import check_training, is_finished
+    from asfl.field.engine import agreement_for, train  # with PyTorch, which takes its time
+    from asfl.field.stream.server import StreamServer
+    from asfl.runs.manifest import is_finished
+    from asfl.runs.run import check_training
 
     if is_finished(order.folder):
         return True
     check_training(order.config, order.data_dir, real_clients=True)
     nodes = wait_for_nodes(grid, order.config.scenario.clients, order.wait_s, should_stop)
-    terms = terms_for(order.config, order.scheme, order.folder, order.threads)
-    with _certificates(order.address) as certificates, StreamServer(order.address, terms, certificates) as server:
-        sessions = Sessions(grid, server, nodes, certificates.authority.read_text(), order.patience_s)
-        sessions.invite(sessions.seats)
+    terms = agreement_for(order.config, order.scheme, order.folder, order.threads)
+    with TemporaryDirectory(prefix="asfl-flower-") as folder:  # the server reads the files at once
+        # New ones for every run: their authority comes with the session, so nobody has to be given it before.
+        certificates = make_certificates(Path(folder) / "pem", [order.address.rpartition(":")[0].strip("[]")])
+        server = StreamServer(order.address, terms, certificates)
+        authority = certificates.authority.read_text()
+    with server:
+        sessions = Sessions(grid, server, nodes, authority, order.patience_s)
+        sessions.invite(sessions.node_of)
         sessions.wait_for_clients(order.wait_s, should_stop)
-        _log.info("all %d clients are here; streams at %s", len(sessions.seats), server.address)
+        _log.info("all %d clients are here; streams at %s", len(sessions.node_of), server.address)
         with sessions:
             try:
                 return train(
@@ -71,13 +74,3 @@ def _tell(record: RoundRecord) -> None:
     accuracy = "" if record.accuracy is None else f", accuracy {percent(record.accuracy, 1)}"
     arrived = f"{record.arrived_count} of {record.scheduled_count} arrived"
     _log.info("round %d: %s, %s%s, %s", record.round, cut, arrived, accuracy, format_si(record.total_delay_s, "s"))
-
-
-@contextmanager
-def _certificates(address: str) -> Iterator[Certificates]:
-    """New ones for every run: its authority comes with the session, so nobody has to be given it before."""
-    scratch = Scratch(Path(tempfile.gettempdir()), "asfl-flower-")
-    try:
-        yield make_certificates(scratch.folder / "pem", [address.rpartition(":")[0].strip("[]")])
-    finally:
-        scratch.remove()

@@ -3,17 +3,17 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from asfl.errors import AsflError
-from asfl.field.flower.seats import deal
+from asfl.config.errors import AsflError
 from asfl.field.flower.session import MESSAGE, Farewell, Session
-from asfl.field.stream_server import StreamServer
+from asfl.field.stream.server import StreamServer
+from asfl.runs.watching import ShouldStop
 
 _log = logging.getLogger(__name__)
 _LIFETIME_S = 30 * 24 * 3600.0
@@ -25,7 +25,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
 _GRACE_S = 30.0
 
 
-def wait_for_nodes(grid: Grid, clients: int, wait_s: float, should_stop: Callable[[], bool]) -> list[int]:
+def wait_for_nodes(grid: Grid, clients: int, wait_s: float, should_stop: ShouldStop) -> list[int]:
     """The nodes that are connected, once there are enough for all clients."""
     due, before = time.monotonic() + wait_s, -1
     while len(nodes := sorted(grid.get_node_ids())) < clients:
@@ -43,6 +43,27 @@ def wait_for_nodes(grid: Grid, clients: int, wait_s: float, should_stop: Callabl
     return nodes
 
 
+def assign_nodes(clients: int, nodes: Sequence[int], claims: Mapping[int, int]) -> dict[int, int]:
+    """The node of each client: {client: node}.
+
+    A node that knows which client it is (`claims`: {node: client}) becomes that one. The others get the numbers that
+    are left, in the order of their ids. Nodes for which no number is left, or whose client isn't in this run, get none.
+    """
+    assigned: dict[int, int] = {}
+    for node in sorted(nodes):
+        claim = claims.get(node, clients)
+        if claim in assigned:
+            raise AsflError(f"nodes {assigned[claim]} and {node} both say they are client {claim} (--node-config)")
+        if claim < clients:
+            assigned[claim] = node
+    free = [client for client in range(clients) if client not in assigned]
+    others = [node for node in sorted(nodes) if node not in claims]
+    if len(others) < len(free):
+        missing = ", ".join(map(str, free[len(others) :]))
+        raise AsflError(f"no node is left for client {missing}: the others say they are other clients (--node-config)")
+    return dict(sorted([*assigned.items(), *zip(free, others, strict=False)]))
+
+
 class Sessions:
     """The clients of a run and their nodes. While it is open, a thread of its own looks after them."""
 
@@ -51,13 +72,13 @@ class Sessions:
     ) -> None:
         self._grid, self._server, self._nodes = grid, server, nodes
         self._authority, self._patience_s = authority, patience_s
-        self._wishes: dict[int, int] = {}
-        self.seats = deal(len(server.links), nodes, self._wishes)
-        """{client: node}."""
+        self._claims: dict[int, int] = {}
+        """{node: client} of nodes that know which client they are."""
+        self.node_of = assign_nodes(len(server.links), nodes, self._claims)
         self._open: dict[str, int] = {}
         """{message: client} of sessions that haven't ended."""
         self._failed: dict[int, str] = {}
-        self._pause_s = dict.fromkeys(self.seats, _FIRST_PAUSE_S)
+        self._pause_s = dict.fromkeys(self.node_of, _FIRST_PAUSE_S)
         self._due: dict[int, float] = {}
         """When a client that isn't connected gets another session."""
         self._no_more, self._over = threading.Event(), threading.Event()
@@ -68,14 +89,14 @@ class Sessions:
         for client in clients:
             token = self._server.access.renew(client)
             session = Session(self._server.address, token, self._authority, client, self._patience_s)
-            message = Message(session.content(), self.seats[client], MESSAGE, ttl=_LIFETIME_S)
+            message = Message(session.content(), self.node_of[client], MESSAGE, ttl=_LIFETIME_S)
             self._open = {number: other for number, other in self._open.items() if other != client}
             for number in self._grid.push_messages([message]):
                 self._open[number] = client
             self._due.pop(client, None)
 
-    def wait_for_clients(self, wait_s: float, should_stop: Callable[[], bool]) -> None:
-        """Until all are connected to the stream; who can't take part ends the run before it begins."""
+    def wait_for_clients(self, wait_s: float, should_stop: ShouldStop) -> None:
+        """Wait until all are connected to the stream. A client that can't take part ends the run before it begins."""
         due, look_at = time.monotonic() + wait_s, 0.0
         while missing := [client for client, link in enumerate(self._server.links) if not link.connected]:
             now = time.monotonic()
@@ -84,12 +105,12 @@ class Sessions:
                 look_at = now + _LOOK_EVERY_S
             if self._failed:
                 client, reason = next(iter(self._failed.items()))
-                raise AsflError(f"client {client} (node {self.seats[client]}) can't take part: {reason}")
+                raise AsflError(f"client {client} (node {self.node_of[client]}) can't take part: {reason}")
             _unless_stopped(should_stop)
             if now > due:
-                names = ", ".join(f"{client} (node {self.seats[client]})" for client in missing)
+                names = ", ".join(f"{client} (node {self.node_of[client]})" for client in missing)
                 raise AsflError(
-                    f"{len(missing)} of {len(self.seats)} clients didn't come within {wait_s:g} s (wait-s): {names}. "
+                    f"{len(missing)} of {len(self.node_of)} clients didn't come within {wait_s:g} s (wait-s): {names}. "
                     f"Do they reach {self._server.address}? In Flower's simulation, all need a CPU at once "
                     "(client-resources-num-cpus)"
                 )
@@ -117,7 +138,7 @@ class Sessions:
         """See who has left, and let them come again."""
         for client, farewell in self._farewells():
             if farewell.outcome == "declined":
-                self._deal_again(client, farewell.wants)
+                self._assign_again(client, farewell.claim)
             elif farewell.outcome == "failed":
                 self._failed[client] = farewell.reason
                 self._due[client] = time.monotonic() + self._longer(client)
@@ -146,9 +167,9 @@ class Sessions:
                 lost.append(client)
         here = set(self._grid.get_node_ids()) if lost else set()
         for client in lost:
-            if self.seats[client] in here:
+            if self.node_of[client] in here:
                 reason = self._failed.pop(client, "not connected")
-                _log.info("client %d (node %d) gets a new session: %s", client, self.seats[client], reason)
+                _log.info("client %d (node %d) gets a new session: %s", client, self.node_of[client], reason)
                 self.invite([client])
             else:
                 self._due[client] = now + _FIRST_PAUSE_S
@@ -159,11 +180,11 @@ class Sessions:
         self._pause_s[client] = min(2 * pause_s, _LONGEST_PAUSE_S)
         return pause_s
 
-    def _deal_again(self, client: int, wish: int) -> None:
-        """A node says it is another client: it changes places, and whoever sat there gets another session too."""
-        self._wishes[self.seats[client]] = wish
-        before, self.seats = self.seats, deal(len(self.seats), self._nodes, self._wishes)
-        moved = [number for number, node in self.seats.items() if before[number] != node]
+    def _assign_again(self, client: int, claim: int) -> None:
+        """A node says it is another client: it becomes that one, and every client that moves gets another session."""
+        self._claims[self.node_of[client]] = claim
+        before, self.node_of = self.node_of, assign_nodes(len(self.node_of), self._nodes, self._claims)
+        moved = [number for number, node in self.node_of.items() if before[number] != node]
         for number in moved:
             self._server.links[number].close()
         self.invite(moved)
@@ -181,7 +202,7 @@ def _farewell(reply: Message) -> Farewell:
     return Farewell("failed", reply.error.reason or "lost") if reply.has_error() else Farewell.of(reply.content)
 
 
-def _unless_stopped(should_stop: Callable[[], bool]) -> None:
+def _unless_stopped(should_stop: ShouldStop) -> None:
     if should_stop():
         raise AsflError("stopped before the first round")
 

@@ -1,0 +1,28 @@
+"""The public names; `__init__.py` imports each when it is first used."""
+
+from ._version import __version__ as __version__
+from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
+from .config.errors import AsflError as AsflError
+from .config.names import ModelSpec as ModelSpec
+from .config.plugins import load_plugin as load_plugin
+from .costs.budgets import Budgets as Budgets, resolve_budgets as resolve_budgets
+from .costs.decision import Decision as Decision
+from .costs.modelled import (
+    Procedure as Procedure,
+    RoundCost as RoundCost,
+    cost_of_all_cuts as cost_of_all_cuts,
+    round_cost as round_cost,
+)
+from .costs.round import CostEquations as CostEquations, Round as Round
+from .costs.world import World as World
+from .data.arrays import register_arrays as register_arrays
+from .models.load import load_profile as load_profile, register_model as register_model
+from .models.profile import ModelProfile as ModelProfile
+from .radio.channel import (
+    Channel as Channel,
+    ChannelState as ChannelState,
+    make_channel as make_channel,
+    register_channel as register_channel,
+)
+from .results.frames import load_runs as load_runs
+from .schemes import register_scheme as register_scheme

@@ -1,0 +1,59 @@
+"""What commands print: tables for people, JSON for programs, and where the picture is."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from asfl.results.figures.figure import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def console() -> Console:
+    """Where tables go; as wide as they need when the output isn't a terminal."""
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=160, color_system=None)
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: Sequence[str] = (),
+    title: str | None = None,
+) -> Table:
+    """Numbers on the right, the columns in `left` on the left."""
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="left" if column in left else "right", no_wrap=column == "scheme")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def show(
+    as_json: bool,
+    plot: Path | None,
+    *,
+    data: Callable[[], object],
+    tables: Callable[[Console], None],
+    figure: "Callable[[], Figure]",
+) -> None:
+    """A result as JSON or as tables, and as a picture if one is wished."""
+    if plot is not None:
+        save_figure(figure(), plot)
+    if as_json:
+        print_json(data())
+        return
+    tables(console())
+    if plot is not None:
+        print(f"picture: {plot}")

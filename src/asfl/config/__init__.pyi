@@ -1,0 +1,21 @@
+from .load import (
+    Resolved as Resolved,
+    by_name as by_name,
+    differing_names as differing_names,
+    load_config as load_config,
+    preset_names as preset_names,
+)
+from .tree import (
+    ChannelSettings as ChannelSettings,
+    Compute as Compute,
+    Config as Config,
+    Data as Data,
+    Deadlines as Deadlines,
+    DecisionRules as DecisionRules,
+    Model as Model,
+    Network as Network,
+    Output as Output,
+    Radio as Radio,
+    Scenario as Scenario,
+    Training as Training,
+)

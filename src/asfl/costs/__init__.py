@@ -1,0 +1,1 @@
+"""What a round costs: delay and energy, modelled or measured."""

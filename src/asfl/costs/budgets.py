@@ -1,0 +1,95 @@
+"""Budgets that are achievable: what a plain fair policy takes on average.
+
+The printed budgets (20 s, 0.5 J) fit one model, one batch size and one radio, if any. `"auto"` budgets come from
+the scenario itself: every client gets the same share K/N of the resource blocks at full power, and each sampled round
+takes the one cut with the smallest sum of delay and mean energy, both relative to their medians over cuts. A budget
+bounds a mean, so it is a mean: over rounds of that delay, and over rounds and clients of that energy. Under Rayleigh
+fading the mean of 1/rate diverges, so a stage ends after `OUTAGE_FACTOR` median rounds here, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.costs.modelled import ASFL, Procedure, cost_of_all_cuts
+from asfl.costs.round import Round
+from asfl.costs.world import World
+
+SAMPLED_ROUNDS = 200
+OUTAGE_FACTOR = 3.0
+"""A stage that takes longer than this many average rounds ends; whoever isn't done has lost its packet."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What a round may cost on average: γ for the round, δ for each client; and when a stage ends."""
+
+    delay_s: float
+    energy_j: float
+    outage_s: float = np.inf
+    """Of a round of ASFL."""
+    own_outage_s: float = np.inf
+    """Of a round of the scheme, whose stages may take longer."""
+
+
+def resolve_budgets(world: World, procedure: Procedure = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
+    """The configured budgets, with "auto" replaced by what the fair policy takes.
+
+    A scheme that can't move its cut gets the budgets of its own `cuts`. A scheme with another procedure than ASFL's
+    answers for ASFL's budgets (it borrows ASFL's decisions, or is compared with them), but its stages may take longer:
+    `own_outage_s` follows what its own rounds take.
+    """
+    rules = world.config.decision
+    delay, energy, outage = rules.delay_budget_s, rules.energy_budget_j, rules.outage_s
+    if delay == "auto" or energy == "auto":
+        fair = fair_policy(world, ASFL, cuts)
+        delay = fair.delay_s * rules.auto_budget_scale if delay == "auto" else delay
+        energy = fair.energy_j * rules.auto_budget_scale if energy == "auto" else energy
+    if outage == "off":
+        return Budgets(delay, energy)
+    if outage != "auto":
+        return Budgets(delay, energy, outage, outage)
+    own_delay = delay if procedure.keeps_client_sides else fair_policy(world, procedure, cuts).delay_s
+    return Budgets(delay, energy, OUTAGE_FACTOR * delay, OUTAGE_FACTOR * max(own_delay, delay))
+
+
+def fairest_cut(delay_s: Floats, energy_j: Floats) -> NDArray[np.intp]:
+    """[...] the place of the cut with the smallest sum of delay [..., cuts] and mean energy [..., cuts, clients].
+
+    Both are relative to their medians over cuts.
+    """
+    mean_energy = energy_j.mean(axis=-1)
+    relative_delay = delay_s / np.median(delay_s, axis=-1, keepdims=True)
+    relative_energy = mean_energy / np.median(mean_energy, axis=-1, keepdims=True)
+    return np.asarray(np.argmin(relative_delay + relative_energy, axis=-1))
+
+
+def fair_policy(world: World, procedure: Procedure = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
+    """Mean delay of a round and mean energy of a client under the fair policy, at the best of `cuts` (or of all)."""
+    rounds = [world.begin_round(index) for index in range(SAMPLED_ROUNDS)]
+    delay, _ = _fair_costs(world, rounds, procedure, cuts)
+    outage_s = OUTAGE_FACTOR * float(np.median(delay))
+    delay, energy = _fair_costs(world, [replace(one, outage_s=outage_s) for one in rounds], procedure, cuts)
+    return Budgets(delay_s=float(delay.mean()), energy_j=float(energy.mean()))
+
+
+def _fair_costs(
+    world: World, rounds: Sequence[Round], procedure: Procedure, cuts: Sequence[int] | None
+) -> tuple[Floats, Floats]:
+    """Delays [rounds] and energies [rounds, clients] under the fair policy."""
+    num_clients, radio = world.config.scenario.clients, world.config.radio
+    fair_share = np.full(num_clients, radio.num_rbs / num_clients)
+    full_power = np.full(num_clients, radio.max_tx_power_w)
+    if procedure.in_sequence:  # one client after the other, with all the blocks
+        fair_share = np.full(num_clients, float(radio.num_rbs))
+    costs = [cost_of_all_cuts(round_, fair_share, full_power, procedure=procedure) for round_ in rounds]
+    if procedure.full_local_model:
+        return np.array([cost.delay_s for cost in costs]), np.array([cost.energy_j for cost in costs])
+    allowed = world.profile.cuts - 1 if cuts is None else np.minimum(cuts, world.profile.num_layers - 1) - 1
+    delay = np.array([cost.delay_s[allowed] for cost in costs])  # [rounds, cuts]
+    energy = np.array([cost.energy_j[allowed] for cost in costs])  # [rounds, cuts, clients]
+    best, every = fairest_cut(delay, energy), np.arange(len(rounds))
+    return delay[every, best], energy[every, best]

@@ -1,0 +1,65 @@
+"""What is decided each round: where to cut, who gets how many resource blocks, at what power."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config.errors import AsflError
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """One round's decision. Only how many blocks a client gets matters: the channel is flat over blocks."""
+
+    cut: int | NDArray[np.int64]
+    """How many layers the client holds, 1 … M−1; one number, or one per client [N] (ACC-SFL)."""
+    rb_count: NDArray[np.float64]
+    """[N] resource blocks per client; 0 means the client sits out. Whole unless blocks are shared in time."""
+    tx_power_w: NDArray[np.float64]
+    """[N] transmit power in W, 0 … P^max."""
+
+    @property
+    def scheduled(self) -> NDArray[np.bool_]:
+        """[N] who takes part in the round."""
+        return self.rb_count > 0
+
+    @property
+    def rb_mask(self) -> NDArray[np.bool_]:
+        """[N, K'] a display of whole counts: client after client takes the next blocks (K' = all blocks used)."""
+        owner = np.repeat(np.arange(len(self.rb_count)), self.rb_count.astype(int))
+        return np.equal(np.arange(len(self.rb_count))[:, None], owner)
+
+
+def check_decision(
+    decision: Decision,
+    num_layers: int,
+    num_rbs: int,
+    max_tx_power_w: float,
+    *,
+    rb_sharing: str = "whole",
+    in_sequence: bool = False,
+) -> None:
+    """Raise an AsflError naming the field if the decision breaks a constraint (30d)–(30i) of the paper.
+
+    `in_sequence`: clients take turns, so each may use all the blocks (split learning).
+    """
+    cut = np.atleast_1d(decision.cut)
+    wrong = cut[(cut < 1) | (cut > num_layers - 1)]
+    if wrong.size:
+        raise AsflError(f"decision.cut = {wrong[0]} must be 1 … {num_layers - 1} for a model of {num_layers} layers")
+    count, power = decision.rb_count, decision.tx_power_w
+    _check_each("decision.rb_count", count, np.isfinite(count) & (count >= 0), "a number ≥ 0")
+    if rb_sharing == "whole":
+        _check_each("decision.rb_count", count, count == np.round(count), "a whole number")
+    used = count.max(initial=0) if in_sequence else count.sum()
+    if used > num_rbs * (1 + 1e-9):
+        raise AsflError(f"decision.rb_count gives out {used:g} resource blocks, but radio.num_rbs = {num_rbs}")
+    fits = np.isfinite(power) & (power >= 0) & (power <= max_tx_power_w * (1 + 1e-12))
+    _check_each("decision.tx_power_w", power, fits, f"0 … {max_tx_power_w:g} W (radio.max_tx_power_w)")
+
+
+def _check_each(name: str, values: NDArray[np.float64], valid: NDArray[np.bool_], wanted: str) -> None:
+    if not valid.all():
+        client = int(np.flatnonzero(~valid)[0])
+        raise AsflError(f"{name}[{client}] = {values[client]:g} must be {wanted}")

@@ -1,0 +1,119 @@
+"""Everything that is given when a round begins: model, radio, processors, channel, the cut before."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config.errors import AsflError
+from asfl.models.profile import ModelProfile
+from asfl.radio import link
+
+if TYPE_CHECKING:
+    from asfl.config import Compute, Radio
+
+Floats = NDArray[np.float64]
+Reading = Literal["corrected", "printed"]
+
+
+@dataclass(frozen=True)
+class CostEquations:
+    """Where the costs as printed and as corrected differ: one switch per difference (docs/corrections.md)."""
+
+    uplink_power: link.UplinkPower = "shared"
+    """`shared`: a client's power is spread over its blocks; `each_rb`: (5) as printed, spent on every block."""
+    gradient_bits: Literal["activations", "next_layer"] = "activations"
+    """What stage 3 returns per sample: q_c bits (`activations`), or ψ_{c+1} as printed in (13) (`next_layer`)."""
+
+    @classmethod
+    def of(cls, reading: Reading, uplink_power: str = "auto", gradient_bits: str = "auto") -> "CostEquations":
+        """The switches of a reading, each of which may be set by itself; "auto" follows the reading."""
+        base = CORRECTED if reading == "corrected" else PRINTED
+        return cls(
+            uplink_power=base.uplink_power if uplink_power == "auto" else uplink_power,  # type: ignore[arg-type]
+            gradient_bits=base.gradient_bits if gradient_bits == "auto" else gradient_bits,  # type: ignore[arg-type]
+        )
+
+
+CORRECTED = CostEquations()
+PRINTED = CostEquations(uplink_power="each_rb", gradient_bits="next_layer")
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The state a decision is made in and charged against. Client arrays have shape [N]."""
+
+    profile: ModelProfile
+    radio: "Radio"
+    compute: "Compute"
+    charged_samples: float
+    """D_n in the costs: batch_size × local_steps."""
+    path_gain: Floats
+    """θ, the mean gain of each client."""
+    channel_gain: Floats
+    """|h|², the gain in this round."""
+    cpu_hz: Floats
+    gain_is_known: bool = False
+    """True: the packet error rate uses this round's gain (traces); False: it averages over Rayleigh fading."""
+    previous_cut: int | None = None
+    """The cut of the round before; None in the first round, when nothing has to move."""
+    equations: CostEquations = field(default_factory=CostEquations)
+    outage_s: float = np.inf
+    """A stage ends after this time for whoever isn't done; that client's packet is lost."""
+    index: int = 0
+    """Which round this is; random decisions are drawn from streams keyed by it."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("path_gain", "≥ 0"), ("channel_gain", "≥ 0"), ("cpu_hz", "> 0")):
+            values = np.asarray(getattr(self, name), dtype=float)
+            if values.ndim != 1 or values.shape != np.shape(self.cpu_hz):
+                lengths = ", ".join(f"{n} {np.size(getattr(self, n))}" for n in ("path_gain", "channel_gain", "cpu_hz"))
+                raise AsflError(f"clients: all lists need one entry per client, but they have {lengths}")
+            valid = np.isfinite(values) & (values >= 0 if low == "≥ 0" else values > 0)
+            if not valid.all():
+                client = int(np.flatnonzero(~valid)[0])
+                raise AsflError(f"clients.{name}[{client}] = {values[client]:g} must be a finite number {low}")
+            object.__setattr__(self, name, values)
+        last = self.profile.num_layers - 1
+        if self.previous_cut is not None and not 1 <= self.previous_cut <= last:
+            raise AsflError(f"previous_cut = {self.previous_cut} must be 1 … {last} for a model of {last + 1} layers")
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.cpu_hz)
+
+    def among(self, clients: NDArray[np.int64]) -> "Round":
+        """The round as if there were only these clients."""
+        own = {name: getattr(self, name)[clients] for name in ("path_gain", "channel_gain", "cpu_hz")}
+        return replace(self, **own)
+
+    @property
+    def allocation(self) -> tuple[Floats, Floats] | None:
+        """Resource blocks and powers [N], where they aren't ours to choose (`asfl.field.measure`); None: they are."""
+        return None
+
+    @cached_property
+    def client_s_per_flop(self) -> Floats:
+        return np.asarray(self.compute.client_cycles_per_flop / self.cpu_hz)
+
+    @cached_property
+    def client_j_per_flop(self) -> Floats:
+        return np.asarray(self.compute.client_cycles_per_flop * self.compute.energy_coefficient * self.cpu_hz**2)
+
+    @cached_property
+    def server_s_per_flop(self) -> float:
+        return self.compute.server_cycles_per_flop / self.compute.server_hz
+
+    def uplink_rate_bps(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
+        return link.uplink_rate_bps(rb_count, tx_power_w, self.channel_gain, self.radio, self.equations.uplink_power)
+
+    def downlink_rate_bps(self) -> Floats:
+        return link.downlink_rate_bps(self.channel_gain, self.radio)
+
+    def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
+        """s of (1); 1 for a client without a block."""
+        if self.gain_is_known:
+            return link.packet_error_rate_known(rb_count, tx_power_w, self.channel_gain, self.radio)
+        return link.packet_error_rate_rayleigh(rb_count, tx_power_w, self.path_gain, self.radio)

@@ -1,0 +1,71 @@
+"""The world a configuration describes: model profile, clients, channel. It deals out rounds."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.costs.account import Accountant, ModelledAccountant
+from asfl.costs.round import CostEquations, Round
+from asfl.models.load import load_profile
+from asfl.models.profile import ModelProfile
+from asfl.radio.channel import Channel, make_channel
+from asfl.radio.scenario import Clients, place_clients
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What all schemes of one comparison share; no scheme can change it."""
+
+    config: Config
+    profile: ModelProfile
+    channel: Channel
+
+    @classmethod
+    def of(cls, config: Config) -> "World":
+        return cls(config, charged_profile(config), make_channel(config.scenario, config.radio))
+
+    @cached_property
+    def clients(self) -> Clients:
+        return place_clients(self.config.scenario)
+
+    @cached_property
+    def equations(self) -> CostEquations:
+        rules = self.config.decision
+        return CostEquations.of(rules.equations, rules.uplink_power, rules.gradient_bits)
+
+    def accountant(self) -> Accountant:
+        """Who charges the rounds of this world."""
+        return ModelledAccountant(self.config.decision.charge)
+
+    def begin_round(self, round_index: int, previous_cut: int | None = None) -> Round:
+        """What is given when this round begins; the same index always gives the same round."""
+        state = self.channel.at(round_index)
+        return Round(
+            profile=self.profile,
+            radio=self.config.radio,
+            compute=self.config.compute,
+            charged_samples=self.config.charged_samples,
+            path_gain=state.path_gain,
+            channel_gain=state.channel_gain,
+            cpu_hz=self.clients.cpu_hz,
+            gain_is_known=state.gain_is_known,
+            previous_cut=previous_cut,
+            equations=self.equations,
+            index=round_index,
+        )
+
+
+def charged_profile(config: Config) -> ModelProfile:
+    """The profile that costs are computed from: the trained network's, or the one `model.charged_as` names."""
+    trained, name = load_profile(config.model_spec), config.model.charged_as
+    if not name:
+        return trained
+    charged = load_profile(name)
+    if charged.unit_names != trained.unit_names:
+        raise AsflError(
+            f"model.charged_as = '{name}' has {charged.num_layers} units ({charged.unit_names[0]} … "
+            f"{charged.unit_names[-1]}), but the trained {trained.name} has {trained.num_layers} "
+            f"({trained.unit_names[0]} … {trained.unit_names[-1]}); both must be the same architecture"
+        )
+    return charged

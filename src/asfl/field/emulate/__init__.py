@@ -1,0 +1,1 @@
+"""Networks that are worse than the real one, on purpose."""

@@ -1,0 +1,335 @@
+"""The fleet of clients that are elsewhere: all are asked at once, and none is waited for longer than agreed.
+
+A client that dies, hangs, refuses or sends nonsense is lost for the round: its answers are None, a `Fault` says why,
+and the round goes on without it. It is out of sync then. As soon as it can be reached when a round begins, it gets a
+whole client side (`Sync`): its own, if the server has it from the end of the round before the loss, else the mean of
+the others'. What its optimiser remembered is lost unless the server has that too.
+
+The server's `TrainingState` has a row for each client, as in a single process. A row equals what the client has if it
+was gathered and nothing was learnt since (`_knows_side`). Through re-splits the rows move as the client sides do, by
+the same code, so that the layers the server receives are averaged to the same bits.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.config.errors import AsflError
+from asfl.field.links import Link, OpenRequest
+from asfl.field.measure.clocks import Clocks
+from asfl.field.protocol import messages as msg
+from asfl.field.protocol.messages import A, Answer, Request
+from asfl.field.protocol.shapes import Shapes
+from asfl.field.protocol.wire import WireError
+from asfl.field.roster import Patience, Roster
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.batches import Batches
+from asfl.train.fleet import Bools, Fault, FleetMaker, Knowledge, Norms, Packet
+from asfl.train.layout import ModelVectors
+from asfl.train.optimizers import OptimizerState, Rule
+from asfl.train.state import TrainingState
+
+Value = TypeVar("Value")
+
+
+def remote_fleet(links: Sequence[Link], patience: Patience | None = None, clocks: Clocks | None = None) -> FleetMaker:
+    """What a `Simulation` makes its fleet with, so that its clients are behind these links.
+
+    `clocks` is told how long everything takes.
+    """
+    return partial(RemoteFleet, links, patience or Patience(), clocks)
+
+
+class RemoteFleet:
+    """Implements `asfl.train.fleet.Fleet` over one link per client."""
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        patience: Patience,
+        clocks: Clocks | None,
+        model: CuttableModel,
+        state: TrainingState,
+        batches: Batches,
+        rule: Rule,
+        *,
+        keeps_sides: bool,
+    ) -> None:
+        if len(links) != state.num_clients:
+            raise AsflError(f"{len(links)} links, but scenario.clients = {state.num_clients}")
+        self.state, self._keeps_sides = state, keeps_sides
+        images, _ = batches.batch(0, 0)
+        device = state.server.parameters.device
+        self._shapes = Shapes.of(model, images.shape[1:], batches.batch_size, rule.num_moments, device)
+        self._clocks, self._roster = clocks, Roster(links, patience, clocks)
+        self._knows_side: Bools = np.ones(len(links), dtype=np.bool_)
+        """[N] whose client side is in its row of the state."""
+        self._knows_optimizer: Bools = np.ones(len(links), dtype=np.bool_)
+        self._may_keep: Bools = np.zeros(len(links), dtype=np.bool_)
+        """[N] who may still have a state that the server, started anew, has no copy of."""
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self._loads: dict[int, ModelVectors] = {}
+        self._started: dict[int, OpenRequest[Any] | None] = {}
+        """Forward passes, or whole steps, under way."""
+        self._place: dict[int, tuple[int, int]] = {}
+        """Step and cut of each client's latest forward pass."""
+        self._returning: dict[int, OpenRequest[msg.Update] | None] = {}
+        """Backward passes under way."""
+        self._norms: dict[int, Tensor | None] = {}
+        self._passing = time.monotonic(), 0
+        """Since when the server is busy with what the latest `forward` gave, and its cut."""
+
+    # ------------------------------------------------------------------ asking
+    def _ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
+        """One request at a time: a backward pass that is still under way is waited for."""
+        self._end_backward(client)
+        return self._roster.ask(client, request)
+
+    def _ask_all(
+        self, clients: Sequence[int], request: Callable[[int], Request[A]], read: Callable[[A], Value]
+    ) -> dict[int, Value]:
+        """Everybody at once: what `read` makes of the answers of those who weren't lost."""
+        asked = {client: self._ask(client, request(client)) for client in clients}
+        read_all = {client: self._roster.answer(one, read) for client, one in asked.items()}
+        return {client: value for client, value in read_all.items() if value is not None}
+
+    # ------------------------------------------------------------------ who is there
+    def begin(self, index: int) -> Bools:
+        self._forget_steps()
+        self._bring_up_to_date(self._roster.begin(index))
+        if self._clocks is not None:
+            self._clocks.begin(self._roster.present)
+        return self._roster.present.copy()
+
+    def take_faults(self) -> list[Fault]:
+        return self._roster.take_faults()
+
+    def knowledge(self) -> Knowledge:
+        if (self._knows_side & self._knows_optimizer).all():
+            return {}
+        return {
+            "knows_side": self._knows_side.copy(),
+            "knows_optimizer": self._knows_optimizer.copy(),
+            "in_sync": self._roster.in_sync.copy(),
+            "round_of": self._roster.round_of.copy(),
+        }
+
+    def scatter(self, knowledge: Knowledge) -> None:
+        """Everybody is brought up to date when the next round begins, or shows that it is."""
+        self._knows_side[:] = knowledge.get("knows_side", True)
+        self._knows_optimizer[:] = knowledge.get("knows_optimizer", True)
+        self._roster.round_of[:] = knowledge.get("round_of", 0)
+        self._may_keep[:] = knowledge.get("in_sync", False)
+        self._may_keep &= ~(self._knows_side & self._knows_optimizer)
+        self._roster.in_sync[:] = False
+
+    def _bring_up_to_date(self, clients: Sequence[int]) -> None:
+        state, roster = self.state, self._roster
+        done = self._let_keep([client for client in clients if self._may_keep[client]])
+        clients = [client for client in clients if client not in done]
+        if state.cut and not self._knows_side[clients].all():
+            self.gather()  # which also fills the rows of those whose side nobody knows
+        for client in clients:
+            if not self._knows_optimizer[client]:
+                state.client_moments[client] = 0
+                state.client_steps[client] = 0
+        roster.present[clients] = True
+        synced = list(self._ask_all(clients, self._sync_of, _done))
+        for known in (roster.in_sync, self._knows_side, self._knows_optimizer):
+            known[synced] = True
+
+    def _sync_of(self, client: int) -> msg.Sync:
+        state, memory = self.state, None
+        if state.client_steps[client].any():  # else its optimiser remembers nothing
+            memory = msg.Memory(state.client_moments[client], torch.from_numpy(state.client_steps[client]))
+        return msg.Sync(state.cut, state.clients.row(client), memory)
+
+    def _let_keep(self, clients: Sequence[int]) -> list[int]:
+        """A client that has the very state the server left it with goes on with it, though the server has no copy.
+
+        Returns those who do, and those who were lost when they were asked.
+        """
+        roster = self._roster
+        roster.present[clients] = True
+        where = self._ask_all(clients, lambda _: msg.Ping(), lambda answer: (answer.round, answer.cut))
+        for client in where:
+            roster.in_sync[client] = where[client] == (int(roster.round_of[client]), self.state.cut)
+        roster.present[clients] = roster.in_sync[clients]
+        self._may_keep[clients] = False
+        return [client for client in clients if client not in where or roster.in_sync[client]]
+
+    # ------------------------------------------------------------------ stage 1
+    def resplit(self, cut: int, scheduled: Bools) -> float:
+        """Always 0: how far the mean moves depends on layers of clients without a block, and nobody sends those.
+
+        If none of those who should send layers does, the cut stays: they are all lost, so nobody trains in this round.
+        """
+        before, state, roster = self.state.cut, self.state, self._roster
+        if cut == before:
+            return 0.0
+        present = np.flatnonzero(roster.present).tolist()
+        if cut > before:
+            grow = msg.Grow(cut, self._shapes.layers(state.server, before, cut))
+            self._ask_all(present, lambda _: grow, _done)
+            moving = scheduled
+        else:
+            moving = self._take_layers([client for client in present if scheduled[client]], cut)
+            if not moving.any():
+                return 0.0
+            quiet = [client for client in present if not scheduled[client]]
+            self._ask_all(quiet, lambda _: msg.Shrink(cut, send=False), _done)
+        state.resplit(cut, moving)
+        roster.in_sync &= roster.present  # whoever wasn't there holds the wrong layers
+        self._may_keep[:] = False
+        return 0.0
+
+    def _take_layers(self, senders: Sequence[int], cut: int) -> Bools:
+        """Put the layers above `cut` of these clients into their rows; [N] whose layers came."""
+        came, before, rows = np.zeros(self.state.num_clients, dtype=np.bool_), self.state.cut, self.state.clients
+        sent = self._ask_all(
+            senders,
+            lambda _: msg.Shrink(cut, send=True),
+            lambda answer: self._shapes.check_layers(answer.layers, cut, before),
+        )
+        for client, layers in sent.items():
+            self._shapes.layers(rows.row(client), cut, before).copy_(layers)
+            came[client] = True
+        return came
+
+    # ------------------------------------------------------------------ stages 2 and 3
+    def announce(
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], whole: ModelVectors | None
+    ) -> None:
+        for client, cut in zip(clients, cuts, strict=True):
+            self._start(client, step, cut, whole)
+
+    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
+        """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
+        self._loads = {client: side for client in clients if client not in self._started}
+
+    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
+        started = self._all_started(clients, step, cut)
+        packets = [
+            self._roster.answer(one, lambda answer: self._shapes.check_activations(answer, cut)) for one in started
+        ]
+        self._passing = time.monotonic(), cut
+        return packets
+
+    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        started = self._all_started(clients, step, self._shapes.layout.num_units)
+        learnt = [self._roster.answer(one, self._loss_and_norm) for one in started]
+        for client, found in zip(clients, learnt, strict=True):
+            if found is not None:
+                self._has_learnt(client)
+        return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
+
+    def _all_started(self, clients: Sequence[int], step: int, cut: int) -> list[OpenRequest[Any] | None]:
+        """Passes that were announced are under way; the others begin now."""
+        for client in clients:
+            if client not in self._started:
+                self._start(client, step, cut, self._loads.pop(client, None))
+        return [self._started.pop(client) for client in clients]
+
+    def _start(self, client: int, step: int, cut: int, model: ModelVectors | None) -> None:
+        side = None if model is None else self._shapes.layers(model, 0, cut)
+        self._place[client] = step, cut
+        whole = cut == self._shapes.layout.num_units
+        self._started[client] = self._ask(client, msg.Learn(step, side) if whole else msg.Forward(step, cut, side))
+
+    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+        began, cut = self._passing
+        if self._clocks is not None:
+            self._clocks.server_pass(cut, len(clients), time.monotonic() - began)
+        for client, carry in zip(clients, gradients, strict=True):
+            self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, carry))
+        return lambda: [self._norm_of(client) for client in clients]
+
+    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
+        asked = {client: self._ask(client, msg.Give()) for client in clients}
+        return [self._roster.answer(one, self._reads_side(self._place[client][1])) for client, one in asked.items()]
+
+    def _reads_side(self, cut: int) -> Callable[[msg.Side], ModelVectors]:
+        return lambda answer: self._shapes.check_layers(answer.layers, 0, cut)
+
+    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
+        norms = self._ask_all(clients, lambda _: msg.Moved(), self._norm)
+        return [norms.get(client) for client in clients]
+
+    def _end_backward(self, client: int) -> None:
+        if client in self._returning:
+            norm = self._norms[client] = self._roster.answer(self._returning.pop(client), self._norm)
+            if norm is not None:
+                self._has_learnt(client)
+
+    def _norm_of(self, client: int) -> Tensor | None:
+        self._end_backward(client)
+        return self._norms.pop(client, None)
+
+    def _norm(self, answer: msg.Update) -> Tensor:
+        return answer.norm2.to(self._shapes.device)
+
+    def _loss_and_norm(self, answer: msg.Update) -> tuple[Tensor, Tensor]:
+        if answer.loss is None:
+            raise WireError("loss is missing")
+        return answer.loss.to(self._shapes.device), self._norm(answer)
+
+    def _has_learnt(self, client: int) -> None:
+        self._knows_side[client] = not self._keeps_sides
+        self._knows_optimizer[client] = False
+
+    # ------------------------------------------------------------------ what the server wants to know
+    def report(self, columns: NDArray[np.int64]) -> Tensor:
+        # Differences are small: a byte each, and much less to send than the values that come back.
+        gaps = torch.from_numpy(np.diff(columns, prepend=0))
+        if not len(gaps) or gaps.max() < 256:
+            gaps = gaps.to(torch.uint8)
+        present = np.flatnonzero(self._roster.present).tolist() if len(gaps) else []
+        size = (len(columns),)
+        rows = self._ask_all(
+            present, lambda _: msg.Sample(gaps), lambda answer: self._shapes.check("values", answer.values, size)
+        )
+        return torch.stack(list(rows.values())) if rows else self.state.server.parameters.new_zeros(1, len(columns))
+
+    def gather(self, *, optimizers: bool = False) -> None:
+        """Ask those clients of which the server doesn't know everything.
+
+        A client that can't be asked and whose side isn't known counts like the mean of those whose side is.
+        """
+        state, shapes = self.state, self._shapes
+        missing = ~self._knows_side | (~self._knows_optimizer & optimizers)
+
+        def read(answer: msg.ClientState) -> tuple[ModelVectors, OptimizerState | None]:
+            side = shapes.check_layers(answer.side, 0, state.cut)
+            return side, shapes.check_memory(answer.memory) if optimizers else None
+
+        asked = np.flatnonzero(self._roster.present & missing).tolist()
+        for client, (side, memory) in self._ask_all(asked, lambda _: msg.Gather(optimizers), read).items():
+            state.clients.row(client).copy_(side)
+            self._knows_side[client] = True
+            if memory is not None:
+                self._put_memory(client, memory)
+        strangers, known = np.flatnonzero(~self._knows_side), np.flatnonzero(self._knows_side)
+        if strangers.size and known.size:
+            for rows in (state.clients.parameters, state.clients.statistics):
+                rows[strangers] = rows[known].mean(0)
+
+    def _put_memory(self, client: int, memory: OptimizerState) -> None:
+        state, width = self.state, memory.moments.shape[1]
+        state.make_room(int(np.searchsorted(self._shapes.layout.parameter_edges, width)))
+        state.client_moments[client, :, :width] = memory.moments
+        state.client_moments[client, :, width:] = 0
+        state.client_steps[client] = memory.steps
+        self._knows_optimizer[client] = True
+
+
+def _done(answer: Answer) -> bool:
+    """Of an answer that only says yes."""
+    return True

@@ -1,0 +1,1 @@
+"""What rounds really take: clocks, meters, and the estimates made from them."""

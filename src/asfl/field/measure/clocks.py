@@ -1,0 +1,233 @@
+"""The server's clocks: how long every exchange and every stage of a round took, and what that says of the clients.
+
+Only durations are used, never two machines' clocks together: the server times a request and its answer, the client says
+how long it was busy in between, and the rest was the network's. How much of that was up and how much down follows from
+what the messages carried.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config import Network
+from asfl.costs.account import Facts
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import Procedure
+from asfl.costs.round import Round
+from asfl.field.links import Exchange
+from asfl.field.measure.estimates import FleetEstimates, plain
+from asfl.field.protocol.messages import Answer, AnyRequest, Backward, Forward, Learn
+from asfl.models.profile import ModelProfile
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+SMALL_BYTES = 4096
+"""Messages that carry less, request and answer together, show the latency."""
+_LEAST_SHARE = 0.1
+"""At least this share of the time on the network is put down to what was carried."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCost:
+    """What a round really took (`asfl.costs.account.Charge`)."""
+
+    resplit_delay_s: float
+    uplink_stage_delay_s: float
+    server_stage_delay_s: float
+    energy_j: Floats
+    resplit_energy_j: Floats
+    packet_error_rate: Floats
+    """Expected when the round began."""
+
+    @property
+    def delay_s(self) -> float:
+        return self.resplit_delay_s + self.uplink_stage_delay_s + self.server_stage_delay_s
+
+
+@dataclass(eq=False)
+class _Lap:
+    """The round that is being timed."""
+
+    started_at: float
+    spans: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {"uplink": [], "resplit": []})
+    lost: set[int] = field(default_factory=set)
+
+
+class Clocks:
+    """Time the fleet of one run, and charge its rounds (`asfl.costs.account.Accountant`)."""
+
+    def __init__(self, profile: ModelProfile, batch_size: int, clients: int, rules: Network) -> None:
+        self.estimates = FleetEstimates(clients, rules.client_power_w)
+        self.present: Bools = np.ones(clients, dtype=np.bool_)
+        """[N] who takes part in the round that begins."""
+        self.profile = profile
+        """What the layers take, in bits and FLOPs (`layers_take`)."""
+        self._batch_size, self._rules = batch_size, rules
+        self._lap: _Lap | None = None
+        self._busy_s, self._sending_s, self._resplit_s = np.zeros(clients), np.zeros(clients), np.zeros(clients)
+        """[N] in this round: computing; sending; part of the latter in stage 1."""
+        self._meter_j, self._meter_before_j = np.full(clients, np.nan), np.full(clients, np.nan)
+        """[N] the latest readings; those at the end of the round before. NaN: none yet."""
+        self._battery = np.full(clients, np.nan)
+
+    # ------------------------------------------------------------------ a round
+    def begin(self, present: Bools) -> None:
+        """A round begins with these clients."""
+        self.present = present.copy()
+        self.estimates.fade(self._rules.memory)
+
+    def training_begins(self) -> None:
+        self._lap = _Lap(time.monotonic())
+        for of_round in (self._busy_s, self._sending_s, self._resplit_s):
+            of_round[:] = 0.0
+
+    def charge(self, round_: Round, decision: Decision, procedure: Procedure, arrived: Bools) -> MeasuredCost:
+        lap, now = self._lap, time.monotonic()
+        assert lap is not None
+        self._lap = None
+        resplit, uplink = (_covered(lap.spans[stage]) for stage in ("resplit", "uplink"))
+        for client in np.flatnonzero(self.present).tolist():
+            self.estimates.loss.add(client, missed=client in lap.lost)
+        energy = self._energy_of_round()
+        return MeasuredCost(
+            resplit_delay_s=resplit,
+            uplink_stage_delay_s=uplink,
+            server_stage_delay_s=max(now - lap.started_at - resplit - uplink, 0.0),
+            energy_j=energy,
+            resplit_energy_j=np.minimum(self._resplit_s * self.estimates.client_power_w.value, energy),
+            packet_error_rate=round_.packet_error_rate(decision.rb_count, decision.tx_power_w),
+        )
+
+    def _energy_of_round(self) -> Floats:
+        """[N] as reported; for a client that doesn't report, its active time × the power it is taken to draw."""
+        active_s = self._busy_s + self._sending_s
+        grown = self._meter_j - self._meter_before_j
+        grown = np.where(grown < 0, self._meter_j, grown)  # the meter began anew, with its process
+        reported = np.isfinite(grown)
+        for client in np.flatnonzero(reported & (active_s > 0)).tolist():
+            if grown[client] > 0:
+                self.estimates.client_power_w.add(client, grown[client] / active_s[client])
+        self._meter_before_j = self._meter_j.copy()
+        return np.where(reported, grown, active_s * self.estimates.client_power_w.value)
+
+    def arrays(self) -> dict[str, Floats]:
+        flops = {name: getattr(self.profile, name) for name in ("forward_flops", "backward_flops")}
+        return {**{f"profile.{name}": array.copy() for name, array in flops.items()}, **self.estimates.arrays()}
+
+    def restore(self, arrays: dict[str, Floats]) -> None:
+        forward, backward = (arrays[f"profile.{name}_flops"] for name in ("forward", "backward"))
+        self.profile = replace(self.profile, forward_flops=forward, backward_flops=backward)
+        self.estimates.restore(arrays)
+
+    def facts(self) -> Facts:
+        found = {**self.estimates.to_json(), "energy_reported": plain(np.isfinite(self._meter_j).astype(float))}
+        if np.isfinite(self._battery).any():
+            found["battery"] = plain(self._battery)
+        return found
+
+    # ------------------------------------------------------------------ what it sees
+    def exchanged(self, seen: Exchange[Any]) -> None:
+        """Somebody has answered."""
+        client, answer = seen.client, seen.answer
+        elapsed_s = max(seen.answered_at - seen.sent_at, 1e-9)
+        busy_s = min(answer.busy_s or 0.0, elapsed_s)
+        sending_s = self._learn_rates(client, seen.request, answer, elapsed_s - busy_s)
+        flops = self._flops(seen.request)
+        if flops and busy_s > 0:
+            self.estimates.client_s_per_flop.add(client, busy_s / flops)
+        self._busy_s[client] += busy_s
+        self._sending_s[client] += sending_s
+        if seen.request.stage == "resplit":
+            self._resplit_s[client] += sending_s
+        if answer.energy_j is not None:
+            self._meter_j[client] = answer.energy_j
+            if np.isnan(self._meter_before_j[client]):
+                self._meter_before_j[client] = answer.energy_j
+        if answer.battery is not None:
+            self._battery[client] = answer.battery
+        self._note(seen.request, seen.sent_at, seen.answered_at)
+
+    def lost(self, client: int, request: AnyRequest, sent_at: float) -> None:
+        """Somebody was asked and hasn't answered, or not with what was wanted."""
+        if self._lap is not None:
+            self._lap.lost.add(client)
+        self._note(request, sent_at, time.monotonic())
+
+    def layers_take(self, seconds: Mapping[int, Floats]) -> None:
+        """Clients have measured how long each layer takes them, [2, M]: forward, backward.
+
+        The cost equations have one share of each layer for all clients, so shares are averaged; how fast a client is,
+        is its own. From now on FLOPs are shares of time: a layer has as much of all FLOPs as it takes of all time.
+        """
+        good = {client: times for client, times in seconds.items() if (times >= 0).all() and times.sum() > 0}
+        if not good:
+            return
+        whole = float(self.profile.forward_flops.sum() + self.profile.backward_flops.sum())
+        share = np.mean([times / times.sum() for times in good.values()], axis=0)
+        self.profile = replace(self.profile, forward_flops=whole * share[0], backward_flops=whole * share[1])
+        for client, times in good.items():
+            self.estimates.client_s_per_flop.add(client, float(times.sum()) / (self._batch_size * whole))
+
+    def server_pass(self, cut: int, clients: int, seconds: float) -> None:
+        """The server went forward and backward for so many clients at once."""
+        profile = self.profile
+        whole = profile.client_forward_flops[-1] + profile.client_backward_flops[-1]
+        flops = clients * self._batch_size * (whole - self._client_flops(cut))
+        if flops > 0:
+            self.estimates.server_s_per_flop.add(0, seconds / flops)
+
+    def _note(self, request: AnyRequest, begin: float, end: float) -> None:
+        if self._lap is None or begin < self._lap.started_at:
+            return
+        if request.teaches:
+            self._lap.spans["uplink"].append((begin, end))
+        elif request.stage == "resplit":
+            self._lap.spans["resplit"].append((begin, end))
+
+    def _learn_rates(self, client: int, request: AnyRequest, answer: Answer, network_s: float) -> float:
+        """Seconds the client was sending, in a time on the network of which only the sum is known."""
+        estimates = self.estimates
+        up_bits, down_bits = 8.0 * answer.payload_bytes, 8.0 * request.payload_bytes
+        if up_bits + down_bits < 8 * SMALL_BYTES:
+            estimates.latency_s.add(client, network_s)
+            return 0.0
+        carrying_s = max(network_s - estimates.latency_s.value[client], _LEAST_SHARE * network_s)
+        up_s = up_bits * float(estimates.uplink_s_per_bit.value[client])
+        down_s = down_bits * float(estimates.downlink_s_per_bit.value[client])
+        # The larger part is learnt from; the smaller is as estimated, and little of the whole.
+        if up_bits > down_bits:
+            up_s = max(carrying_s - down_s, _LEAST_SHARE * carrying_s)
+            estimates.uplink_s_per_bit.add(client, up_s / up_bits)
+            return float(up_s)
+        down_s = max(carrying_s - up_s, _LEAST_SHARE * carrying_s)
+        estimates.downlink_s_per_bit.add(client, down_s / down_bits)
+        return float(min(up_s, carrying_s))
+
+    def _flops(self, request: AnyRequest) -> float:
+        """What the client computed, if it did."""
+        of_sample = 0.0
+        match request:
+            case Learn():
+                of_sample = self._client_flops(self.profile.num_layers)
+            case Forward(cut=cut):
+                of_sample = self.profile.client_forward_flops[cut]
+            case Backward(cut=cut):
+                of_sample = self.profile.client_backward_flops[cut]
+        return float(self._batch_size * of_sample)
+
+    def _client_flops(self, cut: int) -> float:
+        return float(self.profile.client_forward_flops[cut] + self.profile.client_backward_flops[cut])
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds in which at least one of the spans was going on."""
+    total, until = 0.0, -np.inf
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total

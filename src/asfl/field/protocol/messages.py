@@ -1,0 +1,277 @@
+"""Everything that server and clients say to each other; each message is declared once, as a dataclass.
+
+The server asks, a client answers: `Request[A]` is answered by an `A`, or by a `Refusal`. Before that they greet each
+other: the server says `Welcome`, the client says `Ready`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args
+
+import torch
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
+from torch import Tensor
+
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.explain import explain
+from asfl.field.emulate.shaping import ShapedLink, links_of
+from asfl.field.protocol.codec import Message, check_numbers, numbers
+from asfl.field.protocol.wire import LARGEST
+from asfl.schemes import scheme_named
+from asfl.train.layout import ModelVectors
+
+MOST_PROBED = 1 << 20
+"""Bytes that a client sends back when it is probed, at most."""
+NODE_NAME = 32
+"""Letters in the name of a node, at most."""
+
+
+def _read_config(value: object) -> Config:
+    try:
+        return Config.model_validate(value)
+    except ValidationError as error:
+        raise AsflError(f"the server's configuration: {explain(error, Config)}") from None
+
+
+def _check_layers(layers: ModelVectors) -> ModelVectors:
+    for vector in (layers.parameters, layers.statistics):
+        check_numbers(vector, (torch.float32,), axes=1)
+    return layers
+
+
+Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
+Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+Number = Annotated[Tensor, numbers(torch.float32, axes=0)]
+Vector = Annotated[Tensor, numbers(torch.float32, axes=1)]
+Steps = Annotated[Tensor, numbers(torch.int64, axes=1)]
+Octets = Annotated[Tensor, numbers(torch.uint8, axes=1)]
+Tensors = tuple[Annotated[Tensor, numbers(torch.float32)], ...]
+Layers = Annotated[ModelVectors, AfterValidator(_check_layers)]
+"""Parameters and running statistics of consecutive layers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What the optimiser of a client remembers."""
+
+    moments: Annotated[Tensor, numbers(torch.float32, axes=2)]
+    """[moments of the rule, parameters of all layers it has stepped so far]"""
+    steps: Steps
+    """[layers of the network] how often it has stepped each."""
+
+
+# ---------------------------------------------------------------------- greetings
+@dataclass(frozen=True)
+class Agreement:
+    """Which run this is."""
+
+    config: Annotated[Config, BeforeValidator(_read_config)]
+    scheme: Annotated[Text, AfterValidator(lambda name: scheme_named(name).name)]
+    threads: Annotated[int, Strict(), Field(ge=1, le=4096)]
+    """PyTorch's, on the server; another number on a client may round differently."""
+    shaping: tuple[ShapedLink, ...] = ()
+    """Links made slow on purpose; a client is told its own."""
+
+    def welcome(self, client: int, credential: str = "") -> "Welcome":
+        """For this client."""
+        return Welcome(replace(self, shaping=links_of(client, self.shaping)), client, credential)
+
+
+class Welcome(Message):
+    """The server's first word: which run this is, and which of its clients you are."""
+
+    agreement: Agreement
+    client: Natural
+    credential: Text = ""
+    """For the next connection."""
+
+
+class Ready(Message):
+    """The client's first word; it has its next credential."""
+
+    node: Annotated[Text, Field(max_length=NODE_NAME)]
+    """Names what holds the client's state: the same name, the same state."""
+
+
+# ---------------------------------------------------------------------- answers
+class Answer(Message, kw_only=True):
+    """Every answer may say what it cost."""
+
+    busy_s: Amount | None = None
+    """How long the client took to find it, by its own clock."""
+    energy_j: Amount | None = None
+    """What the client has consumed since it began."""
+    battery: Amount | None = None
+    """How full its battery is, 0 … 1."""
+
+
+class Refusal(Answer):
+    """The client hasn't done what it was asked to."""
+
+    reason: Text
+
+
+class Where(Answer):
+    """Done; this is where the client stands now."""
+
+    cut: Natural
+    round: Natural | None = None
+    """In which its state last changed; None if it has no state."""
+
+
+class Side(Answer):
+    """Layers of the client; none if it wasn't asked to send them."""
+
+    layers: Layers | None = None
+
+
+class ClientState(Answer):
+    side: Layers
+    memory: Memory | None = None
+
+
+class Activations(Answer):
+    """What crosses the cut, for one mini-batch."""
+
+    carry: Tensors
+    labels: Steps
+
+
+class Update(Answer):
+    norm2: Number
+    """‖update‖² of the client side."""
+    loss: Number | None = None
+    """If the client has computed it."""
+
+
+class Values(Answer):
+    values: Vector
+
+
+class Probed(Answer):
+    data: Octets
+    seconds: Annotated[Tensor, numbers(torch.float64, axes=2)] | None = None
+    """[2, layers] of a mini-batch: forward, backward."""
+
+
+# ---------------------------------------------------------------------- requests
+A = TypeVar("A", bound=Answer)
+Stage = Literal["sync", "resplit", "forward", "backward", "learn", "give", "report", "gather"]
+"""Of a round; each has a deadline (`field.deadlines`)."""
+
+
+class Request(Message, Generic[A], kw_only=True):
+    round: Natural | None = None
+    """Counted from 0. The server sets it, and `after`, when it sends the request."""
+    after: Natural | None = None
+    """The round in which, as far as the server knows, the client's state last changed. If it didn't, it refuses."""
+
+    stage: ClassVar[Stage] = "sync"
+    changes: ClassVar[bool] = False
+    """Whether the client's state is one of this round afterwards."""
+    teaches: ClassVar[bool] = False
+    """Whether the answer teaches the server: the uplink stage of a round waits for it."""
+
+    @classmethod
+    def answer_type(cls) -> type[A]:
+        found: type[A] = get_args(vars(cls)["__orig_bases__"][0])[0]
+        return found
+
+
+AnyRequest = Request[Any]
+
+
+class Sync(Request[Where]):
+    """Start over with this client side, of so many layers. Without memory, the optimiser remembers nothing."""
+
+    changes = True
+    cut: Natural
+    side: Layers
+    memory: Memory | None = None
+
+
+class Grow(Request[Where]):
+    """Stage 1: take the layers from the present cut to this one."""
+
+    stage, changes = "resplit", True
+    cut: Natural
+    layers: Layers
+
+
+class Shrink(Request[Side]):
+    """Stage 1: drop the layers above this cut, and send them if asked to."""
+
+    stage, changes = "resplit", True
+    cut: Natural
+    send: Flag
+
+
+class Forward(Request[Activations]):
+    """Stage 2. The client side comes along in schemes that exchange models, with the first step of a round."""
+
+    stage, changes, teaches = "forward", True, True
+    step: Natural
+    cut: Natural
+    side: Layers | None = None
+
+
+class Backward(Request[Update]):
+    """Stage 3: gradients of what `Forward` gave."""
+
+    stage = "backward"
+    step: Natural
+    cut: Natural
+    gradients: Tensors
+
+
+class Learn(Request[Update]):
+    """A whole step without a cut; the model comes along with the first step of a round."""
+
+    stage, changes, teaches = "learn", True, True
+    step: Natural
+    side: Layers | None = None
+
+
+class Give(Request[Side]):
+    """The trained client side, in schemes that exchange models."""
+
+    stage = "give"
+
+
+class Moved(Request[Update]):
+    """‖update‖² over all local steps of the round."""
+
+    stage = "give"
+
+
+class Sample(Request[Values]):
+    """The values of some parameters, for the discrepancy."""
+
+    stage = "report"
+    gaps: Annotated[Tensor, numbers(torch.uint8, torch.int64, axes=1)]
+    """From each parameter to the next, beginning at 0; mostly a byte each."""
+
+
+class Gather(Request[ClientState]):
+    stage = "gather"
+    memory: Flag
+    """Whether what the optimiser remembers is wanted too."""
+
+
+class Ping(Request[Where]):
+    """Are you there?"""
+
+
+class Probe(Request[Probed]):
+    """For measuring; touches no state."""
+
+    answer_bytes: Annotated[Natural, Field(le=MOST_PROBED)] = 0
+    compute: Flag = False
+    """Whether to measure how long each layer takes."""
+    data: Octets | None = None
+
+
+class Bye(Request[Where]):
+    """The run is over."""

@@ -1,0 +1,117 @@
+"""What may cross between server and clients of one network: shapes at every cut, and the largest message."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asfl.config import Config
+from asfl.data.shapes import INPUT_SHAPE
+from asfl.field.protocol.messages import Activations, Memory
+from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
+from asfl.models.build import build_model
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.layout import Layout, ModelVectors
+from asfl.train.optimizers import OptimizerState, rule_named
+
+Shape = tuple[int, ...]
+_MARGIN = 1 << 16
+"""Bytes for what lies between tensors, step counts and single numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """Of one network. What is checked comes back on the wished device; what doesn't fit is a `WireError`."""
+
+    layout: Layout
+    carries: list[tuple[Shape, ...]]
+    """Of a mini-batch at every cut 0 … M."""
+    num_moments: int
+    """Of the optimiser."""
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls, model: CuttableModel, image: Sequence[int], batch_size: int, num_moments: int, device: torch.device
+    ) -> "Shapes":
+        """From a single sample sent through a copy of the model."""
+        with torch.no_grad():
+            carry: Carry = (torch.zeros(1, *image, dtype=next(model.parameters()).dtype),)
+            carries = [carry] + [carry := unit(carry) for unit in deepcopy(model).eval().units]
+        shapes = [tuple((batch_size, *tensor.shape[1:]) for tensor in carry) for carry in carries]
+        return cls(Layout(model), shapes, num_moments, device)
+
+    def layers(self, vectors: ModelVectors, first: int, last: int) -> ModelVectors:
+        """Layers first … last−1 of a whole model, as views."""
+        a, b = self.layout.parameter_edges, self.layout.statistic_edges
+        return ModelVectors(vectors.parameters[a[first] : a[last]], vectors.statistics[b[first] : b[last]])
+
+    def check_layers(self, layers: ModelVectors | None, first: int, last: int) -> ModelVectors:
+        """Layers first … last−1, as they came."""
+        if layers is None:
+            raise WireError("layers are missing")
+        a, b = self.layout.parameter_edges, self.layout.statistic_edges
+        return ModelVectors(
+            self.check("parameters", layers.parameters, (int(a[last] - a[first]),)),
+            self.check("statistics", layers.statistics, (int(b[last] - b[first]),)),
+        )
+
+    def check_memory(self, memory: Memory | None) -> OptimizerState:
+        if memory is None:
+            raise WireError("what the optimiser remembers is missing")
+        width = memory.moments.shape[1]
+        if width not in self.layout.parameter_edges:
+            raise WireError(f"moments of {width} parameters, which is no whole number of layers")
+        steps = self.check("steps", memory.steps, (self.layout.num_units,))
+        if (steps < 0).any():
+            raise WireError("steps must not be negative")
+        return OptimizerState(self.check("moments", memory.moments, (self.num_moments, width)), steps.cpu().numpy())
+
+    def check_carry(self, name: str, carry: Carry, cut: int) -> Carry:
+        """Activations, or their gradients."""
+        shapes = self.carries[cut]
+        if len(carry) != len(shapes):
+            raise WireError(f"{name}: {len(carry)} tensors, not {len(shapes)}")
+        return tuple(self.check(f"{name}.{i}", tensor, shapes[i]) for i, tensor in enumerate(carry))
+
+    def check_activations(self, answer: Activations, cut: int) -> tuple[Carry, Tensor]:
+        batch_size, classes = self.carries[0][0][0], self.carries[-1][0][-1]
+        carry = self.check_carry("carry", answer.carry, cut)
+        labels = self.check("labels", answer.labels, (batch_size,))
+        if labels.min() < 0 or labels.max() >= classes:
+            raise WireError(f"labels must be 0 … {classes - 1}")
+        return carry, labels
+
+    def check(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
+        if tuple(tensor.shape) != shape:
+            dtype = DTYPE_NAMES[tensor.dtype]
+            raise WireError(f"{name} is {dtype} {list(tensor.shape)}, not {dtype} {list(shape)}")
+        return tensor.to(self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """The network of a configuration without its numbers."""
+
+    model: CuttableModel
+    """Takes no memory."""
+    shapes: Shapes
+    largest_message: int
+    """Bytes: activations and labels of a mini-batch, or a whole client with its optimiser. More is refused."""
+
+    @classmethod
+    def of(cls, config: Config, device: torch.device = torch.device("cpu")) -> "Blueprint":  # noqa: B008
+        training = config.training
+        # Built with numbers and emptied then: drawing them on the device "meta" would import PyTorch's compiler.
+        with torch.random.fork_rng(devices=[]):
+            model = build_model(config.model_spec)
+        moments = rule_named(training.optimizer, training.learning_rate).num_moments
+        shapes = Shapes.of(model, INPUT_SHAPE[config.data.name], training.batch_size, moments, device)
+        activations = max(sum(torch.Size(shape).numel() for shape in carry) for carry in shapes.carries)
+        layout = shapes.layout
+        client = layout.num_parameters * (1 + moments) + layout.num_statistics
+        labels_and_steps = (training.batch_size + layout.num_units) * torch.int64.itemsize
+        largest = max(activations, client) * torch.float32.itemsize + labels_and_steps + HEADER_LIMIT + _MARGIN
+        return cls(model.to("meta"), shapes, largest)

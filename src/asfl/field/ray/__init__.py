@@ -1,0 +1,1 @@
+"""Clients as actors of a Ray cluster."""

@@ -1,0 +1,179 @@
+"""The server's end of the streams: only the clients of the run are let in, and there is a link to each of them."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+from asfl._version import __version__
+from asfl.config.errors import AsflError, MissingExtraError
+from asfl.field.protocol.codec import decode, encode
+from asfl.field.protocol.messages import Agreement, Bye, Ready
+from asfl.field.protocol.shapes import Blueprint
+from asfl.field.protocol.wire import Data
+from asfl.field.stream.access import Access, AccessError
+from asfl.field.stream.certificates import Certificates
+from asfl.field.stream.chunks import split
+from asfl.field.stream.common import (
+    CREDENTIAL_KEY,
+    METHOD,
+    SERVICE,
+    SHARED_OPTIONS,
+    VERSION_KEY,
+    Option,
+    check_address,
+)
+from asfl.field.stream.keys import KeyFile
+from asfl.field.stream.link import Connection, StreamLink
+
+try:
+    import grpc
+except ModuleNotFoundError as error:
+    raise MissingExtraError("clients in other processes", "field") from error
+
+_log = logging.getLogger(__name__)
+_SPARE_STREAMS = 8
+"""For connections that are being refused or replaced."""
+_POLL_S = 0.05
+_OPTIONS: list[Option] = [
+    *SHARED_OPTIONS,
+    ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a lottery
+    ("grpc.max_concurrent_streams", 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+
+
+class StreamServer:
+    """Listens while it is open; `links` has a link for each client, connected or not."""
+
+    def __init__(
+        self,
+        address: str,
+        agreement: Agreement,
+        certificates: Certificates | None = None,
+        *,
+        keys: Path | None = None,
+        restarted: bool = False,
+    ) -> None:
+        """For one run. Without certificates only addresses of this machine do; port 0 is any that is free.
+
+        `keys` is a file that outlives this server; it is made if it isn't there. Another server of the same run, at the
+        same address and with the same file, lets in the clients that this one had, and they come by themselves.
+        `restarted` says that this is that other server: without the file it doesn't start.
+        """
+        check_address(address, encrypted=certificates is not None)
+        clients = agreement.config.scenario.clients
+        self._agreement, self._largest = agreement, Blueprint.of(agreement.config).largest_message
+        self.links = [StreamLink() for _ in range(clients)]
+        streams = len(self.links) + _SPARE_STREAMS
+        self._threads = ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream")
+        self._server = grpc.server(self._threads, options=_OPTIONS, maximum_concurrent_rpcs=streams)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._work)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        try:
+            if certificates is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
+                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except OSError as error:
+            raise AsflError(f"can't read {error.filename}: {error.strerror}") from None
+        except RuntimeError as error:
+            raise AsflError(f"can't listen on {address}: {error}") from None
+        self.address = f"{address.rpartition(':')[0]}:{port}"
+        """With the port that was taken."""
+        try:  # now that the port is ours, no other server on it uses the file
+            file = None if keys is None else KeyFile.of(keys, agreement)
+            self.access = Access(clients, file, restarted=restarted)
+            """Its tokens are what clients come in with."""
+        except AsflError:
+            self._server.stop(grace=None)
+            raise
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.stop(grace=None).wait()
+        self._threads.shutdown(wait=False)
+
+    def wait_for_clients(self, timeout_s: float) -> None:
+        """Until everybody is connected."""
+        due = time.monotonic() + timeout_s
+        while missing := [client for client, link in enumerate(self.links) if not link.connected]:
+            if time.monotonic() > due:
+                names = ", ".join(map(str, missing))
+                raise AsflError(
+                    f"{len(missing)} of {len(self.links)} clients didn't come within {timeout_s:g} s: {names}"
+                )
+            time.sleep(_POLL_S)
+
+    def say_bye(self, timeout_s: float = 10.0) -> None:
+        """Tell everybody who is there that the run is over, and end their streams."""
+        due = time.monotonic() + timeout_s
+        there = [link for link in self.links if link.trouble is None]
+        for link, future in [(link, link.ask(Bye(), timeout_s)) for link in there]:
+            try:
+                future.result(max(due - time.monotonic(), 0.0))
+            except (TimeoutError, AsflError):
+                _log.info("a client left without a word")
+            link.close()
+
+    # ------------------------------------------------------------------ one stream
+    def _work(self, chunks: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        client, credential = self._admit(context)
+        connection = Connection(context.peer(), context.cancel)
+        if not context.add_callback(lambda: connection.outbox.put(None)):  # gone already
+            return
+        reader = threading.Thread(target=self._read, args=(client, credential, connection, chunks), daemon=True)
+        reader.start()
+        yield from split(encode(self._agreement.welcome(client, credential)))
+        yield from self.links[client].outgoing(connection)
+
+    def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
+        shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        if shown.get(VERSION_KEY) != __version__:
+            _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
+        try:
+            return self.access.admit(shown.get(CREDENTIAL_KEY, ""))
+        except AccessError as error:
+            _log.warning("refused %s: %s", context.peer(), error)
+            # Strangers aren't told why.
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "not admitted: the token is wrong, or was used before")
+        except AsflError as error:  # its next credential could not be written down
+            _log.error("nobody can be admitted: %s", error)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "nobody can be admitted at the moment")
+
+    def _read(self, client: int, credential: str, connection: Connection, chunks: Iterator[bytes]) -> None:
+        """What the client sends, until the stream ends."""
+        link, reason = self.links[client], "the connection was closed"
+        try:
+            for chunk in chunks:
+                buffer = connection.joiner.add(chunk)
+                if buffer is not None:
+                    self._take(client, credential, connection, buffer)
+        except AsflError as error:
+            reason = str(error)
+            _log.warning("client %d (%s): closed: %s", client, connection.peer, reason)
+            connection.cancel()
+        except Exception as error:  # how gRPC says that the stream broke, also on a chunk that is too long
+            reason = "the connection broke"
+            _log.info("client %d (%s): %s %s", client, connection.peer, reason, error)
+        link.detach(connection, reason)
+        connection.outbox.put(None)
+
+    def _take(self, client: int, credential: str, connection: Connection, data: Data) -> None:
+        if connection.joiner.limit == self._largest:
+            self.links[client].received(connection, data)
+            return
+        ready = decode(data, Ready)  # its first word
+        if not self.access.confirm(client, credential):
+            raise AccessError("another connection has come in with the same credential")
+        connection.joiner.limit = self._largest
+        self.links[client].attach(connection, ready.node)
+        _log.info("client %d (%s) is here", client, connection.peer)

@@ -1,0 +1,89 @@
+"""A model's layers as numbers: bits and FLOPs of every unit, which is all the radio side knows of a network.
+
+A unit is what lies between two allowed cuts. `cut` is how many units the client holds, 1 … M−1. The profiles of
+the named models ship with the package, so nothing here needs PyTorch; `asfl.models.measure` made them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config.errors import AsflError
+
+_COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelProfile:
+    """Bits and FLOPs of each unit, for one sample. All arrays have shape [M]; FLOP = 2·MAC.
+
+    `param_bits` is ψ, `activation_bits` is q (what crosses the link if the cut is behind this unit, skip tensors
+    included), `forward_flops` and `backward_flops` are v^FP and v^BP.
+    """
+
+    param_bits: NDArray[np.float64]
+    activation_bits: NDArray[np.float64]
+    forward_flops: NDArray[np.float64]
+    backward_flops: NDArray[np.float64]
+    name: str = "custom"
+    unit_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = set()
+        for column in _COLUMNS:
+            values = np.array(getattr(self, column), dtype=float)  # a copy: nobody changes a profile afterwards
+            if values.ndim != 1 or len(values) < 2:
+                raise AsflError(f"profile.{column} must list at least 2 layers; one layer can't be cut")
+            if not np.isfinite(values).all() or (values < 0).any():
+                where = int(np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[0])
+                raise AsflError(f"profile.{column}[{where}] = {values[where]} must be a finite number ≥ 0")
+            values.flags.writeable = False
+            object.__setattr__(self, column, values)
+            lengths.add(len(values))
+        if len(lengths) > 1:
+            counts = ", ".join(f"{column} {len(getattr(self, column))}" for column in _COLUMNS)
+            raise AsflError(f"profile: all columns need the same length M, but they have {counts}")
+        if not self.unit_names:
+            object.__setattr__(self, "unit_names", tuple(f"layer{m}" for m in range(1, self.num_layers + 1)))
+
+    @property
+    def num_layers(self) -> int:
+        """M."""
+        return len(self.param_bits)
+
+    @property
+    def cuts(self) -> NDArray[np.int64]:
+        """Every allowed cut, 1 … M−1."""
+        return np.arange(1, self.num_layers)
+
+    # Prefix sums over the client side: index them with a cut c (0 … M) to get the sum over layers ≤ c.
+    @cached_property
+    def client_param_bits(self) -> NDArray[np.float64]:
+        return _prefix_sums(self.param_bits)
+
+    @cached_property
+    def client_forward_flops(self) -> NDArray[np.float64]:
+        """F_c."""
+        return _prefix_sums(self.forward_flops)
+
+    @cached_property
+    def client_backward_flops(self) -> NDArray[np.float64]:
+        """B_c."""
+        return _prefix_sums(self.backward_flops)
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {column: [int(value) for value in getattr(self, column)] for column in _COLUMNS}
+        return {"name": self.name, "unit_names": list(self.unit_names), **columns}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        columns = {column: np.asarray(data[column], dtype=float) for column in _COLUMNS}
+        return cls(**columns, name=data.get("name", "custom"), unit_names=tuple(data.get("unit_names", ())))
+
+
+def _prefix_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.concatenate([[0.0], np.cumsum(values)])

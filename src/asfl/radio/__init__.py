@@ -1,0 +1,1 @@
+"""Who is where, and how good each link is."""

@@ -1,0 +1,140 @@
+"""How strong each client's link is in each round: Rayleigh fading over path loss, or a measured trace.
+
+A channel is anything with `at(round_index) -> ChannelState`; the simulation asks for nothing else. Your own becomes a
+value of `scenario.channel.kind` by `register_channel`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config.errors import AsflError
+from asfl.config.names import CHANNELS
+from asfl.config.randomness import random_stream
+from asfl.config.units import from_db
+from asfl.radio.scenario import path_gain, place_clients
+from asfl.radio.traces import Trace, read_trace
+
+if TYPE_CHECKING:
+    from asfl import config
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelState:
+    """The links of one round; arrays have shape [N]."""
+
+    path_gain: Floats
+    """θ: the mean gain; for a trace, its mean over time."""
+    channel_gain: Floats
+    """|h|²: the gain in this round."""
+    gain_is_known: bool
+    """Whether packets meet exactly this gain (trace) or fade around the mean (Rayleigh)."""
+
+
+class Channel(Protocol):
+    def at(self, round_index: int) -> ChannelState:
+        """The links in this round; the same round always gives the same links."""
+        ...
+
+
+@dataclass(frozen=True)
+class RayleighChannel:
+    """§V-A: gain = path gain · Exp(1), drawn anew each round. Clients stay, or are placed anew each round."""
+
+    scenario: "config.Scenario"
+
+    def at(self, round_index: int) -> ChannelState:
+        mean_gain = place_clients(self.scenario, round_index).path_gain
+        fading = random_stream(self.scenario.seed, "fading", round_index).exponential(size=self.scenario.clients)
+        return ChannelState(mean_gain, mean_gain * fading, gain_is_known=False)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceChannel:
+    """Measured gains, one array per client; a client whose trace ends starts over."""
+
+    gains: tuple[Floats, ...]
+    samples_per_round: int = 1
+
+    def at(self, round_index: int) -> ChannelState:
+        sample = round_index * self.samples_per_round
+        return ChannelState(
+            path_gain=np.array([gain.mean() for gain in self.gains]),
+            channel_gain=np.array([gain[sample % len(gain)] for gain in self.gains]),
+            gain_is_known=True,
+        )
+
+
+def _rayleigh(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
+    return RayleighChannel(scenario)
+
+
+def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
+    options = scenario.channel
+    trace = read_trace(Path(options.trace_file), options.trace_quantity, options.trace_antenna)
+    gains = trace_gains(trace, scenario, radio)
+    if len(gains) < scenario.clients:
+        raise AsflError(
+            f"{trace.source} has {len(gains)} users with enough values, but scenario.clients = {scenario.clients}"
+        )
+    # Which users play is part of the world, so it is drawn from the seed; all of them keep the order of the file.
+    users = random_stream(scenario.seed, "trace users").permutation(len(gains))[: scenario.clients]
+    return TraceChannel(tuple(gains[user] for user in np.sort(users)), options.trace_samples_per_round)
+
+
+ChannelFactory = Callable[["config.Scenario", "config.Radio"], Channel]
+_SHIPPED: dict[str, ChannelFactory] = {"rayleigh": _rayleigh, "trace": _from_trace}
+
+
+def register_channel(name: str, factory: ChannelFactory) -> None:
+    """Make `scenario.channel.kind = name` mean the channel that `factory(scenario, radio)` returns."""
+    if not callable(factory):
+        raise AsflError(f"register_channel('{name}'): {factory!r} is no function of (scenario, radio)")
+    CHANNELS.register(name, factory)
+
+
+def make_channel(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
+    """The channel a configuration asks for."""
+    factory: ChannelFactory = CHANNELS.named(scenario.channel.kind) or _SHIPPED[scenario.channel.kind]
+    channel = factory(scenario, radio)
+    if not callable(getattr(channel, "at", None)):
+        raise AsflError(
+            f"channel '{scenario.channel.kind}': its factory gave {channel!r}, not an object with at(round_index)"
+        )
+    return channel
+
+
+def trace_gains(trace: Trace, scenario: "config.Scenario", radio: "config.Radio") -> list[Floats]:
+    """Linear channel gains behind measured quantities, one array per user.
+
+    SNR is read as that of one resource block at full client power: g = SNR · B N₀ / P^max. RSRP is a received power:
+    g = RSRP / power per resource element. CSI power from an HDF5 file has no absolute scale and is shifted to
+    `trace_median_gain_db`.
+    """
+    options = scenario.channel
+    if trace.quantity == "snr_db":
+        reference = radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz / radio.max_tx_power_w
+        gains = [from_db(values) * reference for values in trace.values]
+    elif trace.quantity == "rsrp_dbm":
+        gains = [from_db(values) * 1e-3 / options.trace_rsrp_tx_power_w for values in trace.values]
+    else:
+        gains = list(trace.values)
+
+    median_db = options.trace_median_gain_db
+    if median_db != "auto":
+        target = from_db(median_db)
+    elif trace.quantity == "relative_gain":
+        median_distance = np.sqrt((scenario.min_distance_m**2 + scenario.radius_m**2) / 2)
+        target = float(path_gain(np.array(median_distance), options))
+    else:
+        return gains
+    median = float(np.median(np.concatenate(gains)))
+    if not median > 0:
+        raise AsflError(f"{trace.source}: the median gain is {median:g}, so it can't be scaled to {target:g}")
+    return [gain * (target / median) for gain in gains]

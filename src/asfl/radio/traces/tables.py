@@ -1,0 +1,179 @@
+"""Traces in tables: CSV in a long or a wide layout, and NPZ.
+
+Long CSV, one row per user and time step, as the UCC 5G data set (Raca et al., MMSys 2020)::
+
+    trace,t,RSRP,SNR        user column: trace, user, client, ue or id; without one, there is one user
+    0,0.0,-92.5,2.0         time column in seconds: t, time, time_s or seconds
+    0,1.0,-93.0,            missing values: empty, "-", nan, or no row at all
+
+Wide CSV, one column per user, all of one quantity that the caller has to name::
+
+    time,alice,bob
+    0,12.5,7.1
+
+NPZ: `snr_db` and/or `rsrp_dbm` [users, time]; optional: the time step `dt_s`, else 1 s, and `user_names` or
+`trace_id` [users].
+"""
+
+import csv
+import gzip
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TextIO
+
+import numpy as np
+
+from asfl.config.errors import AsflError
+from asfl.data.npz import read_arrays
+from asfl.radio.traces import Trace, UserSeries, build_trace
+
+TableQuantity = Literal["snr_db", "rsrp_dbm"]
+
+_USER_COLUMNS = ("trace", "user", "client", "ue", "id")
+_TIME_COLUMNS = ("t", "time", "time_s", "seconds")
+_VALUE_COLUMNS: dict[TableQuantity, tuple[str, ...]] = {
+    "snr_db": ("snr", "snr_db", "sinr", "sinr_db"),
+    "rsrp_dbm": ("rsrp", "rsrp_dbm"),
+}
+_NAME_ARRAYS = ("user_names", "trace_id")
+
+
+def read_csv(path: Path, quantity: TableQuantity | Literal["auto"]) -> Trace:
+    """Read a long or a wide table, plain or compressed with gzip; users come in order of appearance."""
+    try:
+        with _open_text(path) as file:
+            reader = csv.reader(file)
+            columns = _find_columns(path, [name.strip() for name in next(reader, [])], quantity)
+            samples = _collect(path, columns, ((reader.line_num, row) for row in reader if row))
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise AsflError(f"{path}: can't be read as a CSV file of text in UTF-8: {error}") from error
+    if not samples:
+        raise AsflError(f"{path}: no rows below the header; a trace needs two or more per user")
+    users = [user.series(path, name, columns.header[columns.time]) for name, user in samples.items()]
+    return build_trace(path, columns.quantity, users)
+
+
+def _open_text(path: Path) -> TextIO:
+    # utf-8-sig: spreadsheets put a byte order mark in front of the first column's name.
+    if path.name.lower().endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    header: Sequence[str]
+    quantity: TableQuantity
+    time: int
+    user: int | None
+    names: dict[int, str]
+    """Value columns, and the user each belongs to if there is no user column."""
+
+
+def _find_columns(path: Path, header: list[str], quantity: TableQuantity | Literal["auto"]) -> _Columns:
+    lowered = [name.lower() for name in header]
+
+    def find(options: Sequence[str]) -> int | None:
+        return next((lowered.index(option) for option in options if option in lowered), None)
+
+    # The order of the names decides where several fit: UCC 5G has `trace`, others number their rows in `id`.
+    time, user = find(_TIME_COLUMNS), find(_USER_COLUMNS)
+    found = {each: column for each, names in _VALUE_COLUMNS.items() if (column := find(names)) is not None}
+    shown = ", ".join(header) or "none"
+    if time is None:
+        raise AsflError(f"{path}: no time column among: {shown}; name one {' or '.join(_TIME_COLUMNS)}")
+    if user is not None or found:
+        wanted = next(iter(found), None) if quantity == "auto" else quantity
+        if wanted is None or wanted not in found:
+            options = [name for each in _VALUE_COLUMNS if wanted in (None, each) for name in _VALUE_COLUMNS[each]]
+            raise AsflError(f"{path}: no value column among: {shown}; name one {' or '.join(options)}")
+        return _Columns(header, wanted, time, user, {found[wanted]: path.name.split(".")[0] or path.name})
+    names = {column: name for column, name in enumerate(header) if column != time}
+    if not names or "" in names.values() or len(set(names.values())) < len(names):
+        raise AsflError(f"{path}: the columns are: {shown}; a wide table needs one distinct name per user")
+    if quantity == "auto":
+        raise AsflError(
+            f"{path}: no column says what was measured ({shown}); set the quantity "
+            "(scenario.channel.trace_quantity) to snr_db or rsrp_dbm if each column is a user, or name one SNR or RSRP"
+        )
+    return _Columns(header, quantity, time, None, names)
+
+
+@dataclass
+class _Samples:
+    time_s: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def series(self, path: Path, name: str, time_column: str) -> UserSeries:
+        time_s = np.array(self.time_s)
+        backwards = np.flatnonzero(np.diff(time_s) < 0)
+        if backwards.size:
+            row = int(backwards[0]) + 1
+            raise AsflError(
+                f"{path}, row {self.lines[row]}: {time_column} of user '{name}' goes back from "
+                f"{time_s[row - 1]:g} to {time_s[row]:g}; sort the rows of a user by time"
+            )
+        return UserSeries(name, time_s, np.array(self.values))
+
+
+def _collect(path: Path, columns: _Columns, rows: Iterator[tuple[int, list[str]]]) -> dict[str, _Samples]:
+    samples: dict[str, _Samples] = {}
+    for line, row in rows:
+        if len(row) != len(columns.header):
+            raise AsflError(f"{path}, row {line}: {len(row)} fields, but the header has {len(columns.header)}")
+        time_s = _number(path, line, columns.header[columns.time], row[columns.time])
+        if math.isnan(time_s):
+            raise AsflError(f"{path}, row {line}: {columns.header[columns.time]} is missing; give seconds")
+        for column, own_name in columns.names.items():
+            name = own_name if columns.user is None else row[columns.user].strip()
+            if not name:
+                raise AsflError(f"{path}, row {line}: {columns.header[columns.user or 0]} is empty; name the user")
+            user = samples.get(name)
+            if user is None:
+                user = samples[name] = _Samples()
+            user.time_s.append(time_s)
+            user.values.append(_number(path, line, columns.header[column], row[column]))
+            user.lines.append(line)
+    return samples
+
+
+def _number(path: Path, line: int, column: str, text: str) -> float:
+    """The finite number in a field, or NaN if the field says that it is missing."""
+    try:
+        value = float(text)
+    except ValueError:
+        if text.strip() in ("", "-"):
+            return math.nan
+        value = math.inf
+    if math.isinf(value):
+        raise AsflError(f"{path}, row {line}: {column} is '{text}'; give a finite number, or leave it empty")
+    return value
+
+
+def read_npz(path: Path, quantity: TableQuantity | Literal["auto"]) -> Trace:
+    """Read arrays [users, time] from an NPZ archive; other arrays in it may be of any kind and stay unread."""
+    arrays, _ = read_arrays(path, (*_VALUE_COLUMNS, "dt_s", *_NAME_ARRAYS))
+    wanted = next((each for each in _VALUE_COLUMNS if each in arrays), None) if quantity == "auto" else quantity
+    if wanted is None or wanted not in arrays:
+        raise AsflError(f"{path}: no array {wanted or 'snr_db or rsrp_dbm'} among: {', '.join(arrays) or 'none'}")
+    table = arrays[wanted]
+    if table.ndim != 2 or table.size == 0 or table.dtype.kind not in "fiu":
+        raise AsflError(f"{path}: {wanted} is {table.dtype} {list(table.shape)}; give real numbers [users, time]")
+    values = table.astype(np.float64)
+    if np.isinf(values).any():
+        user, step = (int(index) for index in np.argwhere(np.isinf(values))[0])
+        raise AsflError(f"{path}: {wanted}[{user}, {step}] is {values[user, step]}; give finite numbers, or nan")
+    period = arrays.get("dt_s", np.array(1.0))
+    if period.size != 1 or period.dtype.kind not in "fiu" or not 0 < period.item() < math.inf:
+        raise AsflError(f"{path}: dt_s is {period.tolist()}; give one positive number of seconds")
+    label = next((name for name in _NAME_ARRAYS if name in arrays), None)
+    names = np.arange(len(values)) if label is None else arrays[label]
+    if names.shape != (len(values),):
+        raise AsflError(f"{path}: {label} is {list(names.shape)}; give one name for each of the {len(values)} users")
+    time_s = np.arange(values.shape[1], dtype=np.float64) * np.float64(period.item())
+    users = [UserSeries(str(name), time_s, row) for name, row in zip(names, values, strict=True)]
+    return build_trace(path, wanted, users, float(period.item()))

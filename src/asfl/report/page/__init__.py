@@ -1,5 +1,0 @@
-"""The report as one HTML page that needs nothing from elsewhere."""
-
-from asfl.report.page.build import Report, chart_library, page
-
-__all__ = ["Report", "chart_library", "page"]

@@ -1,0 +1,1 @@
+"""What runs say: comparisons, sweeps, tables, figures, the page."""

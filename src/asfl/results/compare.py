@@ -1,0 +1,154 @@
+"""All schemes in the same world: a folder of runs, resumable as a whole.
+
+compare.json          the resolved configuration, all schemes and seeds so far, versions
+<scheme>-seed<k>/     a run folder each
+summary.json, table.csv, *.png
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import product
+from pathlib import Path
+from platform import python_version
+
+from pydantic import ValidationError
+
+from asfl._version import __version__
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.costs.decision import Decision
+from asfl.costs.world import World
+from asfl.results.curves import OURS, Run
+from asfl.results.folders import read_run
+from asfl.runs.files import write_whole
+from asfl.runs.jobs import Job, run_name
+from asfl.runs.manifest import first_difference, is_finished
+from asfl.runs.play import with_seed
+from asfl.runs.records import read_records
+from asfl.runs.run import check_training
+from asfl.schemes import check_scheme_settings, scheme_named
+from asfl.schemes.base import borrows
+
+COMPARE_FILE = "compare.json"
+FORMAT = 1
+SLOWEST = ("sl", "asfl-joint")
+"""Clients in sequence; the costlier solver. Started first, so that no long run is left over at the end."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A folder of runs: every scheme with every seed. The seed of the configuration has no meaning here."""
+
+    folder: Path
+    config: Config
+    schemes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    point: str = ""
+    """Which point of a sweep it is, if any."""
+
+    @property
+    def num_runs(self) -> int:
+        return len(self.schemes) * len(self.seeds)
+
+    def run_folder(self, scheme: str, seed: int) -> Path:
+        return self.folder / f"{scheme}-seed{seed}"
+
+    def left(self) -> dict[str, tuple[str, int]]:
+        """Scheme and seed of every run that isn't finished, by its name.
+
+        Seed after seed, so that all schemes can soon be compared; slow schemes first.
+        """
+        order = sorted(self.schemes, key=lambda scheme: scheme not in SLOWEST)
+        return {
+            run_name(scheme, seed, self.point): (scheme, seed)
+            for seed, scheme in product(self.seeds, order)
+            if not is_finished(self.run_folder(scheme, seed))
+        }
+
+    def jobs(self, data_dir: Path | None = None) -> list[Job]:
+        """What can be done now of what is left; the rest waits for runs that it borrows from."""
+        found = []
+        for scheme, seed in self.left().values():
+            recorded: tuple[Decision, ...] = ()
+            if borrows(scheme_named(scheme)):
+                asfl = self.run_folder(OURS, seed)
+                if is_finished(asfl):
+                    recorded = tuple(record.decision for record in read_records(asfl))
+                elif OURS in self.schemes:
+                    continue
+            config, folder = with_seed(self.config, seed), self.run_folder(scheme, seed)
+            found.append(Job(scheme, seed, config, folder, data_dir, recorded, point=self.point))
+        return found
+
+    def finished_runs(self) -> list[Run]:
+        """In the order of schemes, then seeds."""
+        folders = [self.run_folder(scheme, seed) for scheme in self.schemes for seed in self.seeds]
+        return [read_run(folder) for folder in folders if is_finished(folder)]
+
+    def remember(self) -> None:
+        """Write down what this comparison is, beside what was asked for in earlier calls."""
+        before = read_comparison(self.folder) if (self.folder / COMPARE_FILE).exists() else self
+        data = {
+            "format": FORMAT,
+            "schemes": list(dict.fromkeys([*before.schemes, *self.schemes])),
+            "seeds": sorted({*before.seeds, *self.seeds}),
+            "versions": _versions(),
+            "config": before.config.model_dump(mode="json"),
+        }
+        write_whole(self.folder / COMPARE_FILE, json.dumps(data, indent=2).encode())
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """The comparison of a folder, with all schemes and seeds it ever had; a clear error for anything else."""
+    file = folder / COMPARE_FILE
+    if not file.is_file():
+        raise AsflError(f"{folder} is not the folder of a comparison: it has no {COMPARE_FILE}")
+    try:
+        data = json.loads(file.read_text("utf-8"))
+        if data["format"] != FORMAT:
+            raise AsflError(f"{file}: format {data['format']}, but this asfl ({__version__}) reads format {FORMAT}")
+        config = Config.model_validate(data["config"])
+        return Comparison(folder, config, tuple(map(str, data["schemes"])), tuple(map(int, data["seeds"])))
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        text = str(error).partition("\n")[0]
+        raise AsflError(f"{file} doesn't describe a comparison ({type(error).__name__}: {text})") from None
+
+
+def plan_comparison(
+    config: Config,
+    schemes: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    data_dir: Path | None = None,
+    point: str = "",
+) -> Comparison:
+    """Check everything that can be checked before the first process starts; write nothing."""
+    check_scheme_settings(config)
+    for name in schemes:
+        scheme_named(name)
+    if folder.exists() and not folder.is_dir():
+        raise AsflError(f"{folder} is a file; give --out the name of a folder")
+    if (folder / COMPARE_FILE).exists():
+        before = read_comparison(folder)
+        shared = before.config.scenario.model_copy(update={"seed": config.scenario.seed})
+        difference = first_difference(before.config.model_copy(update={"scenario": shared}), config)
+        if difference is not None:
+            raise AsflError(f"{folder} holds a comparison in another world ({difference}); give another --out")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise AsflError(f"{folder} isn't empty and isn't a comparison; give --out the name of a new folder")
+    comparison = Comparison(folder, config, tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds)), point)
+    if comparison.left():
+        World.of(config)  # a trace or a profile may be missing
+        check_training(config, data_dir)
+    return comparison
+
+
+def _versions() -> dict[str, str]:
+    found = {"asfl": __version__, "python": python_version()}
+    for package in ("torch", "numpy"):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found

@@ -1,0 +1,112 @@
+"""A run as it is read for numbers and pictures: its records, its evaluations, and when it reached an accuracy.
+
+A target accuracy counts as reached at the first evaluation at which the mean of the last three evaluations (of all so
+far, while there are fewer) is at least the target, after finite delay and energy. Accuracy curves are noisy; a single
+lucky evaluation shouldn't count. The delay and the energy are the totals up to that evaluation.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config import Config
+from asfl.costs.budgets import Budgets
+from asfl.runs.records import RoundRecord
+
+SMOOTHED_OVER = 3
+"""Evaluations."""
+OURS = "asfl"
+"""The scheme the others are measured against."""
+CEILING = "central"
+"""All data in one place: what accuracy could be. It has no delay and no energy, so it is never ranked by them."""
+
+Resource = Literal["delay_s", "energy_j"]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One scheme with one seed."""
+
+    scheme: str
+    seed: int
+    records: Sequence[RoundRecord]
+    budgets: Budgets | None = None
+    config: Config | None = None
+    """None: nobody knows; then nothing is said about its model or its queues."""
+
+    @property
+    def is_ceiling(self) -> bool:
+        return self.scheme == CEILING
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluations of a run."""
+
+    round: list[int]
+    delay_s: list[float]
+    """Total until then; so is the energy."""
+    energy_j: list[float]
+    accuracy: list[float]
+
+    @classmethod
+    def of(cls, records: Iterable[RoundRecord]) -> "Curve":
+        evaluated = [(record, record.accuracy) for record in records if record.accuracy is not None]
+        return cls(
+            round=[record.round for record, _ in evaluated],
+            delay_s=[record.total_delay_s for record, _ in evaluated],
+            energy_j=[record.total_energy_j for record, _ in evaluated],
+            accuracy=[accuracy for _, accuracy in evaluated],
+        )
+
+    def along(self, axis: str) -> Sequence[float]:
+        """Where the evaluations stand against "delay", "energy" or "rounds"."""
+        return self.delay_s if axis == "delay" else self.energy_j if axis == "energy" else self.round
+
+    @property
+    def smoothed(self) -> list[float]:
+        """Mean of each evaluation and the two before it; of fewer at the start."""
+        last = range(1, len(self.accuracy) + 1)
+        return [fmean(self.accuracy[max(0, end - SMOOTHED_OVER) : end]) for end in last]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a target accuracy was reached."""
+
+    round: int
+    delay_s: float
+    energy_j: float
+
+
+def together(curves: Sequence[Curve], axis: str, most_points: int = 300) -> tuple[Floats, Floats]:
+    """Points [P] from where all curves have begun, and their smoothed accuracies there [curves, P].
+
+    Seeds end at different delays; one that has ended counts on with the accuracy it ended with.
+    """
+    known = []
+    for curve in curves:
+        x, y = np.asarray(curve.along(axis), float), np.asarray(curve.smoothed)
+        known.append((x[np.isfinite(x)], y[np.isfinite(x)]))
+    if not known or any(not x.size for x, _ in known):
+        return np.empty(0), np.empty((0, 0))
+    start = max(x[0] for x, _ in known)
+    points = np.unique(np.concatenate([x[x >= start] for x, _ in known]))
+    if len(points) > most_points:
+        points = points[np.unique(np.linspace(0, len(points) - 1, most_points).round().astype(int))]
+    return points, np.array([np.interp(points, x, y) for x, y in known])
+
+
+def reach(curve: Curve, target: float) -> Reach | None:
+    """When the target was reached, in the sense above; None if never."""
+    for index, accuracy in enumerate(curve.smoothed):
+        one = Reach(curve.round[index], curve.delay_s[index], curve.energy_j[index])
+        if accuracy >= target and math.isfinite(one.delay_s) and math.isfinite(one.energy_j):
+            return one
+    return None

@@ -1,0 +1,53 @@
+"""Run folders as they are read for tables, figures and the page: never written to, finished or not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asfl.config.errors import AsflError
+from asfl.results.curves import Run
+from asfl.runs.manifest import MANIFEST_FILE, Manifest, is_finished, read_manifest
+from asfl.runs.records import RECORDS_FILE, read_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRun(Run):
+    """One run folder, as far as it has come."""
+
+    folder: Path
+    manifest: Manifest
+    finished: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.scheme} seed {self.seed}"
+
+    @property
+    def rounds(self) -> int:
+        """Of the whole run, played or not."""
+        return self.manifest.config.training.rounds
+
+
+def read_run(folder: Path) -> FoundRun:
+    manifest = read_manifest(folder)
+    return FoundRun(
+        manifest.scheme,
+        manifest.config.scenario.seed,
+        read_records(folder) if (folder / RECORDS_FILE).is_file() else [],
+        manifest.budgets,
+        manifest.config,
+        folder=folder,
+        manifest=manifest,
+        finished=is_finished(folder),
+    )
+
+
+def run_folders(folders: Sequence[str | Path]) -> list[Path]:
+    """Every run folder in or below these folders, each once, in order of their names."""
+    found: dict[Path, None] = {}
+    for folder in map(Path, folders):
+        below = sorted(file.parent for file in folder.rglob(MANIFEST_FILE)) if folder.is_dir() else []
+        if not below:
+            raise AsflError(f"{folder}: no run in or below this folder (a run has a {MANIFEST_FILE})")
+        found |= dict.fromkeys(below)
+    return list(found)

@@ -1,0 +1,219 @@
+"""Folders → runs, grouped by world: what a report is about, read once and never written to.
+
+Runs share a world if their configurations differ in nothing but the seed (and in what doesn't change results), or in
+what a comparison sets for single schemes. Only such runs may be averaged over seeds or held against each other in a
+table.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asfl.config import Config, by_name, differing_names
+from asfl.config.errors import AsflError
+from asfl.results.compare import COMPARE_FILE, read_comparison
+from asfl.results.folders import FoundRun, read_run
+from asfl.results.reproduce.plan import WORLDS
+from asfl.results.summary import Summary
+from asfl.results.sweep import SWEEP_FILE
+from asfl.runs.jobs import error_report
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, comparable
+from asfl.runs.records import RECORDS_FILE
+from asfl.schemes import SCHEMES
+
+WATCHED = (COMPARE_FILE, MANIFEST_FILE, RECORDS_FILE, MODEL_FILE)
+"""The files of a folder that a report depends on."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of one world, which may be compared."""
+
+    title: str
+    """What sets its world apart from the others of the report; empty if there is only one."""
+    config: Config
+    """Its seed has no meaning."""
+    runs: Sequence[FoundRun]
+    """By scheme, then seed."""
+    is_comparison: bool
+    """Whether `asfl compare` made them."""
+
+    @property
+    def finished(self) -> list[FoundRun]:
+        return [run for run in self.runs if run.finished]
+
+    @property
+    def counted(self) -> list[FoundRun]:
+        """Whose numbers go into tables and sentences: finished runs; before there are any, what has begun."""
+        return self.finished or [run for run in self.runs if run.records]
+
+    @property
+    def schemes(self) -> list[str]:
+        return list(dict.fromkeys(run.scheme for run in self.runs))
+
+    def series(self, scheme: str) -> str:
+        """What a scheme of this world is called where several worlds meet."""
+        return f"{scheme} ({self.title})" if self.title else scheme
+
+    def summary(self, targets: Sequence[float] | None = None) -> Summary:
+        return Summary.of(self.counted, targets)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All a report shows."""
+
+    title: str
+    groups: Sequence[RunGroup]
+    notes: Sequence[str]
+    """What isn't shown, and why."""
+
+    @property
+    def costs(self) -> str:
+        """Where seconds and joules are from."""
+        kinds = {run.manifest.config.field.costs for run in self.runs}
+        if len(kinds) > 1:
+            return "simulated or measured"
+        return "measured" if kinds == {"measured"} else "simulated"
+
+    @property
+    def runs(self) -> list[FoundRun]:
+        return [run for group in self.groups for run in group.runs]
+
+
+def collect(folders: Sequence[Path]) -> Collected:
+    """Read run folders, comparisons and sweeps of them; a clear error for anything else."""
+    if not folders:
+        raise AsflError("no folder given; give run folders or the folders of comparisons")
+    notes: list[str] = []
+    compared: set[Path] = set()
+    places: dict[Path, Path] = {}
+    for folder in _points(folders):
+        for place in _run_folders(folder, notes):
+            places.setdefault(place.resolve(), place)
+            if place != folder:
+                compared.add(place)
+    worlds = [read_comparison(folder).config for folder in _points(folders) if (folder / COMPARE_FILE).is_file()]
+    runs = _without_twins([read_run(place) for place in places.values()], notes)
+    names = list(dict.fromkeys(folder.resolve().name for folder in folders))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return Collected(", ".join(names[:3]) + more, _groups(runs, compared, worlds), notes)
+
+
+def signature(folders: Sequence[Path]) -> str:
+    """Changes whenever a report of these folders would."""
+    files = (place / name for folder in _points(folders) for place in (folder, *_below(folder)) for name in WATCHED)
+    return repr([_stamp(file) for file in files])
+
+
+# ---------------------------------------------------------------------- reading
+def _points(folders: Sequence[Path]) -> list[Path]:
+    """A sweep is the comparisons in it; what recipes made is their worlds."""
+    found: list[Path] = []
+    for folder in folders:
+        several = folder if (folder / SWEEP_FILE).is_file() else folder / WORLDS
+        if several.is_dir():
+            found += [child for child in _below(several) if (child / COMPARE_FILE).is_file()]
+        else:
+            found.append(folder)
+    return found
+
+
+def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
+    if (folder / COMPARE_FILE).is_file():
+        comparison = read_comparison(folder)
+        places = [comparison.run_folder(scheme, seed) for scheme in comparison.schemes for seed in comparison.seeds]
+        begun = [place for place in places if (place / MANIFEST_FILE).is_file()]
+        if len(begun) < len(places):
+            notes.append(f"{folder.name}: {_count(len(places) - len(begun), 'run')} of {len(places)} not begun yet.")
+        failed = [place.name for place in places if error_report(place).is_file()]
+        if failed:
+            notes.append(f"{folder.name}: failed at the last try: {', '.join(failed)} (see the .error.txt files).")
+        yield from begun
+        return
+    if folder.is_dir() and not (folder / MANIFEST_FILE).is_file():
+        inside = sum((child / name).is_file() for child in _below(folder) for name in (MANIFEST_FILE, COMPARE_FILE))
+        hint = f"; {_count(inside, 'run')} or comparisons lie in it: give their folders" if inside else ""
+        raise AsflError(f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in it{hint}")
+    yield folder
+
+
+def _without_twins(runs: Iterable[FoundRun], notes: list[str]) -> list[FoundRun]:
+    """The same run in two folders counts once: the one that has come further."""
+    kept: dict[tuple[str, str], FoundRun] = {}
+    for run in runs:
+        key = (run.scheme, run.manifest.fingerprint)
+        other = kept.setdefault(key, run)
+        if other is not run:
+            kept[key], less = (run, other) if len(run.records) > len(other.records) else (other, run)
+            notes.append(f"{less.folder.name} is the same run as {kept[key].folder.name} and left out.")
+    return list(kept.values())
+
+
+def _groups(runs: Sequence[FoundRun], compared: set[Path], worlds: Sequence[Config]) -> list[RunGroup]:
+    """`worlds` are those of comparisons; other runs have a world of their own."""
+    configs: dict[str, Config] = {}
+    by_world: dict[str, list[FoundRun]] = {}
+    for run in runs:
+        config = _world_of(run, worlds)
+        configs.setdefault(_world_key(config), config)
+        by_world.setdefault(_world_key(config), []).append(run)
+    titles = _titles([group[0] for group in by_world.values()], list(configs.values()), compared)
+    return [
+        RunGroup(title, config, sorted(group, key=_place), compared >= {run.folder for run in group})
+        for title, config, group in zip(titles, configs.values(), by_world.values(), strict=True)
+    ]
+
+
+def _world_of(run: FoundRun, worlds: Sequence[Config]) -> Config:
+    """A run's configuration has its scheme's own settings in it; that of its world has those of all schemes."""
+    own = run.manifest.config
+    return next((one for one in worlds if _world_key(one.for_scheme(run.scheme)) == _world_key(own)), own)
+
+
+def _world_key(config: Config) -> str:
+    plain = comparable(config)
+    plain["scenario"].pop("seed")
+    return json.dumps(plain, sort_keys=True)
+
+
+def _titles(firsts: Sequence[FoundRun], configs: Sequence[Config], compared: set[Path]) -> list[str]:
+    """What is different, such as "learning_rate 0.01"; where that is more than two fields, the name of the folder."""
+    if len(firsts) == 1:
+        return [""]
+    plain = [by_name(comparable(config)) for config in configs]
+    different = [name for name in differing_names(plain) if name != "scenario.seed"]
+    folders = [(run.folder.parent if run.folder in compared else run.folder).resolve().name for run in firsts]
+    if len(different) > 2 and len(set(folders)) == len(folders):
+        return folders
+    return [", ".join(f"{name.rpartition('.')[2]} {_short(one.get(name))}" for name in different) for one in plain]
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _place(run: FoundRun) -> tuple[int, str, int]:
+    known = list(SCHEMES)
+    return known.index(run.scheme) if run.scheme in known else len(known), run.scheme, run.seed
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        return sorted(child for child in folder.iterdir() if child.is_dir())
+    except OSError:
+        return []
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return (str(file), 0, 0)
+    return (str(file), stat.st_mtime_ns, stat.st_size)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

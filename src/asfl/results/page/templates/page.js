@@ -1,0 +1,139 @@
+// Shows the charts that Python drew, in the choice and the colours the reader wants, and keeps that choice.
+"use strict";
+
+const root = document.documentElement;
+const all = (selector) => [...document.querySelectorAll(selector)];
+const narrow = () => window.innerWidth < 560;
+const isDark = () => root.dataset.theme === "dark";
+const picked = {}, hidden = new Set();
+let data = JSON.parse(document.getElementById("data").textContent);
+
+// ------------------------------------------------------------------ drawing
+// Only buttons that work on this page alone; none that would send the data anywhere.
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false, plotlyServerURL: "", topojsonURL: "" };
+const TOOLS = { ...CONFIG, displayModeBar: "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], toImageButtonOptions: { format: "svg", filename: "asfl" } };
+
+const chosen = (key) => picked[key] ?? data.chosen[key];
+const keyOf = (place) => place.dataset.by.split(" ").map((key) => chosen(key) ?? "").join("|");
+
+function figureOf(place) {
+  const figures = data.charts[place.id];
+  const found = figures[keyOf(place)];
+  return typeof found === "string" ? figures[found] : found; // a chart that several runs share
+}
+
+const scaleOf = (place) => picked[`${place.id} ${keyOf(place)}`] ?? figureOf(place)?.scale;
+
+// A copy in the colours of the page: plotly may change what it is given.
+function themed(value) {
+  if (typeof value === "string") return isDark() ? data.dark[value] ?? value : value;
+  if (Array.isArray(value)) return value.map(themed);
+  return value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, part]) => [key, themed(part)])) : value;
+}
+
+function merged(old, newer = {}) {
+  const parts = Object.entries(newer).map(([key, part]) => [key, part && part.constructor === Object ? merged(old[key] ?? {}, part) : part]);
+  return { ...old, ...Object.fromEntries(parts) };
+}
+
+function draw(place) {
+  const figure = figureOf(place);
+  place.hidden = !figure;
+  if (!figure) return;
+  const scale = scaleOf(place), cases = [scale, ...(narrow() ? ["narrow", `${scale} narrow`] : [])];
+  const layout = cases.reduce((made, one) => merged(made, figure.when[one]), { ...figure.layout, template: data.template, dragmode: narrow() ? false : "zoom" });
+  const traces = figure.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.meta) }));
+  const wanted = [keyOf(place), ...cases, root.dataset.theme, ...traces.map((trace) => trace.visible)].join("|");
+  if (place.drawn === wanted) return; // a click changes few of many charts
+  place.drawn = wanted;
+  Plotly.react(place, themed(traces), themed(layout), "tools" in place.dataset ? TOOLS : CONFIG);
+}
+
+function drawAll() {
+  for (const group of all("[data-choice]")) {
+    const value = group.dataset.of ? scaleOf(document.getElementById(group.dataset.of)) : chosen(group.dataset.choice);
+    for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+  }
+  for (const button of all("[data-name]")) button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.name)));
+  for (const button of all(".every")) button.textContent = hidden.size ? "show all" : "hide all";
+  for (const part of all("[data-of-run]")) part.hidden = part.dataset.ofRun !== chosen("run");
+  for (const select of all("[data-run]")) select.value = chosen("run");
+  all(".chart").forEach(draw);
+}
+
+// ------------------------------------------------------------------ what the reader does
+document.addEventListener("click", ({ target }) => {
+  const button = target.closest("button"), group = button?.closest("[data-choice]");
+  if (group?.dataset.of) picked[`${group.dataset.of} ${keyOf(document.getElementById(group.dataset.of))}`] = button.dataset.value;
+  else if (group) picked[group.dataset.choice] = button.dataset.value;
+  else if (button?.matches(".every")) hidden.size ? hidden.clear() : all("[data-name]").forEach((one) => hidden.add(one.dataset.name));
+  else if (button?.matches("[data-name]")) hidden.delete(button.dataset.name) || hidden.add(button.dataset.name);
+  else if (button?.matches(".theme")) paint(isDark() ? "light" : "dark");
+  else return;
+  drawAll();
+});
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches("[data-run]")) return;
+  picked.run = target.value;
+  drawAll();
+});
+
+// ------------------------------------------------------------------ light and dark
+const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+
+function remembered(theme) {
+  try {
+    if (theme) localStorage.setItem("asfl-theme", theme);
+    return localStorage.getItem("asfl-theme");
+  } catch { return theme; } // a page without storage forgets
+}
+
+function paint(theme) {
+  root.dataset.theme = remembered(theme) || (prefersDark.matches ? "dark" : "light");
+}
+prefersDark.addEventListener("change", () => { paint(); drawAll(); });
+
+// ------------------------------------------------------------------ where the reader is
+function begin() {
+  drawAll();
+  const links = all(".bar nav a");
+  const watcher = new IntersectionObserver((entries) => {
+    const here = entries.find((entry) => entry.isIntersecting);
+    if (here) links.forEach((link) => link.toggleAttribute("aria-current", link.hash === `#${here.target.id}`));
+  }, { rootMargin: "-20% 0px -70% 0px" });
+  all("section").forEach((section) => watcher.observe(section));
+}
+
+// ------------------------------------------------------------------ a page that is served follows the experiment
+async function lookForNews() {
+  const badge = document.querySelector(".live");
+  try {
+    const { version } = await (await fetch("version", { cache: "no-store" })).json();
+    badge.textContent = "live";
+    if (version === root.dataset.version) return;
+    const text = await (await fetch("./", { cache: "no-store" })).text();
+    takeOver(new DOMParser().parseFromString(text, "text/html"));
+  } catch {
+    badge.textContent = "not reachable";
+  }
+}
+
+function takeOver(newer) {
+  const open = all("main details").map((one) => one.open), top = window.scrollY;
+  all(".chart").forEach((place) => Plotly.purge(place));
+  data = JSON.parse(newer.getElementById("data").textContent);
+  for (const part of ["main", ".bar nav"]) document.querySelector(part).replaceWith(document.adoptNode(newer.querySelector(part)));
+  document.title = newer.title;
+  root.dataset.version = newer.documentElement.dataset.version;
+  if (!all("[data-run] option").some((option) => option.value === picked.run)) delete picked.run;
+  all("main details").forEach((one, index) => { one.open = open[index] ?? false; });
+  begin();
+  window.scrollTo({ top, behavior: "instant" });
+}
+
+paint();
+begin();
+if (root.dataset.version) {
+  document.querySelector(".live").hidden = false;
+  setInterval(() => { if (!document.hidden) lookForNews(); }, 3000);
+}

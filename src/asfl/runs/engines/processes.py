@@ -1,0 +1,104 @@
+"""Train many runs side by side in processes of this machine.
+
+Each process trains one run after the other and talks to the parent through a pipe of its own, so that one that is
+killed takes nothing down but its run. Whatever arrives in the pipe during a run, the end of the pipe included, means:
+finish the round, write a checkpoint, leave. So no run outlives its parent by more than a round.
+"""
+
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+from asfl.config.errors import AsflError
+from asfl.runs.engines import OnEvent
+from asfl.runs.engines.dispatch import WorkerDiedError, dispatch
+from asfl.runs.jobs import Ended, Event, Job, Train, train
+from asfl.runs.this_process import deaf_to_ctrl_c, leave_ctrl_c_to_the_parent, usual_threads
+from asfl.runs.watching import OnRound, ShouldStop
+
+
+def train_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int | None = None,
+    on_event: OnEvent = lambda job, event: None,
+    should_stop: ShouldStop = lambda: False,
+    train: Train = train,
+) -> dict[str, Ended]:
+    """An `Engine` of `workers` processes (default: as many as cores), which share the cores."""
+    cores = usual_threads()
+    workers = max(1, min(workers or cores, len(jobs)))
+    shared = [replace(job, threads=max(1, cores // workers)) for job in jobs]
+    return dispatch(shared, lambda: _Process(train), workers, attempts=1, on_event=on_event, should_stop=should_stop)
+
+
+class _Process:
+    """A process that trains jobs, seen from the parent."""
+
+    def __init__(self, train: Train) -> None:
+        context = multiprocessing.get_context("spawn")  # PyTorch's threads don't survive a fork
+        self._pipe, self._theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(self._theirs, train), daemon=True)
+
+    def start(self) -> None:
+        with deaf_to_ctrl_c():
+            self._process.start()
+        self._theirs.close()
+
+    def train(self, job: Job, tell: Callable[[Event], None], should_stop: ShouldStop) -> Ended:
+        told_to_stop = False
+        try:
+            self._pipe.send(job)
+            while True:
+                if should_stop() and not told_to_stop:
+                    told_to_stop = True
+                    self._pipe.send(None)
+                if self._pipe.poll(0.2):
+                    event = self._pipe.recv()
+                    if isinstance(event, Ended):
+                        return event
+                    tell(event)
+        except (EOFError, OSError):
+            self._process.join(timeout=10)
+            raise WorkerDiedError(_cause_of_death(self._process.exitcode)) from None
+
+    def end(self) -> None:
+        self._pipe.close()  # by which it knows
+        self._process.join(timeout=10)
+
+    def kill(self) -> None:
+        self._process.terminate()
+
+
+def _cause_of_death(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return f"its process ended unexpectedly (exit code {exit_code})"
+    name = signal.Signals(-exit_code).name
+    return f"its process was killed ({name})" + ("; out of memory?" if name == "SIGKILL" else "")
+
+
+def _work(pipe: Connection, train: Train) -> None:
+    """Train the jobs that come out of the pipe until None does, or the parent is gone."""
+    leave_ctrl_c_to_the_parent()
+
+    def tell(event: Event) -> None:
+        with suppress(OSError):  # without a parent, `pipe.poll` says stop
+            pipe.send(event)
+
+    with suppress(EOFError, OSError):
+        while (job := pipe.recv()) is not None:
+            tell(attempt(train, job, tell, pipe.poll))
+
+
+def attempt(train: Train, job: Job, on_round: OnRound, should_stop: ShouldStop) -> Ended:
+    """Train a job; an exception, `SystemExit` too, is one way in which it can end."""
+    try:
+        return Ended(train(job, on_round, should_stop))
+    except AsflError as error:
+        return Ended(False, str(error))
+    except BaseException as error:
+        return Ended(False, f"{type(error).__name__}: {error}", traceback.format_exc())

@@ -1,0 +1,387 @@
+"""The loop: channel, decide, train, account, evaluate, record; round after round, one scheme in one world.
+
+Weights are changed in place, by the trainer. Everything else that a round leaves behind is a `LoopState`: one goes
+into a round, the next comes out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.randomness import random_stream
+from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.account import ModelledAccountant
+from asfl.costs.budgets import Budgets
+from asfl.costs.decision import Decision
+from asfl.costs.world import World
+from asfl.data import ImageData, partition
+from asfl.models.build import build_model
+from asfl.models.load import load_profile
+from asfl.models.profile import ModelProfile
+from asfl.optimize import Learning, Queues
+from asfl.runs.records import RoundRecord
+from asfl.runs.stand_in import StandIn
+from asfl.runs.watching import DIVERGED
+from asfl.schemes import Scheme
+from asfl.schemes.rounds import (
+    AccountedRound,
+    DecidedRound,
+    RadioState,
+    account_round,
+    budgets_of,
+    decide_round,
+    rules_of,
+)
+from asfl.train.batches import Batches
+from asfl.train.calibrate import Calibrator
+from asfl.train.device import device_named
+from asfl.train.evaluate import Evaluator
+from asfl.train.fast import FastTrainer
+from asfl.train.fleet import Fault, FleetMaker, LocalFleet
+from asfl.train.optimizers import rule_named
+from asfl.train.signals import Signals, sample_coordinates
+from asfl.train.trainer import RoundPlan, Trained
+
+Bools = NDArray[np.bool_]
+
+MERGED_ACTIVATIONS = 1 << 24
+"""On a CPU, clients share a server pass as long as their activations there stay below this many values in total."""
+BORROWED_DIVERGENCE = 17.0
+"""FedAvg, SL and SFL take blocks and powers from ASFL, whose client sides drift apart; theirs don't. So they assume
+that drift. Updates of different clients are about orthogonal, which would be 1; but those of one client point the same
+way for many rounds, and their sum grows faster than their number. Fitted with the default `drift_weight`: in the demo,
+mean error rates and powers are then ASFL's within 5 %, for FedAvg and SFL (3 seeds, 60 rounds)."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Of the average model with calibrated statistics; and with the running ones, of it and of the clients' models."""
+
+    accuracy: float
+    loss: float
+    uncalibrated_accuracy: float
+    client_accuracy: float
+    """Mean over clients of [own client side; server side]."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoopState:
+    """What is remembered between two rounds, besides the weights."""
+
+    round_index: int
+    """Of the next round, counted from 0."""
+    radio: RadioState
+    signals: Signals
+    assumed_drift: StandIn
+    """How far client sides would have drifted apart under ASFL, for schemes that borrow from it."""
+    total_delay_s: float = 0.0
+    total_energy_j: float = 0.0
+
+
+class Simulation:
+    """One scheme being trained; `_round` is the whole algorithm."""
+
+    def __init__(
+        self,
+        config: Config,
+        scheme: Scheme,
+        data: ImageData,
+        budgets: Budgets | None = None,
+        fleet: FleetMaker = LocalFleet,
+        world: World | None = None,
+        recorded: Sequence[Decision] = (),
+    ) -> None:
+        """`fleet` makes the clients: in this process, or elsewhere (`asfl.field`); then `world` may be measured.
+
+        `recorded`: what ASFL decided round by round in this world, for schemes that borrow from it.
+        """
+        self.config, self.scheme = config, scheme
+        self.world = world or World.of(config)
+        self.budgets = budgets or budgets_of(self.world, scheme)
+        self._recorded = recorded
+        self.rules = rules_of(config, self.budgets)
+        clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
+        self.device = device_named(training.device)
+        self.parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
+        batches = clients_batches = Batches.of(data, self.parts, config, self.device)
+        if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
+            steps = training.local_steps * min(clients, config.radio.num_rbs)
+            batches = Batches.of(data, self.parts.reshape(1, -1), config, self.device, local_steps=steps)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(random_stream(seed, "initial weights").integers(2**62)))
+            model = build_model(config.model_spec)
+        self.trainer = FastTrainer(
+            model,
+            batches,
+            scheme.procedure,
+            rule_named(training.optimizer, training.learning_rate),
+            num_clients=1 if scheme.procedure.central else clients,
+            seed=seed,
+            device=self.device,
+            merge=clients
+            if self.device.type == "cuda"
+            else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
+            fleet=fleet,
+        )
+        self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
+        self._calibrator = Calibrator(model, self.trainer.layout, clients_batches, self.device, torch.float32)
+        order = random_stream(seed, "test images").permutation(self._evaluator.num_samples)
+        on_the_way = config.output.test_samples or self._evaluator.num_samples
+        self._test_samples = np.sort(order[:on_the_way])
+
+        self.accountant = self.world.accountant()
+        self.state = LoopState(
+            round_index=0,
+            radio=RadioState.fresh(clients),
+            signals=Signals.none_yet(clients),
+            assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
+        )
+
+    @property
+    def round_index(self) -> int:
+        """Of the next round, counted from 0."""
+        return self.state.round_index
+
+    @property
+    def finished(self) -> bool:
+        return self._is_last(self.state)
+
+    def play_round(self) -> RoundRecord:
+        self.state, record = self._round(self.state)
+        return record
+
+    def _round(self, state: LoopState) -> tuple[LoopState, RoundRecord]:
+        fleet, seed = self.trainer.fleet, self.config.scenario.seed
+        # 1. Channel: who is there, over which links.
+        ready = fleet.begin(state.round_index)
+        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut)
+        # 2. Decide, by what the server knows of the learning.
+        recorded = self._recorded[state.round_index] if state.round_index < len(self._recorded) else None
+        learning = self._learning(state)
+        decided = decide_round(
+            round_, self.scheme, self.rules, learning, state.radio.queues, seed, self.budgets, recorded
+        )
+        # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
+        self.accountant.training_begins()
+        trained = self.trainer.round(self._plan(decided, ready))
+        if self.scheme.procedure.central:  # of one model: the same for all
+            everybody = self.config.scenario.clients
+            trained = Trained(trained.loss.repeat(everybody), trained.update_norm2.repeat(everybody))
+        # 4. Account: delay, energy, queues.
+        accounted = account_round(decided, self.accountant, self._modelled, seed)
+        faults = fleet.take_faults()
+        lost = _lost(ready, faults) & np.isnan(trained.loss)
+        arrived = decided.arrived & ~lost
+        self._check(trained, arrived)
+        state = self._state_after(state, accounted, trained, lost)
+        # 5. Evaluate.
+        due = state.round_index % self.config.output.evaluate_every == 0 or self._is_last(state)
+        evaluation = self.evaluate(whole=self._is_last(state)) if due else None
+        # 6. Record.
+        faults += fleet.take_faults()
+        return state, self._record(state, decided, accounted, arrived, trained, evaluation, faults)
+
+    def evaluate(self, *, whole: bool) -> Evaluation:
+        """On all test images, or on the configured number of them."""
+        self.trainer.fleet.gather()
+        state = self.trainer.state
+        samples = None if whole else self._test_samples
+        average = state.average_model()
+        calibrated = self._calibrator.calibrated(average)
+        score = self._evaluator.score(calibrated, samples)
+        uncalibrated = score if calibrated is average else self._evaluator.score(average, samples)
+        if state.cut == 0:  # everybody has the average model
+            return Evaluation(score.accuracy, score.loss, uncalibrated.accuracy, uncalibrated.accuracy)
+        # Every client on a share of the images of its own: together one pass over the test set, and unbiased.
+        shares = np.array_split(
+            random_stream(self.config.scenario.seed, "test shares").permutation(self._test_samples), state.num_clients
+        )
+        own = [
+            self._evaluator.score(state.client_model(client), share).accuracy
+            for client, share in enumerate(shares)
+            if share.size
+        ]
+        return Evaluation(score.accuracy, score.loss, uncalibrated.accuracy, float(np.mean(own)))
+
+    def average_model(self) -> dict[str, Tensor]:
+        """The trained model as it is scored, as a `state_dict`."""
+        self.trainer.fleet.gather()
+        return self.trainer.layout.state_dict(self._calibrator.calibrated(self.trainer.state.average_model()))
+
+    # ------------------------------------------------------------------ pieces
+    def _is_last(self, state: LoopState) -> bool:
+        return state.round_index >= self.config.training.rounds
+
+    @property
+    def _modelled(self) -> ModelledAccountant:
+        return ModelledAccountant(self.config.decision.charge)
+
+    def _learning(self, state: LoopState) -> Learning:
+        """What the server knows of the models: spreads by layer from the clients' reports, update norms."""
+        if self.scheme.procedure.central:
+            return state.assumed_drift.learning()
+        ratio = self.config.decision.discrepancy_sample_ratio
+        random = random_stream(self.config.scenario.seed, "reported coordinates", state.round_index)
+        size = int(self.trainer.layout.parameter_edges[self.trainer.state.cut])
+        reported = sample_coordinates(size, ratio, random)
+        learning = state.signals.learning(self.trainer.fleet, reported, ratio, norms=self.rules.equations == "printed")
+        if self.scheme.procedure.keeps_client_sides:
+            return learning
+        return replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
+
+    def _plan(self, decided: DecidedRound, ready: Bools) -> RoundPlan:
+        if self.scheme.procedure.central:
+            everybody = np.ones(1, dtype=np.bool_)
+            return RoundPlan(decided.round.index, np.array([self.trainer.layout.num_units]), everybody, everybody)
+        cut = self.trainer.layout.num_units if self.scheme.procedure.full_local_model else decided.decision.cut
+        everybodys = np.broadcast_to(cut, self.config.scenario.clients)
+        return RoundPlan(decided.round.index, everybodys, decided.decision.scheduled & ready, decided.arrived & ready)
+
+    def _state_after(self, state: LoopState, accounted: AccountedRound, trained: Trained, lost: Bools) -> LoopState:
+        radio, drift, answering = accounted.state, state.assumed_drift, accounted.answering
+        if lost.any() and self.scheme.procedure.keeps_client_sides and radio.previous_cut is not None:
+            # The next round re-splits from the cut that is; without those who were lost it may not have moved.
+            radio = replace(radio, previous_cut=self.trainer.state.cut or None)
+        if np.ndim(answering.cut) == 0:
+            drift = drift.after(int(answering.cut), accounted.answering_arrived)
+        return LoopState(
+            round_index=state.round_index + 1,
+            radio=radio,
+            signals=state.signals.after(trained),
+            assumed_drift=drift,
+            total_delay_s=state.total_delay_s + float(accounted.charge.delay_s),
+            total_energy_j=state.total_energy_j + float(accounted.charge.energy_j.sum()),
+        )
+
+    def _check(self, trained: Trained, arrived: Bools) -> None:
+        broken = np.flatnonzero(arrived & ~(np.isfinite(trained.loss) & np.isfinite(trained.update_norm2)))
+        if broken.size:
+            raise AsflError(
+                f"round {self.round_index + 1}: {DIVERGED}, client {broken[0]} has a loss of "
+                f"{trained.loss[broken[0]]:g} and an update of norm {np.sqrt(trained.update_norm2[broken[0]]):g} "
+                f"(training.learning_rate = {self.config.training.learning_rate:g} may be too high)"
+            )
+
+    def _record(
+        self,
+        state: LoopState,
+        decided: DecidedRound,
+        accounted: AccountedRound,
+        arrived: Bools,
+        trained: Trained,
+        evaluation: Evaluation | None,
+        faults: list[Fault],
+    ) -> RoundRecord:
+        decision, cost, queues = decided.decision, accounted.charge, accounted.state.queues
+        problem = decided.problem
+        keeps = self.scheme.procedure.keeps_client_sides
+        spread = float(problem.spread_of_cut[int(np.min(decision.cut))]) if keeps else 0.0
+        if problem.rules.equations == "corrected":  # there it is in updates already
+            spread *= problem.learning.update_scale
+        lost = float((cost.packet_error_rate * problem.learning.update_norm2).mean())
+        arrived_losses = trained.loss if self.scheme.procedure.central else trained.loss[arrived]
+        return RoundRecord(
+            round=state.round_index,
+            cut=None
+            if self.scheme.procedure.full_local_model
+            else int(decision.cut)
+            if np.ndim(decision.cut) == 0
+            else np.asarray(decision.cut).tolist(),
+            rb_count=decision.rb_count.tolist(),
+            tx_power_w=decision.tx_power_w.tolist(),
+            packet_error_rate=cost.packet_error_rate.tolist(),
+            arrived=arrived.astype(int).tolist(),
+            delay_s=float(cost.delay_s),
+            resplit_delay_s=float(cost.resplit_delay_s),
+            uplink_stage_delay_s=float(cost.uplink_stage_delay_s),
+            server_stage_delay_s=float(cost.server_stage_delay_s),
+            energy_j=cost.energy_j.tolist(),
+            resplit_energy_j=cost.resplit_energy_j.tolist(),
+            total_delay_s=state.total_delay_s,
+            total_energy_j=state.total_energy_j,
+            delay_queue=float(queues.delay),
+            energy_queue=queues.energy.tolist(),
+            participation_queue=queues.participation.tolist(),
+            train_loss=float(arrived_losses.mean()) if arrived_losses.size else None,
+            update_norm2=[None if np.isnan(norm) else norm for norm in trained.update_norm2.tolist()],
+            update_scale=state.signals.update_scale,
+            spread=spread,
+            discrepancy=(spread + lost) / problem.learning.update_scale,
+            resplit_shift=trained.resplit_shift,
+            accuracy=evaluation.accuracy if evaluation else None,
+            test_loss=evaluation.loss if evaluation else None,
+            client_accuracy=evaluation.client_accuracy if evaluation else None,
+            uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
+            faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
+            measured=self.accountant.facts(),
+        )
+
+    # ------------------------------------------------------------------ to and from a checkpoint
+    def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:
+        """Everything a resumed run needs besides the configuration.
+
+        Not `whole`: real clients aren't asked for their sides, and have to bring them along when the run goes on.
+        """
+        if whole:
+            self.trainer.fleet.gather(optimizers=True)
+        state, queues, cut = self.state, self.state.radio.queues, self.state.radio.previous_cut
+        return {
+            **{f"training.{name}": tensor for name, tensor in self.trainer.state.tensors().items()},
+            **{f"fleet.{name}": torch.from_numpy(array) for name, array in self.trainer.fleet.knowledge().items()},
+            **{f"accountant.{name}": torch.from_numpy(array) for name, array in self.accountant.arrays().items()},
+            "round_index": torch.tensor(state.round_index),
+            "previous_cut": torch.tensor(-1 if cut is None else cut),
+            "queues.delay": torch.tensor(queues.delay, dtype=torch.float64),
+            "queues.energy": torch.from_numpy(queues.energy),
+            "queues.participation": torch.from_numpy(queues.participation),
+            "assumed_drift.layer_spread": torch.from_numpy(state.assumed_drift.layer_spread),
+            "signals.update_norm2": torch.from_numpy(state.signals.update_norm2),
+            "signals.update_scale": torch.tensor(state.signals.update_scale, dtype=torch.float64),
+            "signals.rounds": torch.tensor(state.signals.rounds),
+            "total_delay_s": torch.tensor(state.total_delay_s, dtype=torch.float64),
+            "total_energy_j": torch.tensor(state.total_energy_j, dtype=torch.float64),
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        self.trainer.state.restore(_below("training.", tensors))
+        self.accountant.restore({name: tensor.numpy() for name, tensor in _below("accountant.", tensors).items()})
+        self.trainer.fleet.scatter({name: tensor.numpy() for name, tensor in _below("fleet.", tensors).items()})
+        queues = Queues(
+            tensors["queues.delay"].item(), tensors["queues.energy"].numpy(), tensors["queues.participation"].numpy()
+        )
+        cut = int(tensors["previous_cut"])
+        self.state = LoopState(
+            round_index=int(tensors["round_index"]),
+            radio=RadioState(queues, None if cut < 0 else cut),
+            signals=Signals(
+                tensors["signals.update_norm2"].numpy(),
+                tensors["signals.update_scale"].item(),
+                int(tensors["signals.rounds"]),
+            ),
+            assumed_drift=replace(self.state.assumed_drift, layer_spread=tensors["assumed_drift.layer_spread"].numpy()),
+            total_delay_s=tensors["total_delay_s"].item(),
+            total_energy_j=tensors["total_energy_j"].item(),
+        )
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _lost(ready: Bools, faults: list[Fault]) -> Bools:
+    """[N] who wasn't there when the round began, or has a fault since."""
+    lost = ~ready
+    lost[[fault.client for fault in faults]] = True
+    return lost
+
+
+def clients_a_pass(profile: ModelProfile, batch_size: int, num_clients: int) -> int:
+    """How many clients share a server pass on a CPU: many if the network is small, else one by one."""
+    values = float(profile.activation_bits.sum()) / BITS_PER_VALUE * batch_size
+    return int(np.clip(MERGED_ACTIVATIONS // max(values, 1.0), 1, num_clients))

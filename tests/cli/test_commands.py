@@ -1,0 +1,239 @@
+"""The commands as a person runs them: profile, scenario, version, help; and what they draw."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asfl.cli
+from asfl.cli.options import accuracies, schemes_named
+from asfl.config import load_config
+from asfl.costs.budgets import fair_policy, resolve_budgets
+from asfl.costs.modelled import FEDAVG
+from asfl.costs.world import World
+from asfl.models.load import load_profile, shipped_profiles
+from asfl.results.figures.world import WorldView, draw_world
+from conftest import Asfl, assert_refused
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_import_is_light() -> None:
+    """`import asfl` loads neither PyTorch nor anything else that is slow."""
+    code = "import sys, asfl; print({'torch', 'scipy', 'matplotlib', 'pydantic', 'numpy'} & sys.modules.keys())"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
+
+
+def test_help_imports_no_command() -> None:
+    """`asfl --version` and `asfl --help` are there at once."""
+    slow = {"numpy", "pydantic", "scipy", "matplotlib", "torch", "pandas", "plotly", "rich.table"}
+    for option in ("--version", "--help"):
+        code = (
+            "import sys, asfl.cli\n"
+            f"sys.argv = ['asfl', '{option}']\n"
+            "try: asfl.cli.main()\n"
+            f"finally: print({slow} & sys.modules.keys(), file=sys.stderr)"
+        )
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert shown.stderr.strip() == "set()"
+
+
+def test_no_module_needs_unix_to_be_imported() -> None:
+    unix = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "pty"}
+    for file in Path(asfl.cli.__file__).parents[1].rglob("*.py"):
+        for statement in ast.parse(file.read_text("utf-8")).body:
+            names = {alias.name for alias in statement.names} if isinstance(statement, ast.Import) else set()
+            assert not unix & names, file
+
+
+def test_every_public_name_exists() -> None:
+    import asfl
+
+    for name in dir(asfl):
+        assert getattr(asfl, name) is not None
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = getattr(asfl, "nothing")  # noqa: B009
+
+
+def test_profile_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
+    table = asfl("profile", "vgg19-cifar100")
+    assert table.returncode == 0, table.stderr
+    assert "conv16" in table.stdout
+    result = asfl("profile", "resnet50-cifar100", "--json", "--plot", "deep/profile.png")
+    data = json.loads(result.stdout)
+    profile = load_profile("resnet50-cifar100")
+    assert data["param_bits"] == profile.param_bits.tolist()
+    assert [row["cut"] for row in data["cuts"]] == list(range(1, 50))
+    for row in data["cuts"]:
+        assert row["client_forward_flops"] == sum(data["forward_flops"][: row["cut"]])
+        assert row["server_backward_flops"] == sum(data["backward_flops"][row["cut"] :])
+    assert (tmp_path / "deep" / "profile.png").read_bytes().startswith(PNG)
+    assert asfl("profile", "--list").stdout.split() == list(shipped_profiles())
+
+
+def test_scenario_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
+    result = asfl("scenario", "paper-cifar100", "--plot", "world.svg")
+    assert result.returncode == 0, result.stderr
+    assert "budgets per round: 20.0 s for the round, 500 mJ for each client" in result.stdout
+    assert b"<svg" in (tmp_path / "world.svg").read_bytes()
+    data = json.loads(asfl("scenario", "demo", "--json", "--set", "scenario.clients=3").stdout)
+    assert np.shape(data["delay_s"]) == (3, 6)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf"])
+def test_the_same_world_gives_the_same_picture(asfl: Asfl, tmp_path: Path, suffix: str) -> None:
+    for name in ("one", "two"):
+        asfl("scenario", "demo", "--plot", f"{name}.{suffix}")
+    assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"two.{suffix}").read_bytes()
+
+
+def test_a_measured_trace_from_file_to_picture(asfl: Asfl, tmp_path: Path) -> None:
+    snr = 10 + 5 * np.random.default_rng(1).standard_normal((8, 50))
+    np.savez(tmp_path / "trace.npz", snr_db=snr, dt_s=1.0)
+    options = ("--set", "scenario.channel.kind=trace", "--set", "scenario.channel.trace_file=trace.npz")
+    result = asfl("scenario", "demo", *options, "--plot", "world.png")
+    assert result.returncode == 0, result.stderr
+    assert "measured" in result.stdout
+    assert (tmp_path / "world.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("scenario", "dmo"), "did you mean 'demo'?"),
+        (("scenario", "--plot", "world.jpeg"), "must end in .png, .svg, .pdf"),
+        (("scenario", "--set", "radio.num_rb=2"), "did you mean 'num_rbs'?"),
+        (("profile", "vgg91"), "did you mean 'vgg19'?"),
+        (("profile", "vgg19-cifar11"), "did you mean 'cifar10'?"),
+        (("profile",), "which model?"),
+        (("scenario", "--set", "scenario.channel.kind=trace", "--set", "scenario.channel.trace_file=no.csv"), "no.csv"),
+    ],
+)
+def test_mistakes_end_with_one_message(asfl: Asfl, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert_refused(asfl(*arguments), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_picture_is_named(asfl: Asfl, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_refused(asfl("scenario", "--plot", "file/world.png"), "can't write file/world.png")
+
+
+def test_unknown_options_exit_with_two(asfl: Asfl) -> None:
+    assert_refused(asfl("scenario", "--plott", "x.png"), "No such option", "--plott")
+    assert_refused(asfl("cots"), "unknown command 'cots': did you mean 'cost'?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("compare", "--from", "there", "--engine", "ray"), "--engine"),
+        (("compare", "--from", "there", "--seeds", "1"), "--seeds"),
+        (("compare", "--from", "there", "--workers", "2"), "--workers"),
+        (("compare", "--from", "there", "--set", "scenario.clients=2"), "--set"),
+        (("compare", "--from", "there", "--out", "elsewhere"), "--out"),
+        (("compare", "demo", "--from", "there"), "'demo'"),
+        (("decide", "--rounds", "2", "--solver", "joint"), "--solver"),
+        (("decide", "round.json", "--preset", "demo"), "--preset"),
+        (("decide", "round.json", "--seeds", "2"), "--seeds"),
+        (("decide", "round.json", "--scheme", "asfl"), "--scheme"),
+        (("decide", "round.json", "--set", "radio.num_rbs=3"), "--set"),
+        (("cost", "round.json", "--schema"), "'round.json'"),
+        (("profile", "vgg19", "--list"), "'vgg19'"),
+        (("profile", "--list", "--plot", "x.png"), "--plot"),
+        (("profile", "--list", "--json"), "--json"),
+        (("reproduce", "--list", "--scale", "small"), "--scale"),
+        (("reproduce", "table3", "--trace", "x.csv"), "--trace"),
+        (("report", "runs", "--no-figures", "--figures", "there"), "--figures"),
+        (("fleet", "--set", "scenario.clients=3"), "--set scenario.clients=3"),
+        (("sweep", "--over", "radio.num_rbs=3,4", "--set", "radio.num_rbs=5"), "--set radio.num_rbs=5"),
+    ],
+)
+def test_an_option_that_cant_count_is_refused(asfl: Asfl, arguments: tuple[str, ...], option: str) -> None:
+    assert_refused(asfl(*arguments), f"error: {option} doesn't count here: ")
+
+
+@pytest.mark.parametrize("written", [("asfl,sfl",), ("asfl", "sfl"), ("asfl, sfl", "asfl")])
+def test_lists_may_be_repeated_and_may_have_commas(written: tuple[str, ...]) -> None:
+    assert schemes_named(written) == ["asfl", "sfl"]
+    assert accuracies([text.replace("asfl", "0.5").replace("sfl", "1") for text in written]) == [0.5, 1.0]
+
+
+def test_every_scheme_that_is_named_is_played(asfl: Asfl) -> None:
+    result = asfl("decide", "--rounds", "1", "--scheme", "asfl", "--scheme", "sfl,fedavg", "--json")
+    assert list(json.loads(result.stdout)["schemes"]) == ["asfl", "sfl", "fedavg"]
+
+
+def test_version_and_help(asfl: Asfl) -> None:
+    import asfl as package
+
+    assert asfl("--version").stdout.strip() == f"asfl {package.__version__}"
+    assert "scenario" in asfl("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",),
+        ("config", "list"),
+        ("data", "show", "--json"),
+        ("scenario", "demo", "--json"),
+        ("profile", "--list"),
+        ("decide", "--rounds", 1, "--scheme", "asfl"),
+        ("cost",),
+    ],
+)
+def test_in_a_process_of_its_own_it_is_the_same(asfl: Asfl, asfl_process: Asfl, words: tuple[object, ...]) -> None:
+    """Most tests run the commands in their own process; those that train have such a test beside them."""
+    here, there = asfl(*words), asfl_process(*words)
+    assert there.returncode == here.returncode
+    assert (there.stdout, there.stderr) == (here.stdout, here.stderr)
+
+
+def test_auto_budgets_are_what_the_fair_policy_achieves() -> None:
+    """On average, and no stage longer than an outage; a budget that is given stays as it is."""
+    world = World.of(load_config("demo").config)
+    auto, fair = resolve_budgets(world), fair_policy(world)
+    assert (auto.delay_s, auto.energy_j) == (fair.delay_s, fair.energy_j)
+    assert auto.outage_s == auto.own_outage_s == 3 * auto.delay_s
+    loose = resolve_budgets(World.of(load_config("demo", ["decision.auto_budget_scale=2"]).config))
+    assert (loose.delay_s, loose.energy_j) == (2 * auto.delay_s, 2 * auto.energy_j)
+    own_cut = resolve_budgets(world, cuts=(2,))
+    assert own_cut.delay_s != auto.delay_s
+    whole_model = resolve_budgets(world, FEDAVG)
+    assert (whole_model.delay_s, whole_model.outage_s) == (auto.delay_s, auto.outage_s)
+    assert whole_model.own_outage_s > auto.outage_s  # its rounds take longer
+    assert resolve_budgets(World.of(load_config("demo", ["decision.outage_s=off"]).config)).outage_s == np.inf
+    fixed = resolve_budgets(World.of(load_config("demo", ["decision.delay_budget_s=3"]).config))
+    assert fixed.delay_s == 3
+    assert fixed.energy_j == auto.energy_j
+
+
+def test_the_picture_shows_each_client_by_itself() -> None:
+    """The delay drawn for a client is what a round with it alone, at the same share and mean gain, takes."""
+    from dataclasses import replace
+
+    from asfl.costs.decision import Decision
+    from asfl.costs.modelled import round_cost
+
+    world = World.of(load_config("demo").config)
+    view = WorldView.of(world, resolve_budgets(world))
+    first = world.begin_round(0)
+    client, cut = view.examples()["bad"], 3
+    alone = replace(
+        first,
+        path_gain=first.path_gain[[client]],
+        channel_gain=first.path_gain[[client]],
+        cpu_hz=first.cpu_hz[[client]],
+    )
+    share = world.config.radio.num_rbs / world.config.scenario.clients
+    cost = round_cost(alone, Decision(cut, np.array([share]), np.array([1.5])), arrived=[1])
+    assert view.delay_s[cut - 1, client] == pytest.approx(float(cost.delay_s))
+    assert view.cost.energy_j[cut - 1, client] == pytest.approx(cost.energy_j[0])
+    assert view.mean_snr_db[client] == min(view.mean_snr_db)
+    assert len(draw_world(view).axes) == 5

@@ -1,0 +1,314 @@
+"""Schemes, channels, models and data sets from files outside the package: who may load them, and what goes wrong."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_up import made_up_round
+from own_things import forgotten_afterwards, loud_scheme
+from torch import nn
+
+import asfl as package
+from asfl.config import load_config, plugins
+from asfl.config.errors import AsflError
+from asfl.config.names import CHANNELS, MODELS, ModelSpec
+from asfl.costs.budgets import Budgets
+from asfl.costs.world import World
+from asfl.models.build import build_model
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.load import load_profile
+from asfl.radio.channel import ChannelState
+from asfl.results.figures.training import style_of
+from asfl.results.page.collect import collect
+from asfl.results.page.origins import run_command
+from asfl.runs.manifest import MANIFEST_FILE, Manifest
+from asfl.runs.play import play
+from asfl.runs.records import RECORDS_FILE
+from asfl.runs.run import resume
+from asfl.schemes import SCHEMES, scheme_named
+from asfl.schemes.asfl import AsflScheme
+from conftest import Asfl, assert_refused
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(plugins.VARIABLE, "")  # restored afterwards, whatever a test does to it
+    with forgotten_afterwards():
+        yield
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------------- loading
+def test_a_file_is_loaded_now_and_named_for_processes_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "loud.py", loud_scheme())
+    package.load_plugin("loud.py")
+    assert scheme_named("loud").name == "loud"
+    assert list(SCHEMES)[-1] == "loud"  # after those that ship
+    assert os.environ[plugins.VARIABLE] == str(tmp_path / "loud.py")
+    package.load_plugin(tmp_path / "loud.py")
+    assert os.environ[plugins.VARIABLE] == str(tmp_path / "loud.py")
+    assert list(plugins.loaded_plugins()) == [str(tmp_path / "loud.py")]
+
+
+def test_the_variable_is_looked_at_when_a_name_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path / "a" / "mine.py", loud_scheme())
+    second = write(tmp_path / "b" / "mine.py", "import asfl\nasfl.register_channel('still', print)\n")
+    monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join([str(first), "", str(second)]))
+    assert not plugins._loaded
+    assert "loud" in SCHEMES
+    assert "still" in CHANNELS
+    assert len(plugins.loaded_plugins()) == 2  # two files of the same name are two plugins
+
+
+def test_a_file_is_run_once_however_often_names_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from pathlib import Path\nwith (Path(__file__).parent / 'log').open('a') as log:\n    log.write('x')\n"
+    monkeypatch.setenv(plugins.VARIABLE, str(write(tmp_path / "counts.py", text)))
+    for _ in range(3):
+        assert "asfl" in SCHEMES
+        assert "cnn" in MODELS
+    assert (tmp_path / "log").read_text() == "x"
+
+
+def test_a_file_may_look_names_up_while_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from asfl.schemes import scheme_named\nassert scheme_named('asfl').name == 'asfl'\n"
+    monkeypatch.setenv(plugins.VARIABLE, str(write(tmp_path / "asks.py", text)))
+    assert "asfl" in SCHEMES
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import asfl\n\nasfl.register_scheme(", "line 3: SyntaxError: '(' was never closed"),
+        ("import asfl\nx = 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def f():\n    return missing\n\nf()\n", "line 2: NameError: name 'missing' is not defined"),
+        ("import no_such_package\n", "line 1: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+        ("raise RuntimeError\n", "line 1: RuntimeError"),
+        ("a = '\x00'\n", "SyntaxError"),
+        ("import asfl\nasfl.register_channel('Fog', print)\n", "line 2: channel name 'Fog' must be small letters"),
+        ("import asfl\nasfl.register_model('cnn', print)\n", "line 2: architecture 'cnn' ships with asfl"),
+    ],
+)
+def test_mistakes_in_a_file_are_named_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+    file = write(tmp_path / "broken.py", text)
+    with pytest.raises(AsflError) as caught:
+        package.load_plugin(file)
+    assert str(caught.value).startswith(f"plugin {file}")
+    assert words in str(caught.value)
+    assert os.environ[plugins.VARIABLE] == ""
+    write(file, loud_scheme())  # mended, it loads
+    package.load_plugin(file)
+    assert "loud" in SCHEMES
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for file, words in [
+        (tmp_path / "missing.py", "no such file"),
+        (tmp_path, "a folder, not a file"),
+        (write(tmp_path / f"a{os.pathsep}b.py", ""), "must not contain"),
+    ]:
+        with pytest.raises(AsflError, match=words):
+            package.load_plugin(file)
+
+
+def test_the_command_line_names_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "broken.py", "import asfl\n\n1 / 0\n")
+    words = "plugin broken.py, line 3: ZeroDivisionError: division by zero"
+    assert_refused(asfl("--plugin", "broken.py", "config", "list"), words)
+    assert_refused(asfl("--plugin", "none.py", "config", "list"), "plugin none.py: no such file")
+    monkeypatch.setenv(plugins.VARIABLE, "broken.py")
+    assert_refused(asfl("scenario"), "broken.py, line 3: ZeroDivisionError")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py"]
+
+
+def test_neither_a_configuration_nor_a_run_folder_runs_code(tmp_path: Path) -> None:
+    evil = write(tmp_path / "evil.py", "from pathlib import Path\n(Path(__file__).parent / 'marker').touch()\n")
+    write(tmp_path / "evil.toml", f'[scenario.channel]\nkind = "{evil}"\n')
+    write(tmp_path / "key.toml", f'plugins = ["{evil}"]\n')
+    manifest = Manifest(load_config("demo").config, "asfl", Budgets(1, 1), 1, {"plugins": {str(evil): ""}})
+    plain: dict[str, Any] = {**manifest.to_json(), "plugins": [str(evil)]}
+    of_channel = {**plain, "config": {**plain["config"], "scenario": {"channel": {"kind": str(evil)}}}}
+    write(tmp_path / "scheme" / MANIFEST_FILE, json.dumps({**plain, "scheme": str(evil)}))
+    write(tmp_path / "kind" / MANIFEST_FILE, json.dumps(of_channel))
+    asked: list[tuple[Callable[[], object], str]] = [
+        (lambda: load_config(tmp_path / "evil.toml"), "unknown channel .* --plugin FILE"),
+        (lambda: load_config(tmp_path / "key.toml"), "unknown key 'plugins'"),
+        (lambda: resume(tmp_path / "scheme"), "unknown scheme .* --plugin FILE"),
+        (lambda: resume(tmp_path / "kind"), "unknown channel .* --plugin FILE"),
+    ]
+    for ask, words in asked:
+        with pytest.raises(AsflError, match=words):
+            ask()
+    assert not (tmp_path / "marker").exists()
+
+
+# ---------------------------------------------------------------------- names
+def test_the_same_name_belongs_to_who_registered_it(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "one.py", loud_scheme(1)), write(tmp_path / "two.py", loud_scheme(2))
+    package.load_plugin(one)
+    before = SCHEMES["loud"]
+    package.load_plugin(one)
+    assert SCHEMES["loud"] is not before  # replaced
+    line = loud_scheme().splitlines().index("asfl.register_scheme(Loud())") + 1
+    with pytest.raises(AsflError, match=rf"two.py, line {line}: scheme 'loud' is already registered by {one}"):
+        package.load_plugin(two)
+    with pytest.raises(AsflError, match="scheme 'loud' is already registered by"):
+        package.register_scheme(AsflScheme("loud"))
+    package.register_scheme(AsflScheme("quiet"))
+    package.register_scheme(AsflScheme("quiet", power="max"))  # a notebook's cell that is run again
+    assert len(SCHEMES) == len(list(SCHEMES))
+
+
+def test_names_and_things_that_are_refused() -> None:
+    with pytest.raises(AsflError, match="scheme 'sfl' ships with asfl"):
+        package.register_scheme(AsflScheme("sfl"))
+    with pytest.raises(AsflError, match="scheme name 'a,b' must be small letters"):
+        package.register_scheme(AsflScheme("a,b"))
+    with pytest.raises(AsflError, match=r"not its class: register_scheme\(AsflScheme\(\)\)"):
+        package.register_scheme(AsflScheme)  # type: ignore[arg-type]
+    with pytest.raises(AsflError, match="object lacks name, procedure, decide"):
+        package.register_scheme(object())  # type: ignore[arg-type]
+    with pytest.raises(AsflError, match="no function of a ModelSpec"):
+        package.register_model("mine", 3)  # type: ignore[arg-type]
+    with pytest.raises(AsflError, match=r"no function of \(scenario, radio\)"):
+        package.register_channel("mine", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "scenario.channel.kind=raylegh",
+            "unknown channel 'raylegh': did you mean 'rayleigh'? Your own needs --plugin",
+        ),
+        ("scenario.channel.kind=fog", "scenario.channel.kind: unknown channel 'fog': valid: rayleigh, trace. Your own"),
+        ("model.architecture=vgg91", "model.architecture: unknown architecture 'vgg91': did you mean 'vgg19'? Your"),
+        ("data.name=fog", "an .npz file. Your own needs --plugin FILE"),
+        ("model.architecture=3", 'must be one of "cnn", "vgg11"'),
+    ],
+)
+def test_unknown_names_say_what_is_valid_and_how_yours_would_be(override: str, words: str) -> None:
+    with pytest.raises(AsflError) as caught:
+        load_config("demo", [override])
+    assert words in str(caught.value)
+
+
+def test_registered_names_are_valid_and_shown(tmp_path: Path) -> None:
+    package.register_channel("fog", lambda scenario, radio: Still(scenario.clients))
+    package.register_model("my-net", tiny)
+    chosen = load_config("demo", ["scenario.channel.kind=fog", "model.architecture=my-net"]).config
+    assert (chosen.scenario.channel.kind, chosen.model.architecture) == ("fog", "my-net")
+    world = World.of(chosen)
+    assert world.begin_round(3).channel_gain.tolist() == [1e-9] * 6
+    assert world.profile.unit_names == ("flat", "out")
+
+
+# ---------------------------------------------------------------------- what they do
+class Still:
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+
+    def at(self, round_index: int) -> ChannelState:
+        gain = np.full(self.clients, 1e-9)
+        return ChannelState(gain, gain, gain_is_known=True)
+
+
+class Step(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, carry: Carry) -> Carry:
+        return (self.layers(carry[0]),)
+
+
+def tiny(spec: ModelSpec, hidden: int = 5, classes: int = 10) -> CuttableModel:
+    return CuttableModel({"flat": Step(nn.Flatten(), nn.Linear(64, hidden)), "out": Step(nn.Linear(hidden, classes))})
+
+
+def test_a_model_is_measured_and_measured_again_when_it_changes() -> None:
+    package.register_model("my-net", tiny)
+    spec = ModelSpec("my-net", "digits", 0.5, "group")
+    assert ModelSpec.parse(spec.name) == spec
+    assert ModelSpec.parse("my-net").dataset == "cifar100"
+    assert load_profile("my-net-digits").activation_bits.tolist() == [5 * 32, 10 * 32]
+    assert load_profile("my-net-digits") is load_profile("my-net-digits")
+    package.register_model("my-net", lambda spec: tiny(spec, hidden=7))
+    assert load_profile("my-net-digits").activation_bits.tolist() == [7 * 32, 10 * 32]
+    assert build_model(spec)(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("built", "words"),
+    [
+        (nn.Linear(1, 1), "must return a CuttableModel of at least 2 units, not Linear"),
+        (CuttableModel({"only": Step(nn.Flatten())}), "of at least 2 units, not CuttableModel of 1"),
+        (tiny(ModelSpec("x", "digits"), classes=9), r"must give one tensor \(10,\) a sample, but gives \[\(9,\)\]"),
+    ],
+)
+def test_a_model_that_is_none_is_refused(built: nn.Module, words: str) -> None:
+    package.register_model("broken", lambda spec: built.to("meta"))  # type: ignore[arg-type,return-value]
+    with pytest.raises(AsflError, match=words):
+        load_profile("broken-digits")
+
+
+def test_a_channel_that_is_none_is_refused() -> None:
+    package.register_channel("nothing", lambda scenario, radio: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(AsflError, match="channel 'nothing': its factory gave None, not an object with at"):
+        World.of(load_config("demo", ["scenario.channel.kind=nothing"]).config)
+
+
+@pytest.mark.parametrize(
+    ("cut", "blocks", "words"),
+    [
+        (1, 2.0, "scheme loud, round 1: decision.rb_count gives out 12 resource blocks"),
+        (7, 1.0, "scheme loud, round 1: decision.cut = 7 must be 1 … 6"),
+        (1, 0.5, "must be a whole number"),
+    ],
+)
+def test_a_decision_that_cannot_be_carried_out_is_refused(tmp_path: Path, cut: int, blocks: float, words: str) -> None:
+    package.load_plugin(write(tmp_path / "loud.py", loud_scheme(cut, blocks)))
+    world = World.of(load_config("demo").config)
+    with pytest.raises(AsflError, match=words):
+        next(play(world, scheme_named("loud"), 1, Budgets(1, 1)))
+
+
+def test_the_report_says_that_a_plugin_is_needed_to_repeat_a_run(tmp_path: Path) -> None:
+    package.register_channel("fog", lambda scenario, radio: Still(scenario.clients))
+    commands = {}
+    for name, scheme, overrides in (
+        ("scheme", "loud", []),
+        ("channel", "asfl", ["scenario.channel.kind=fog"]),
+        ("nothing", "asfl", []),
+    ):
+        manifest = Manifest(load_config("demo", overrides).config, scheme, Budgets(1, 1), 1, {})
+        write(tmp_path / name / MANIFEST_FILE, json.dumps(manifest.to_json()))
+        write(tmp_path / name / RECORDS_FILE, made_up_round(1, 0.5).to_line())
+        (found,) = collect([tmp_path / name]).runs
+        commands[name] = run_command(found).partition(" --set")[0]
+    assert commands == {
+        "scheme": "asfl --plugin FILE run demo --scheme loud",
+        "channel": "asfl --plugin FILE run demo --scheme asfl",
+        "nothing": "asfl run demo --scheme asfl",
+    }
+
+
+def test_every_scheme_has_a_look_of_its_own() -> None:
+    for number in range(5):
+        package.register_scheme(AsflScheme(f"mine-{number}"))
+    looks = {name: style_of(name) for name in [*SCHEMES, "unknown-here", "another"]}
+    assert sum(look["color"] == looks["asfl"]["color"] for look in looks.values()) == 1
+    known = [(look["color"], str(look["linestyle"])) for name, look in looks.items() if name in SCHEMES]
+    assert len(set(known)) == len(known)
+    assert looks["unknown-here"] == style_of("unknown-here")

@@ -1,0 +1,220 @@
+"""The four files in examples/ do what the tutorial says: each through the real command, and each with its laws."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from own_things import EXAMPLES, forgotten_afterwards
+from problems import random_problem
+from torch.nn.functional import cross_entropy
+
+import asfl as package
+from asfl.config import Config, load_config, plugins
+from asfl.config.errors import AsflError
+from asfl.config.names import ModelSpec
+from asfl.costs.decision import check_decision
+from asfl.costs.modelled import round_cost
+from asfl.costs.world import World
+from asfl.data import load_data
+from asfl.models.build import build_model
+from asfl.results.page import Report, page
+from asfl.runs.manifest import MODEL_FILE
+from asfl.runs.run import resume
+from asfl.schemes import scheme_named
+from asfl.schemes.base import decided_by
+from conftest import Asfl
+
+SCHEME, CHANNEL, MODEL, DATA = (EXAMPLES / f"my_{name}.py" for name in ("scheme", "channel", "model", "data"))
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[dict[Path, ModuleType]]:
+    """All four, loaded in this process."""
+    with pytest.MonkeyPatch.context() as patch, forgotten_afterwards():
+        patch.setenv(plugins.VARIABLE, "")
+        for file in (SCHEME, CHANNEL, MODEL, DATA):
+            package.load_plugin(file)
+        yield {Path(str(m.__file__)): m for name, m in sys.modules.items() if name.startswith("asfl_plugin_")}
+
+
+# ---------------------------------------------------------------------- through the command
+@pytest.mark.parametrize(
+    ("file", "arguments", "look_at", "shape"),
+    [
+        (SCHEME, ("decide", "--rounds", 2, "--scheme", "prop-fair"), "seeds", (1,)),
+        (CHANNEL, ("scenario", "demo", "--set", "scenario.channel.kind=shadowing"), "delay_s", (6, 6)),
+        (MODEL, ("profile", "mixer-w0.5-digits"), "param_bits", (6,)),
+        (DATA, ("data", "show", "demo", "--set", "data.name=shapes"), "label_counts", (6, 5)),
+    ],
+)
+def test_each_through_the_command(
+    asfl: Asfl, file: Path, arguments: tuple[object, ...], look_at: str, shape: tuple[int, ...]
+) -> None:
+    known = asfl("--plugin", file, *arguments, "--json")
+    assert known.returncode == 0, known.stderr
+    found = json.loads(known.stdout)
+    assert np.shape(found[look_at]) == shape
+
+
+def test_all_four_in_worker_processes_and_in_a_resumed_run(
+    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["scenario.clients=2", "training.rounds=1", "training.batch_size=4", "model.width=0.1"]
+    settings += [
+        "scenario.channel.kind=shadowing",
+        "model.architecture=mixer",
+        "data.name=shapes",
+        "data.augment=false",
+    ]
+    options = [part for setting in settings for part in ("--set", setting)]
+    files = [part for file in (SCHEME, CHANNEL, MODEL, DATA) for part in ("--plugin", file)]
+    result = asfl(*files, "compare", "demo", "--schemes", "prop-fair,sfl", *options, "--out", "out", "--workers", 1)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["schemes"].keys() == {"prop-fair", "sfl"}
+    # A run that isn't finished goes on if the files are named again: in its folder they are not.
+    folder = tmp_path / "out" / "prop-fair-seed1"
+    (folder / MODEL_FILE).unlink()
+    with forgotten_afterwards():
+        monkeypatch.setenv(plugins.VARIABLE, "")
+        with pytest.raises(AsflError, match="Your own needs --plugin FILE"):
+            resume(folder)
+        # But nobody needs the files to look at it.
+        assert set(package.load_runs(tmp_path / "out")["scheme"]) == {"prop-fair", "sfl"}
+        assert "prop-fair" in page(Report.of([tmp_path / "out"]), library="")
+        monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join(map(str, (SCHEME, CHANNEL, MODEL, DATA))))
+        assert resume(folder)
+    assert (folder / MODEL_FILE).exists()
+
+
+# ---------------------------------------------------------------------- the scheme
+@pytest.mark.parametrize(("clients", "num_rbs"), [(1, 1), (3, 6), (4, 2), (3, 3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_scheme_decides_validly_and_fairly(
+    example: dict[Path, ModuleType], seed: int, clients: int, num_rbs: int
+) -> None:
+    problem = random_problem(seed, clients=clients, num_rbs=num_rbs)
+    round_, scheme = problem.round, scheme_named("prop-fair")
+    decision = decided_by(scheme, problem, seed).decision
+    check_decision(decision, round_.profile.num_layers, num_rbs, round_.radio.max_tx_power_w)
+    again = decided_by(scheme, problem, seed + 1).decision
+    assert (again.cut, again.rb_count.tolist()) == (decision.cut, decision.rb_count.tolist())
+    # Every other way to serve the same clients has a smaller product of rates.
+    served = decision.scheduled
+    assert served.sum() == min(clients, num_rbs)
+    rate = round_.uplink_rate_bps(decision.rb_count, decision.tx_power_w)[served].prod()
+    for counts in product(range(1, num_rbs + 1), repeat=int(served.sum())):
+        if sum(counts) <= num_rbs:
+            other = np.zeros(clients)
+            other[served] = counts
+            assert round_.uplink_rate_bps(other, decision.tx_power_w)[served].prod() <= rate * (1 + 1e-12)
+    # Whoever sits out is further below its own average than everybody who doesn't.
+    relative = round_.channel_gain / round_.path_gain
+    assert relative[~served].max(initial=0) <= relative[served].min()
+    # And every other cut costs more.
+    prices = []
+    for cut in round_.profile.cuts.tolist():
+        cost = round_cost(round_, replace(decision, cut=cut))
+        delay, energy = float(cost.delay_s), float(np.mean(cost.energy_j))
+        prices.append(delay / problem.rules.delay_budget_s + energy / problem.rules.energy_budget_j)
+    assert prices[int(decision.cut) - 1] == min(prices)
+
+
+def test_the_scheme_leaves_dead_links_alone(example: dict[Path, ModuleType]) -> None:
+    problem = random_problem(1, clients=3, num_rbs=4)
+    gone = np.array([0.0, 1.0, 1.0])
+    for gain in (problem.round.channel_gain * gone, problem.round.channel_gain * 0):
+        quiet = replace(problem, round=replace(problem.round, channel_gain=gain))
+        decision = decided_by(scheme_named("prop-fair"), quiet, 0).decision
+        assert decision.scheduled.tolist() == (gain > 0).tolist()
+
+
+# ---------------------------------------------------------------------- the channel
+def shadowed(**scenario: int) -> Config:
+    changes = [f"scenario.{name}={value}" for name, value in scenario.items()]
+    return load_config("demo", ["scenario.channel.kind=shadowing", *changes]).config
+
+
+def test_the_channel_gives_the_same_links_in_whatever_order_rounds_are_asked_for(
+    example: dict[Path, ModuleType],
+) -> None:
+    forward, backward = World.of(shadowed()).channel, World.of(shadowed()).channel
+    late = {index: backward.at(index) for index in (7, 3, 0, 5)}
+    for index in range(8):
+        state = forward.at(index)
+        if index in late:
+            assert np.array_equal(state.channel_gain, late[index].channel_gain)
+            assert np.array_equal(state.path_gain, late[index].path_gain)
+    other = World.of(shadowed(seed=2)).channel.at(3)
+    assert not np.array_equal(other.path_gain, late[3].path_gain)
+
+
+def test_shadows_have_the_deviation_and_the_memory_they_should(example: dict[Path, ModuleType]) -> None:
+    """Compared with the same world without shadows, over many clients."""
+    module, clients = example[CHANNEL], 20_000
+    channel = World.of(shadowed(clients=clients)).channel
+    plain = World.of(load_config("demo", [f"scenario.clients={clients}"]).config).channel
+    decibel = np.array(
+        [10 * np.log10(channel.at(index).path_gain / plain.at(index).path_gain) for index in (0, 1, 2, 30)]
+    )
+    assert decibel.std(axis=1) == pytest.approx(module.DEVIATION_DB, rel=0.03)
+    correlation = np.corrcoef(decibel)[0]
+    assert correlation == pytest.approx([module.MEMORY**lag for lag in (0, 1, 2, 30)], abs=0.03)
+    # The fading around the mean is the same as without shadows.
+    faded = channel.at(2).channel_gain / channel.at(2).path_gain
+    assert faded == pytest.approx(plain.at(2).channel_gain / plain.at(2).path_gain)
+
+
+# ---------------------------------------------------------------------- the model
+def test_the_model_gives_the_same_whole_or_cut(example: dict[Path, ModuleType]) -> None:
+    torch.manual_seed(0)
+    for dataset, shape in (("digits", (1, 8, 8)), ("shapes", (1, 16, 16)), ("cifar10", (3, 32, 32))):
+        model = build_model(ModelSpec("mixer", dataset, width=0.25)).double()
+        images, labels = torch.rand(3, *shape, dtype=torch.float64), torch.tensor([0, 3, 1])
+        whole = model(images)
+        torch.autograd.backward(cross_entropy(whole, labels))
+        gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+        assert len(gradients) == len(list(model.parameters()))
+        for cut in range(1, len(model.units)):
+            model.zero_grad()
+            carry = model.client_part(cut)(images)
+            received = tuple(tensor.detach().requires_grad_() for tensor in carry)
+            logits = model.server_part(cut)(received)
+            assert torch.equal(logits, whole)
+            torch.autograd.backward(cross_entropy(logits, labels))
+            torch.autograd.backward(carry, [tensor.grad for tensor in received if tensor.grad is not None])
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                assert parameter.grad is not None
+                assert torch.allclose(parameter.grad, gradient)
+
+
+# ---------------------------------------------------------------------- the data
+def test_the_shapes_are_always_the_same_and_can_be_told_apart(example: dict[Path, ModuleType]) -> None:
+    module = example[DATA]
+    data = load_data(load_config("demo", ["data.name=shapes"]).config)
+    assert (data.num_classes, data.input_shape) == (len(module.SHAPES), (1, module.SIZE, module.SIZE))
+    assert set(data.train_labels) == set(data.test_labels) == set(range(data.num_classes))
+    images, labels = module.draw(50, "shapes to learn")
+    assert all(np.array_equal(*pair) for pair in zip((images, labels), module.draw(50, "shapes to learn"), strict=True))
+    assert not np.array_equal(images, module.draw(50, "shapes to test")[0])
+    # Discs are compact, crosses aren't: the bright share of a box around the bright pixels differs by class.
+    bright = data.train_images[:, 0] > 120
+    filled = []
+    for label in range(data.num_classes):
+        of_class = bright[data.train_labels == label]
+        filled.append(np.mean([_filled(image) for image in of_class]))
+    assert np.ptp(filled) > 0.2
+
+
+def _filled(image: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]") -> float:
+    rows, columns = np.flatnonzero(image.sum(1) > 2), np.flatnonzero(image.sum(0) > 2)
+    if not rows.size or not columns.size:
+        return 0.0
+    return float(image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].mean())

@@ -1,0 +1,62 @@
+"""Random small rounds and decisions for property tests."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from asfl.config import Compute, Radio
+from asfl.costs.decision import Decision
+from asfl.costs.round import CORRECTED, PRINTED, CostEquations, Round
+from asfl.models.profile import ModelProfile
+
+
+def _numbers(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, allow_nan=False, allow_subnormal=False)
+
+
+@st.composite
+def profiles(draw: st.DrawFn, max_layers: int = 6) -> ModelProfile:
+    layers = draw(st.integers(2, max_layers))
+    bits, activations, forward, backward = (
+        draw(arrays(float, layers, elements=_numbers(0, high))) for high in (1e8, 1e7, 1e9, 2e9)
+    )
+    return ModelProfile(bits, activations, forward, backward)
+
+
+@st.composite
+def rounds(draw: st.DrawFn, max_clients: int = 5) -> Round:
+    clients = draw(st.integers(1, max_clients))
+    profile = draw(profiles())
+    log_gain = draw(arrays(float, clients, elements=_numbers(-15, -8)))
+    fading = draw(arrays(float, clients, elements=_numbers(1e-3, 10)))
+    return Round(
+        profile=profile,
+        radio=Radio(num_rbs=draw(st.integers(1, 12)), max_tx_power_w=draw(_numbers(0.01, 5))),
+        compute=Compute(),
+        charged_samples=draw(st.integers(1, 128)),
+        path_gain=10.0**log_gain,
+        channel_gain=10.0**log_gain * fading,
+        cpu_hz=draw(arrays(float, clients, elements=_numbers(1e7, 3e9))),
+        gain_is_known=draw(st.booleans()),
+        previous_cut=draw(st.none() | st.integers(1, profile.num_layers - 1)),
+        equations=draw(st.sampled_from([CORRECTED, PRINTED, CostEquations("each_rb", "activations")])),
+    )
+
+
+@st.composite
+def rounds_with_decisions(draw: st.DrawFn, max_clients: int = 5) -> tuple[Round, Decision]:
+    """A round and a valid decision: some clients may have no block at all."""
+    round_ = draw(rounds(max_clients))
+    left, counts = round_.radio.num_rbs, []
+    for _ in range(round_.num_clients):
+        counts.append(draw(st.integers(0, left)))
+        left -= counts[-1]
+    power = draw(arrays(float, round_.num_clients, elements=_numbers(0.001, 1)))
+    cut = draw(st.integers(1, round_.profile.num_layers - 1))
+    return round_, Decision(cut, np.array(counts, float), power * round_.radio.max_tx_power_w)
+
+
+def with_previous_cut(round_: Round, cut: int | None) -> Round:
+    return replace(round_, previous_cut=cut)

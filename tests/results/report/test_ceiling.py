@@ -1,0 +1,226 @@
+"""`central` in a comparison: a ceiling without costs, drawn as a line and never ranked."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import made_up_round, made_up_run
+from run_folders import comparison_folder, run_folder
+
+from asfl.config import load_config
+from asfl.costs.budgets import Budgets
+from asfl.results.blocks import block_shares
+from asfl.results.charged import trained_and_charged
+from asfl.results.curves import CEILING, Run
+from asfl.results.figures.blocks import draw_blocks
+from asfl.results.figures.training import draw_accuracy, write_figures
+from asfl.results.latex import latex_tables
+from asfl.results.page import Report, page
+from asfl.results.page.charts import accuracy
+from asfl.results.page.collect import collect
+from asfl.results.page.convergence import Lengths, not_covered, theorem_1
+from asfl.results.page.look import styles
+from asfl.results.reproduce.claims import MostAccurate
+from asfl.results.reproduce.outcome import Outcome
+from asfl.results.summary import Summary, choose_targets, summarize_run
+from asfl.results.tables import Table, tables_of
+from asfl.results.words import in_words
+from asfl.runs.records import RoundRecord
+from conftest import Asfl, assert_refused
+
+STANDARD = load_config("demo", ["decision.queue_rule=standard", "training.optimizer=sgd"]).config
+QUARTER = "VGG-19 at quarter width trained, charged as vgg19-cifar10"
+
+
+def _without_costs(record: RoundRecord) -> RoundRecord:
+    nothing = [0.0] * 3
+    return replace(
+        record, cut=None, rb_count=nothing, tx_power_w=nothing, packet_error_rate=[1.0] * 3, arrived=[0] * 3,
+        delay_s=0.0, uplink_stage_delay_s=0.0, server_stage_delay_s=0.0, energy_j=nothing, total_delay_s=0.0,
+        total_energy_j=0.0, update_norm2=[1.0] * 3,
+    )  # fmt: skip
+
+
+def _central(accuracies: list[float], seed: int = 1) -> Run:
+    run = made_up_run(CEILING, accuracies, seed=seed)
+    return replace(run, records=[_without_costs(record) for record in run.records])
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    return [
+        run
+        for seed in (1, 2)
+        for run in (
+            made_up_run("asfl", [0.4, 0.6, 0.7], seed=seed),
+            made_up_run("sfl", [0.3, 0.5, 0.6], seed=seed, delay_s=4),
+            _central([0.8, 0.9 + 0.02 * seed, 0.9], seed),
+        )
+    ]
+
+
+def test_the_ceiling_is_never_ranked(runs: list[Run]) -> None:
+    summary = Summary.of(runs)
+    assert max(summary.targets) < 0.7  # chosen from the others
+    assert choose_targets(runs) == choose_targets([run for run in runs if not run.is_ceiling])
+    for target in summary.targets:
+        assert CEILING not in summary.fastest_first(target)
+        assert summary.saving(CEILING, target) is None
+        assert summary.reached(CEILING, target, "delay_s") == {}
+    words = " ".join(in_words(summary))
+    assert words.count(CEILING) == 0
+    assert "93.0 % would be the best: the ceiling" in words
+    tables = {table.key: table for table in tables_of(summary)}
+    assert CEILING not in [row[0] for row in tables["savings"].rows]
+    for key in ("delay", "energy", "costs", "rounds"):
+        (row,) = (row for row in tables[key].rows if row[0] == CEILING)
+        assert set(row[1:]) == {"–"}
+    (finding,) = MostAccurate("rounds").check([Outcome("demo", "", runs, summary)])
+    assert CEILING not in finding.here
+    json.dumps(summary.to_json(), allow_nan=False)
+    rows = list(csv.DictReader(io.StringIO(summary.to_csv())))
+    assert {row["delay_s"] for row in rows if row["scheme"] == CEILING} == {""}
+
+
+def test_the_ceiling_is_a_line_in_every_accuracy_figure(runs: list[Run], tmp_path: Path) -> None:
+    for axis in ("delay", "energy", "rounds"):
+        axes = draw_accuracy(runs, axis).axes[0]
+        (line,) = (line for line in axes.get_lines() if str(line.get_label()).startswith(CEILING))
+        assert len(set(np.asarray(line.get_ydata()).tolist())) == 1
+        assert line.get_linestyle() == "--"
+    names = {path.name for path in write_figures(Summary.of(runs), runs, tmp_path)}
+    assert {"accuracy-delay.png", "time-to-accuracy.png", "cut-queue.png", "blocks.png"} <= names
+    alone = [run for run in runs if run.is_ceiling]
+    assert all(path.exists() for path in write_figures(Summary.of(alone), alone, tmp_path))
+
+
+def test_the_page_of_a_comparison_with_a_ceiling(tmp_path: Path) -> None:
+    folder = comparison_folder(tmp_path / "three", ("asfl", "sfl"))
+    for seed in (1, 2):
+        records = [_without_costs(made_up_round(number, 0.3 * number)) for number in (1, 2, 3)]
+        run_folder(folder / f"{CEILING}-seed{seed}", CEILING, seed=seed, records=records)
+    collected = collect([folder, *(folder / f"{CEILING}-seed{seed}" for seed in (1, 2))])
+    for figure in accuracy(collected, styles(collected), []).values():
+        (line,) = (one for one in figure["data"] if "ceiling" in str(one.get("name")))
+        assert line["y"][0] == line["y"][1]
+        assert line["x"][0] > 0  # also on a logarithmic axis
+    report = Report.of([folder, folder / f"{CEILING}-seed1", folder / f"{CEILING}-seed2"])
+    text = page(report, library="")
+    assert f'value="{CEILING} seed 1"' not in text  # nothing inside it was decided
+    assert "nan" not in latex_tables(report.tables())
+    alone = page(Report.of([folder / f"{CEILING}-seed1"]), library="")
+    assert "chart-accuracy" in alone
+
+
+def test_it_has_no_rounds_to_decide(asfl: Asfl) -> None:
+    assert_refused(asfl("decide", "--rounds", "2", "--scheme", CEILING), "no radio")
+
+
+# ---------------------------------------------------------------------- medians, what is owed
+def _standard(delays: list[float]) -> Run:
+    """Queues follow the standard rule."""
+    budgets = Budgets(1.6, 1.0)
+    records, delay, energy = [], 0.0, np.zeros(3)
+    for number, delay_s in enumerate(delays, start=1):
+        record = made_up_round(number, 0.5, delay_s=delay_s)
+        delay = max(delay + delay_s / budgets.delay_s - 1, 0.0)
+        energy = np.maximum(energy + np.array(record.energy_j) / budgets.energy_j - 1, 0.0)
+        records.append(replace(record, delay_queue=delay, energy_queue=energy.tolist()))
+    return Run("asfl", 1, records, budgets, STANDARD)
+
+
+def test_medians_and_what_is_owed() -> None:
+    one = summarize_run(_standard([1.0, 1.0, 100.0, 2.0]), [])
+    assert (one.delay_s, one.median_delay_s, one.median_energy_j) == (26.0, 1.5, 3.0)
+    assert one.delay_owed == pytest.approx((100 / 1.6 - 1 + 2 / 1.6 - 1) / 4)
+    assert one.delay_owed >= one.delay_over  # what the queue bounds
+    assert one.energy_owed == pytest.approx(1.0)  # the second client: 2 J of 1 J in every round
+
+
+def test_nothing_is_owed_where_queues_do_not_tell() -> None:
+    printed = replace(_standard([2.0, 2.0]), config=load_config("demo", ["decision.queue_rule=printed"]).config)
+    borrowed = replace(made_up_run("fedavg", [0.5]), config=STANDARD)  # its queues follow other costs
+    unknown = made_up_run("asfl", [0.5])
+    for run in (printed, borrowed, unknown):
+        assert math.isnan(summarize_run(run, []).delay_owed)
+
+
+# ---------------------------------------------------------------------- who gets how many blocks
+def test_shares_of_blocks() -> None:
+    counts = [[1, 2, 0], [1, 0, 0], [0, 2, 1], [1, 2, 0]]
+    records = [replace(made_up_round(n), rb_count=[*map(float, row)]) for n, row in enumerate(counts, start=1)]
+    shares = block_shares(records)
+    assert {word: share.tolist() for word, share in shares.items()} == {
+        "none": [0.25, 0.25, 0.75],
+        "1": [0.75, 0.0, 0.25],
+        "2": [0.0, 0.75, 0.0],
+    }
+    axes = draw_blocks(Run("asfl", 1, records)).axes[0]
+    ends = [bar.get_extents().transformed(axes.transData.inverted()).x1 for bar in axes.patches]
+    assert max(ends) == pytest.approx(100)
+    assert len(ends) == 9
+    in_time = block_shares([replace(made_up_round(1), rb_count=[0.5, 1.5, 0.0])])
+    assert list(in_time) == ["none", "up to 1", "up to 2"]
+
+
+# ---------------------------------------------------------------------- trained and charged
+def test_what_is_charged_is_said() -> None:
+    config = load_config("vgg19-cifar10").config
+    assert trained_and_charged(config) == QUARTER
+    assert trained_and_charged(load_config("demo").config) == ""
+    run = replace(made_up_run("asfl", [0.4, 0.8]), config=config)
+    summary = Summary.of([run])
+    assert summary.to_json()["model"] == QUARTER
+    assert QUARTER in summary.to_csv()
+    assert all(QUARTER in table.title for table in tables_of(summary))
+
+
+def test_scenario_says_what_is_charged(asfl: Asfl) -> None:
+    assert QUARTER in asfl("scenario", "vgg19-cifar10").stdout
+    assert json.loads(asfl("scenario", "vgg19-cifar10", "--json").stdout)["model"] == QUARTER
+
+
+# ---------------------------------------------------------------------- Theorem 1
+def _gradients(rounds: int = 6) -> Run:
+    """Updates of length η · (gradients 2, 1 and nothing), shorter by a tenth from round to round."""
+    eta = STANDARD.training.learning_rate
+    records = [
+        replace(
+            made_up_round(number), spread=0.0, train_loss=3.0 - 0.1 * number,
+            update_norm2=[(2 * 0.9**number * eta) ** 2, (0.9**number * eta) ** 2, None],
+        )
+        for number in range(1, rounds + 1)
+    ]  # fmt: skip
+    return Run("asfl", 1, records, Budgets(1.6, 1.0), STANDARD)
+
+
+def test_constants_come_from_the_records() -> None:
+    run = _gradients()
+    found, eta = Lengths.of(run), STANDARD.training.learning_rate
+    assert found is not None
+    assert found.constants.gradient2 == pytest.approx((2 * 0.9) ** 2)
+    assert found.gradient2 == pytest.approx([2.5 * 0.81**number for number in range(1, 7)])
+    assert found.constants.smoothness == pytest.approx(0.1 / eta)  # a tenth shorter after one step
+    assert found.constants.initial_gap == pytest.approx(2.9)
+    assert found.constants.noise2 == pytest.approx(max(found.gradient2.mean() - 0.5 / (6 * eta), 0.0))
+
+
+def test_theorem_1_beside_what_was_measured() -> None:
+    table = theorem_1(_gradients())
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows] == ["as printed, (22)", "corrected", "weighed by arrivals"]
+    assert all(row[-1].startswith("holds") for row in table.rows)
+    adam = replace(_gradients(), config=load_config("demo", ["training.optimizer=adam"]).config)
+    unknown = theorem_1(adam)
+    assert isinstance(unknown, Table)
+    assert {row[-1] for row in unknown.rows} == {"not covered"}
+    assert "doesn't cover Adam" in unknown.note
+    assert not_covered(_gradients()) == ""
+    assert "another way" in str(theorem_1(replace(_gradients(), scheme="fedavg")))
+    nobody = replace(_gradients(), records=[replace(made_up_round(1), update_norm2=[None] * 3)])
+    assert "no update" in str(theorem_1(nobody))

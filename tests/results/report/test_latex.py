@@ -1,0 +1,45 @@
+"""Tables for a paper: booktabs, every special character tamed."""
+
+import re
+from pathlib import Path
+
+from made_up import made_up_run
+from run_folders import comparison_folder
+
+from asfl.results.latex import escape, latex_tables
+from asfl.results.page import Report
+from asfl.results.summary import Summary
+from asfl.results.tables import Table, tables_of
+
+
+def test_numbers_with_their_spread(tmp_path: Path) -> None:
+    text = latex_tables(Report.of([comparison_folder(tmp_path / "both")]).tables())
+    assert r"asfl & 61.5 $\pm$ 0.7 & 61.5 $\pm$ 0.7 & -- & 30.8 $\pm$ 0.4 & 2 \\" in text
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 6
+    assert text.count(r"\toprule") == text.count(r"\midrule") == text.count(r"\bottomrule") == 6
+    assert text.count("{") == text.count("}")
+    for line in re.findall(r"^    .* \\\\$", text, re.MULTILINE):
+        assert re.search(r"(?<!\\)%", line) is None  # would comment the rest out
+    labels = re.findall(r"\\label\{(.*)\}", text)
+    assert labels == [f"tab:asfl-{key}" for key in ("accuracy", "delay", "energy", "savings", "costs", "rounds")]
+
+
+def test_not_reached_and_one_seed() -> None:
+    runs = [made_up_run("asfl", [0.1, 0.6]), made_up_run("sfl", [0.1, 0.2])]
+    delay = next(table for table in tables_of(Summary.of(runs, [0.3])) if table.key == "delay")
+    assert delay.rows == [["asfl", "4"], ["sfl", "not reached"]]
+    text = latex_tables([("", [delay])])
+    assert r"sfl & \emph{not reached} \\" in text
+    assert r"$\pm$" not in text
+    assert "One seed" in text
+
+
+def test_several_worlds_and_special_characters() -> None:
+    table = Table("a", "50 %", "", ["x_1", "y"], [["a&b", "−1 ± 2"]])
+    text = latex_tables([("rate_1", [table]), ("rate #2", [table])])
+    assert r"\caption{50 \% (rate\_1). }" in text
+    assert r"\label{tab:asfl-2-a}" in text
+    assert r"a\&b & $-$1 $\pm$ 2 \\" in text
+    assert escape(r"\input{x}~^<>") == (
+        r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
+    )

@@ -1,0 +1,402 @@
+"""`asfl report`: one page that needs nothing from elsewhere, whatever the runs are called and however far they are."""
+
+import base64
+import itertools
+import json
+import math
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import made_up_round
+from run_folders import comparison_folder, run_folder
+
+from asfl.cli.report import report
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.results.excess import Excess
+from asfl.results.folders import FoundRun
+from asfl.results.page import Report, page
+from asfl.results.page.bounds import check_gap, check_queues, why_not
+from asfl.results.page.collect import collect, signature
+from asfl.results.page.inside import client_map, lines_of, map_columns
+from asfl.results.page.look import MOST_POINTS
+from asfl.results.page.origins import compare_command, nearest_preset, run_command
+from asfl.runs.manifest import MANIFEST_FILE, read_manifest
+from asfl.runs.records import RECORDS_FILE, RoundRecord
+from conftest import Asfl, assert_refused
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+class _Parsed(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for key, value in attrs if key == "id" and value]
+
+
+def _page(*folders: Path) -> str:
+    return page(Report.of(folders), library="/* library */")
+
+
+def _data(text: str) -> dict[str, Any]:
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
+    return data
+
+
+def _charts(text: str) -> dict[str, dict[str, Any]]:
+    """By place and choice."""
+    charts: dict[str, dict[str, Any]] = _data(text)["charts"]
+    return charts
+
+
+def _values(packed: Any) -> Any:
+    """A typed array as a list."""
+    if isinstance(packed, list):
+        return packed
+    array = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    return array.reshape([int(part) for part in str(packed.get("shape", len(array))).split(",")]).tolist()
+
+
+def _curves(text: str, axis: str = "delay") -> list[dict[str, Any]]:
+    """The lines of the chart of accuracies, without bands and ends."""
+    traces = _charts(text)["chart-accuracy"][axis]["data"]
+    return [trace for trace in traces if "hovertemplate" in trace]
+
+
+def test_a_comparison_has_every_section(tmp_path: Path) -> None:
+    text = _page(comparison_folder(tmp_path / "both"))
+    found = _Parsed(text)
+    sections = [attributes["id"] for tag, attributes in found.tags if tag == "section"]
+    assert sections == [
+        "accuracy", "targets", "tables", "run", "discrepancy", "losses", "layers", "theory", "origins",
+    ]  # fmt: skip
+    assert len(found.ids) == len(set(found.ids))
+    assert "To reach" in text
+    assert "ASFL saves" in text
+    assert "asfl compare demo --schemes asfl,fedavg --seeds 2 --set training.rounds=3" in text
+    assert "/somebody/private" not in text  # where data lay is nobody's business
+    assert all("scope" in attributes for tag, attributes in found.tags if tag == "th")
+    assert all(attributes.get("aria-label") for _, attributes in found.tags if attributes.get("role") == "img")
+
+
+def test_the_numbers_of_the_curves(tmp_path: Path) -> None:
+    text = _page(comparison_folder(tmp_path / "both"))
+    charts = _charts(text)
+    (ours,) = (curve for curve in _curves(text, "rounds") if curve["meta"] == "asfl")
+    assert ours["name"] == "asfl<br>mean of 2 seeds"
+    # Two seeds with a top of 61 and 62 %; a point is the mean of up to 3 evaluations.
+    ends = [100 * np.mean([top / 3, top / 2, top]) for top in (0.61, 0.62)]
+    assert (_values(ours["x"])[-1], _values(ours["y"])[-1]) == (3, pytest.approx(np.mean(ends)))
+    assert _values(ours["customdata"])[-1] == pytest.approx(ends)
+    assert _values(_curves(text)[-1]["x"]) == [2, 4, 6]
+    bars = charts["chart-delay-0"][_data(text)["chosen"]["target-0"]]
+    assert bars["layout"]["yaxis"]["ticktext"] == ["fedavg", "<b>asfl</b>"]  # the fastest on top
+    rbs = charts["chart-map"]["asfl seed 1|rbs"]["data"][0]
+    assert _values(rbs["z"]) == [[1, 1, 1], [2, 2, 2], [0, 0, 0]]
+    assert (rbs["x0"], rbs["dx"], rbs["zmin"], rbs["zmax"]) == (1, 1, 0, 2)
+    expected, realised = charts["chart-losses"][""]["data"]
+    assert (_values(expected["y"]), _values(realised["y"])) == ([pytest.approx(20)] * 2, [0, 0])
+
+
+def test_every_choice_has_a_chart(tmp_path: Path) -> None:
+    """What can be pressed in the page, in any combination, is drawn."""
+    text = _page(comparison_folder(tmp_path / "both"))
+    charts, tags = _charts(text), _Parsed(text).tags
+    options = {"run": [str(a["value"]) for tag, a in tags if tag == "option"]}
+    group = ""
+    for _, attributes in tags:
+        group = str(attributes.get("data-choice") or group)
+        if "data-value" in attributes:
+            options.setdefault(group, []).append(str(attributes["data-value"]))
+    places = {str(a["id"]): str(a["data-by"]).split() for _, a in tags if "data-by" in a}
+    assert places.keys() == charts.keys()
+    for place, by in places.items():
+        for chosen in itertools.product(*(options[key] for key in by)):
+            assert "|".join(chosen) in charts[place]
+
+
+def test_nothing_is_fetched_and_nothing_breaks_out(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / EVIL)
+    file = folder / MANIFEST_FILE
+    data = json.loads(file.read_text())
+    data["scheme"] = EVIL
+    data["config"]["output"]["folder"] = "</script><script>alert(1)</script>"
+    file.write_text(json.dumps(data))
+    text = _page(folder)
+    found = _Parsed(text)
+    assert not [tag for tag, _ in found.tags if tag in ("img", "link", "iframe", "object", "embed")]
+    assert sum(tag == "script" for tag, _ in found.tags) == 3
+    for _, attributes in found.tags:
+        assert not [key for key in attributes if key.startswith("on") or key == "src"]
+        assert (attributes.get("href") or "#").startswith("#")
+    policy = next(attributes for tag, attributes in found.tags if attributes.get("http-equiv"))
+    assert str(policy["content"]).startswith("default-src 'none'; script-src 'unsafe-inline';")
+    assert EVIL not in text
+    assert f"{EVIL} seed 1" in _charts(text)["chart-cut"]
+    names = [trace["name"] for trace in _curves(text)]
+    assert names == ["&lt;img src=x onerror=alert(1)&gt;"]  # plotly knows some markup
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+    one = run_folder(tmp_path / "one", accuracies=(0.1, 0.2), rounds=9)
+    text = _page(one)
+    assert "2 of 9 rounds" in text
+    assert "No run is finished" in text
+    assert [curve["name"] for curve in _curves(text)] == ["asfl<br>seed 1, 2 of 9 rounds"]
+    whole = comparison_folder(tmp_path / "both")
+    shutil.rmtree(whole / "fedavg-seed2")
+    (whole / "asfl-seed2" / "model.safetensors").unlink()
+    text = _page(whole)
+    assert "1 run of 4 not begun yet" in text
+    names = sorted(curve["name"] for curve in _curves(text))
+    assert names == ["asfl", "asfl<br>seed 2, 3 of 3 rounds", "fedavg"]
+    table = text[text.index("Accuracy, %") :]
+    assert re.search(r'<th scope="row">asfl</th>(<td>[^<]*</td>){4}<td>1</td>', table)  # one seed counts
+
+
+def test_without_evaluation_or_rounds(tmp_path: Path) -> None:
+    blind = run_folder(tmp_path / "blind", accuracies=(None, None))
+    charts = _charts(_page(blind))
+    assert not {"chart-accuracy", "chart-delay-0"} & charts.keys()
+    assert len(charts["chart-discrepancy"]["spread"]["data"]) == 1
+    empty = run_folder(tmp_path / "empty", accuracies=(), rounds=5)
+    (empty / RECORDS_FILE).unlink()
+    text = _page(empty)
+    assert "No round has been played yet" in text
+    assert [attributes["id"] for tag, attributes in _Parsed(text).tags if tag == "section"] == ["layers", "origins"]
+
+
+def test_a_dead_link_is_no_obstacle(tmp_path: Path) -> None:
+    rounds = [made_up_round(1, 0.1), made_up_round(2, 0.2, delay_s=math.inf, energy_j=math.inf)]
+    text = _page(run_folder(tmp_path / "dead", records=rounds))
+    assert "dead link" in text
+    assert _values(_curves(text)[0]["x"]) == [2]
+
+
+def test_long_and_many_runs_are_thinned(tmp_path: Path) -> None:
+    run = collect([run_folder(tmp_path / "long", accuracies=[0.5] * 1000)]).runs[0]
+    (cut,) = lines_of(run, "#000000")["chart-cut"]["data"]
+    assert (_values(cut["y"]), cut["x0"], cut["dx"]) == ([3] * 250, 2.5, 4)  # 250 means of 4 rounds
+    many = map_columns([run] * 50)
+    assert 20 <= many <= MOST_POINTS
+    assert "means of" in client_map(run, "power", many)["layout"]["title"]["text"]
+    whole = comparison_folder(tmp_path / "many", seeds=range(1, 26))
+    assert len(_page(whole).encode()) < 2_000_000  # and 5 MB of library
+
+
+def test_runs_of_different_worlds_stay_apart(tmp_path: Path) -> None:
+    slow = run_folder(tmp_path / "slow", overrides=["training.learning_rate=0.01"])
+    fast = run_folder(tmp_path / "fast", overrides=["training.learning_rate=0.1"])
+    other = run_folder(tmp_path / "other", "fedavg", overrides=["training.learning_rate=0.1"])
+    twin = shutil.copytree(fast, tmp_path / "twin")
+    made = Report.of([slow, fast, other, twin, fast])
+    assert [group.title for group in made.collected.groups] == ["learning_rate 0.01", "learning_rate 0.1"]
+    assert [group.schemes for group in made.collected.groups] == [["asfl"], ["asfl", "fedavg"]]
+    assert made.collected.notes == ["twin is the same run as fast and left out."]
+    text = page(made, library="")
+    assert "asfl (learning_rate 0.01)" in text
+    assert '<tr class="different"><th scope="row">training.learning_rate</th>' in text
+    assert [title for title, _ in made.tables()] == ["learning_rate 0.01", "learning_rate 0.1"]
+    elsewhere = run_folder(tmp_path / "elsewhere", overrides=["training.batch_size=2", "radio.num_rbs=9"])
+    assert [group.title for group in collect([slow, elsewhere]).groups] == ["slow", "elsewhere"]
+
+
+def test_schemes_with_settings_of_their_own_share_a_world(tmp_path: Path) -> None:
+    own = ["schemes.fedavg.learning_rate=0.03", "schemes.fedavg.local_steps=2"]
+    folder = comparison_folder(tmp_path / "tuned", overrides=own)
+    for seed in (1, 2):  # as a run leaves them: with what was effective
+        for scheme in ("asfl", "fedavg"):
+            manifest = read_manifest(folder / f"{scheme}-seed{seed}")
+            effective = replace(manifest, config=manifest.config.for_scheme(scheme))
+            (folder / f"{scheme}-seed{seed}" / MANIFEST_FILE).write_text(json.dumps(effective.to_json()))
+    (group,) = collect([folder]).groups
+    assert group.schemes == ["asfl", "fedavg"]
+    text = page(Report.of([folder]), library="")
+    assert "fedavg: learning_rate 0.03, local_steps 2" in text
+    assert '<tr class="different"><th scope="row">training.learning_rate</th>' in text
+    command = compare_command(group)
+    assert command is not None
+    assert "--set schemes.fedavg.learning_rate=0.03" in command
+    tuned = next(run for run in group.runs if run.scheme == "fedavg")
+    words = shlex.split(run_command(tuned))
+    assert load_config(words[2], [word for word in words[5:] if word != "--set"]).config == tuned.manifest.config
+
+
+def test_a_sweep_is_the_comparisons_in_it(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    comparison_folder(sweep / "training.batch_size=1", overrides=["training.batch_size=1"])
+    comparison_folder(sweep / "training.batch_size=2", overrides=["training.batch_size=2"])
+    (sweep / "sweep.json").write_text("{}")
+    before = signature([sweep])
+    assert [group.title for group in collect([sweep]).groups] == ["batch_size 1", "batch_size 2"]
+    (sweep / "training.batch_size=2" / "asfl-seed1" / RECORDS_FILE).write_text("")
+    assert signature([sweep]) != before
+
+
+def test_what_recipes_made_is_their_worlds(tmp_path: Path) -> None:
+    comparison_folder(tmp_path / "worlds" / "demo")
+    comparison_folder(tmp_path / "worlds" / "demo,num_rbs=4", overrides=["radio.num_rbs=4"])
+    assert [group.title for group in collect([tmp_path]).groups] == ["num_rbs 8", "num_rbs 4"]
+
+
+# ---------------------------------------------------------------------- bounds
+@pytest.fixture
+def honest(tmp_path: Path) -> list[FoundRun]:
+    """A run whose queues follow its costs by the printed rule, and another one to compare with."""
+
+    def make(name: str, delays: list[float], discrepancy: float) -> Path:
+        records, queue, energy_queue = [], 0.0, np.zeros(3)
+        for number, delay in enumerate(delays, start=1):
+            record = made_up_round(number, 0.5, delay_s=delay)
+            queue = max(0.5 * queue + 0.5 * (delay / 1.6 - 1), 0.0)
+            energy_queue = np.maximum(0.5 * energy_queue + 0.5 * (np.array(record.energy_j) - 1), 0.0)
+            values = {"delay_queue": queue, "energy_queue": energy_queue.tolist(), "discrepancy": discrepancy}
+            records.append(type(record)(**{**vars(record), **values}))
+        scheme = "asfl" if name == "ours" else "epsl"
+        return run_folder(tmp_path / name, scheme, records=records, overrides=["decision.queue_rule=printed"])
+
+    return collect([make("ours", [2.0, 1.0, 4.0, 1.0], 2.0), make("theirs", [1.0, 1.0, 1.0, 1.0], 3.0)]).runs
+
+
+def test_bounds_hold_and_empty_ones_are_called_empty(honest: list[FoundRun]) -> None:
+    ours, theirs = honest
+    assert why_not(ours) == ""
+    checks = {(check.what, check.source): check for check in check_queues(ours)}
+    excess = np.array([2.0, 1.0, 4.0, 1.0]) / 1.6 - 1
+    queue = checks["largest delay queue", "Lemma 4"]
+    assert queue.measured == pytest.approx(max(record.delay_queue for record in ours.records))
+    assert queue.bound == pytest.approx((1 - 0.5**4) * excess.max())
+    printed = checks["delay: mean over budget", "Theorem 2, (42)"]
+    assert printed.measured == pytest.approx(excess.mean())
+    assert printed.bound == pytest.approx((1 + 1 / (0.5 * 4)) * np.abs(excess).max())
+    assert "says nothing" in printed.verdict
+    recorded = checks["delay: mean over budget", "from the queues, (44)"]
+    assert printed.measured <= recorded.bound < printed.bound
+    assert all(check.verdict.startswith("holds") for check in checks.values())
+    (gap,) = check_gap(ours, [theirs])
+    assert gap.measured == pytest.approx(-1.0)
+    assert gap.bound >= gap.measured
+
+
+def test_borrowed_queues_are_not_judged(tmp_path: Path) -> None:
+    run = collect([run_folder(tmp_path / "one")]).runs[0]  # made-up queues follow nothing
+    assert not Excess.of(run).feeds_the_queues
+    assert "borrows" in why_not(run)
+
+
+# ---------------------------------------------------------------------- commands
+def test_commands_make_the_same_run(tmp_path: Path) -> None:
+    overrides = ['data.name="cifar10"', "model.norm=group", "decision.delay_budget_s=3.5", "data.augment=false"]
+    run = collect([run_folder(tmp_path / "one", overrides=overrides, seed=7)]).runs[0]
+    words = shlex.split(run_command(run))
+    assert words[:2] == ["asfl", "run"]
+    assert words[3:5] == ["--scheme", "asfl"]
+    assert load_config(words[2], [word for word in words[5:] if word != "--set"]).config == run.manifest.config
+    assert nearest_preset(load_config("paper-cifar10").config) == ("paper-cifar10", {})
+
+
+# ---------------------------------------------------------------------- the command
+def test_the_command_writes_page_figures_and_tables(asfl_process: Asfl, tmp_path: Path) -> None:
+    comparison_folder(tmp_path / "both")
+    result = asfl_process("report", "both", "--out", "new/page.html")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "new" / "page.html").stat().st_size > 1_000_000  # the library is inside
+    written = {path.name for path in (tmp_path / "new" / "page-figures").iterdir()}
+    names = ("accuracy-delay", "accuracy-energy", "accuracy-rounds", "time-to-accuracy", "cut-queue", "blocks")
+    assert written == {f"{name}.{kind}" for name in names for kind in ("pdf", "svg")} | {"tables.tex"}
+
+
+def test_mistakes(asfl: Asfl, tmp_path: Path) -> None:
+    assert_refused(asfl("report"), "DIR")
+    assert_refused(asfl("report", "nowhere"), "nowhere is not a run folder: there is no such folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"folders": []}, "no folder given"),
+        ({"folders": [Path("none")]}, "none is neither a run nor a comparison"),
+        ({"folders": [Path("above")]}, "give their folders"),
+        ({"folders": [Path("broken")]}, "not the record of a round"),
+        ({"folders": [Path("begun")]}, "no run has begun yet"),
+        ({"folders": [Path("above/run")], "out": Path("above")}, "--out above is a folder"),
+        ({"folders": [Path("above/run")], "out": Path("file/page.html")}, "can't write file/page.html"),
+        ({"folders": [Path("above/run")], "targets": ["50"]}, "--targets 50"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_folder(tmp_path / "above" / "run")
+    (run_folder(tmp_path / "broken") / RECORDS_FILE).write_text("{}\n")
+    (tmp_path / "none").mkdir()
+    comparison_folder(tmp_path / "begun", seeds=())
+    (tmp_path / "file").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(AsflError) as caught:
+        report(**arguments)
+    assert words in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(AsflError, match=r"the report needs an optional dependency: pip install 'asfl\[report\]'"):
+        report([run_folder(tmp_path / "one")], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+# ---------------------------------------------------------------------- runs over a real network
+def measured_rounds() -> list[RoundRecord]:
+    """The second client's link gets ten times slower, then the client is lost."""
+    rounds = []
+    for number, (rate, error) in enumerate([(20e6, 0.1), (2e6, 0.4), (2e6, None)], start=1):
+        measured: dict[str, list[float | None]] = {
+            "uplink_bps": [20e6, rate, 20e6],
+            "uplink_bps_error": [0.1, error, 0.1],
+        }
+        faults: list[dict[str, str | int]] | None = None
+        if error is None:
+            faults = [{"client": 1, "round": number, "stage": "forward", "reason": "the connection broke"}]
+        rounds.append(replace(made_up_round(number, 0.2 * number), measured=measured, faults=faults))
+    return rounds
+
+
+def test_measured_links_have_a_map_and_a_picture(asfl: Asfl, tmp_path: Path) -> None:
+    plain, folder = run_folder(tmp_path / "plain"), run_folder(tmp_path / "field", records=measured_rounds())
+    charts = _charts(_page(folder))["chart-map"]
+    np.testing.assert_allclose(_values(charts["asfl seed 1|uplink"]["data"][0]["z"]), [[20] * 3, [20, 2, 2], [20] * 3])
+    assert "asfl seed 1|uplink" not in _charts(_page(plain))["chart-map"]
+    assert 'value="uplink"' not in _page(plain)
+    result = asfl("report", folder, "--out", tmp_path / "report.html")
+    assert result.returncode == 0, result.stderr
+    assert list(tmp_path.rglob("links.*"))
+
+
+def test_measured_costs_are_not_called_simulated(tmp_path: Path) -> None:
+    measured = run_folder(tmp_path / "field", records=measured_rounds(), overrides=["field.costs=measured"])
+    text = _page(measured)
+    assert "simulated" not in text
+    assert "Seconds and joules are measured." in text
+    assert _charts(text)["chart-accuracy"]["delay"]["layout"]["xaxis"]["title"]["text"] == "delay so far, s (measured)"
+    plain = run_folder(tmp_path / "plain")
+    assert "Seconds and joules are simulated." in _page(plain)
+    assert "Seconds and joules are simulated or measured." in _page(plain, measured)

@@ -1,0 +1,141 @@
+"""Verdicts on claims, from runs whose numbers are known."""
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given, strategies as st
+from made_up import made_up_round, made_up_run
+
+from asfl.results.curves import Run
+from asfl.results.reproduce.claims import (
+    Claim,
+    Finding,
+    Lower,
+    MoreAccurate,
+    MostAccurate,
+    MovesLessLater,
+    Rises,
+    Saves,
+    ShareOfDelay,
+    Verdict,
+    agreement,
+    judge,
+)
+from asfl.results.reproduce.outcome import Outcome
+from asfl.results.summary import Statistic, Summary
+
+VERDICTS: list[Verdict] = ["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "can't tell"]
+
+
+def outcome(runs: list[Run], targets: tuple[float, ...] = (0.5,), label: str = "") -> Outcome:
+    return Outcome("demo", label, runs, Summary.of(runs, targets))
+
+
+def only(claim: Claim, *outcomes: Outcome) -> Finding:
+    (finding,) = claim.check(outcomes)
+    return finding
+
+
+def learning(scheme: str, seed: int = 1, *, delay_s: float = 1.0, energy_j: float = 1.0, top: float = 0.6) -> Run:
+    return made_up_run(scheme, [top, top, top], seed=seed, delay_s=delay_s, energy_j=energy_j)
+
+
+@given(st.floats(-10, 10), st.floats(0, 10), st.floats(0, 10))
+def test_a_verdict_follows_sign_clarity_and_size(mean: float, sd: float, claimed: float) -> None:
+    verdict = judge(Statistic(mean, sd, 3), claimed)
+    assert (verdict == "not clear") == (abs(mean) <= sd)
+    assert (verdict == "doesn't hold") == (-mean > sd)
+    assert (verdict == "holds") == (mean > sd and mean + sd >= claimed)
+    assert (verdict == "holds weaker") == (mean > sd and mean + sd < claimed)
+
+
+def test_without_values_or_spread() -> None:
+    assert judge(Statistic(math.nan, math.nan, 0)) == "can't tell"
+    assert judge(Statistic(0.1, math.nan, 1)) == "holds"
+    assert judge(Statistic(0.0, math.nan, 1)) == "not clear"
+
+
+@given(st.lists(st.sampled_from(VERDICTS)), st.randoms())
+def test_agreement_is_of_all_in_any_order(verdicts: list[Verdict], random: Random) -> None:
+    once = agreement(verdicts)
+    shuffled = list(verdicts)
+    random.shuffle(shuffled)
+    assert agreement(shuffled) == once
+    assert agreement([*verdicts, "can't tell"]) == once
+    if once == "holds":
+        assert set(verdicts) <= {"holds", "can't tell"}
+
+
+def test_savings_are_ratios_at_equal_accuracy() -> None:
+    runs = [learning("asfl", seed, delay_s=1.0, energy_j=2.0) for seed in (1, 2, 3)]
+    runs += [learning("sfl", seed, delay_s=4.0 + seed / 10, energy_j=1.0) for seed in (1, 2, 3)]
+    faster = only(Saves("delay_s", "sfl", 0.69), outcome(runs))
+    ratios = [1 - 1 / (4 + seed / 10) for seed in (1, 2, 3)]
+    assert faster.here == f"{100 * sum(ratios) / 3:.0f} ± {100 * Statistic.of(ratios).sd:.0f} % to 50 %"
+    assert faster.conclusion == "holds"
+    assert only(Saves("delay_s", "sfl", 0.9), outcome(runs)).verdict == "holds weaker"
+    assert only(Saves("energy_j", "sfl", 0.56), outcome(runs)).verdict == "doesn't hold"
+
+
+def test_who_gets_there_alone() -> None:
+    good, bad = learning("asfl"), learning("sfl", top=0.3)
+    finding = only(Saves("delay_s", "sfl", 0.5), outcome([good, bad]))
+    assert (finding.here, finding.conclusion) == ("only ASFL to 50 %", "holds, one seed")
+    finding = only(Saves("delay_s", "sfl", 0.5), outcome([learning("asfl", top=0.3), learning("sfl")]))
+    assert (finding.here, finding.verdict) == ("only sfl to 50 %", "doesn't hold")
+    finding = only(Saves("delay_s", "sfl", 0.5), outcome([good, bad], ()))
+    assert (finding.conclusion, finding.verdict) == ("can't tell", "can't tell")
+    mixed = outcome([learning("asfl", delay_s=4.0), learning("sfl", top=0.4)], (0.3, 0.5))
+    assert only(Saves("delay_s", "sfl", 0.5), mixed).verdict == "mixed"
+
+
+def test_one_lucky_seed_of_several_decides_nothing() -> None:
+    runs = [learning("asfl", 1), learning("asfl", 2), learning("sfl", 1, delay_s=9.0), learning("sfl", 2, top=0.3)]
+    finding = only(Saves("delay_s", "sfl", 0.5), outcome(runs))
+    assert (finding.here, finding.verdict) == ("89 % (1 of 2 seeds) to 50 %", "can't tell")
+
+
+def test_accuracy_after_as_many_rounds_and_in_as_much_time() -> None:
+    ours = made_up_run("asfl", [0.2, 0.4, 0.5], delay_s=1.0)
+    slow = made_up_run("sl", [0.3, 0.5, 0.9], delay_s=2.5)
+    at = outcome([ours, slow], label="ρ")
+    rounds, time = only(MostAccurate("rounds"), at), only(MostAccurate("time"), at)
+    assert (rounds.here, rounds.verdict) == ("ρ: 50.0 % against 90.0 % (sl)", "doesn't hold")
+    assert (time.here, time.verdict) == ("ρ: 50.0 % against 30.0 % (sl)", "holds")
+    slower = outcome([ours, made_up_run("sl", [0.9], delay_s=5.0)])
+    assert only(MostAccurate("time"), slower).here == "no other scheme was evaluated by then"
+    assert only(MostAccurate("time"), slower, at).verdict == "holds"  # the one case that can be told
+    assert only(MostAccurate("rounds"), at, at, outcome([ours, learning("sl", top=0.1)])).verdict == "doesn't hold"
+
+
+def test_lower_and_more_accurate() -> None:
+    at = outcome([learning("asfl", delay_s=1.0), learning("sfl", delay_s=2.0, top=0.55)])
+    assert only(Lower("total_delay_s", "sfl"), at).verdict == "holds"
+    assert only(Lower("packet_error_rate", "sfl"), at).verdict == "not clear"
+    assert only(MoreAccurate("sfl", 0.04), at).verdict == "holds"
+    assert only(MoreAccurate("sfl", 0.076), at).verdict == "holds weaker"
+    assert only(Lower("discrepancy", "missing"), at).verdict == "can't tell"
+
+
+@pytest.mark.parametrize(("resplit_s", "verdict"), [(0.2, "holds"), (0.5, "doesn't hold")])
+def test_share_of_the_delay(resplit_s: float, verdict: str) -> None:
+    records = [made_up_round(number, 0.5, delay_s=1.0, resplit_delay_s=resplit_s) for number in (1, 2)]
+    finding = only(ShareOfDelay(0.3), outcome([Run("asfl", 1, records)]))
+    assert (finding.here, finding.verdict) == (f"{100 * resplit_s:.1f} %", verdict)
+
+
+def test_moves_early_and_late() -> None:
+    cuts = [1, 2, 1, 2, 1, 2, 2, 2, 2]  # moves: five, then none in three; the last quarter is two of eight
+    records = [made_up_round(number, 0.5, cut=cut) for number, cut in enumerate(cuts, start=1)]
+    finding = only(MovesLessLater(), outcome([Run("asfl", 1, records)]))
+    assert finding.here == "in 83 % of the rounds, then in 0 %"
+    assert finding.verdict == "holds"
+
+
+def test_rises_from_the_first_to_the_last() -> None:
+    low, high = (outcome([learning("asfl", top=top)], label=str(top)) for top in (0.3, 0.6))
+    assert only(Rises("final_accuracy"), low, high).verdict == "holds"
+    assert only(Rises("final_accuracy"), high, low).verdict == "doesn't hold"
+    assert only(Rises("total_delay_s"), low, high).verdict == "not clear"
+    assert only(Rises("final_accuracy"), low).verdict == "can't tell"

@@ -1,0 +1,169 @@
+"""`asfl reproduce`: every recipe from plan to page without training, and the real command, tiny."""
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from made_up import made_up_round, train_here
+from renew_files import channels, lts, sounder_attributes, sounder_samples, write_sounder
+
+from asfl.cli.reproduce import ALL
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.costs.budgets import Budgets
+from asfl.results.figures.reproduce import recipe_figures
+from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
+from asfl.results.reproduce.page import recipe_page
+from asfl.results.reproduce.plan import estimated_duration_s, world_name
+from asfl.results.reproduce.recipes import on_traces
+from asfl.runs.jobs import Job
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest
+from asfl.runs.records import RECORDS_FILE
+from asfl.schemes import SCHEMES
+from conftest import Asfl, assert_refused
+
+TINY = ("training.rounds=2", "training.batch_size=8", "model.width=0.1")
+
+
+def pretend_all(plan: Plan) -> None:
+    """Leave finished runs behind; the earlier a scheme is in the list, the faster and better it is."""
+    plan.remember()
+    while jobs := open_jobs(plan):
+        for job in jobs:
+            _pretend(job)
+
+
+def open_jobs(plan: Plan) -> list[Job]:
+    return list({job.folder: job for point in plan.points for job in point.comparison.jobs()}.values())
+
+
+def _pretend(job: Job) -> None:
+    place = list(SCHEMES).index(job.scheme)
+    records = [
+        made_up_round(n, (0.9 - 0.05 * place) * n / 4, delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n)
+        for n in range(1, 5)
+    ]
+    job.folder.mkdir(parents=True)
+    manifest = Manifest(job.config, job.scheme, Budgets(1.6, 1.0), 1, {}, job.recorded)
+    (job.folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
+    (job.folder / RECORDS_FILE).write_text("".join(record.to_line() for record in records))
+    (job.folder / MODEL_FILE).touch()
+
+
+def trace_files(folder: Path) -> tuple[Path, Path]:
+    """A table of ten users as UCC's, and a RENEW file of three clients and two antennas."""
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    table = folder / "ucc.npz"
+    np.savez(table, snr_db=rng.normal(10, 3, (10, 20)), dt_s=1.0)
+    samples = sounder_samples(channels(3), np.fft.ifftshift(lts()))
+    return table, write_sounder(folder / "renew.hdf5", samples, sounder_attributes(lts()))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path) -> None:
+    recipe = RECIPES[name]
+    if name == "measured-channel":
+        recipe = on_traces(recipe, trace_files(tmp_path / "traces"))
+    plan = plan_recipe(recipe, "demo", tmp_path / "out", overrides=TINY, seeds=2)
+    assert not (tmp_path / "out").exists()  # a plan writes nothing
+    pretend_all(plan)
+    outcomes = plan.outcomes()
+    findings = list(plan.findings(outcomes))
+    figures = dict(recipe_figures(recipe, outcomes))
+    assert figures
+    assert all(finding.here for finding in findings)
+    assert len(findings) >= len(recipe.claims)
+    page = recipe_page(plan, outcomes, findings, [f"{name}.png" for name in figures])
+    for expected in (
+        f"# {name}",
+        *recipe.schemes,
+        *(f"({name}.png)" for name in figures),
+        *(f.claim for f in findings),
+    ):
+        assert expected in page
+    assert open_jobs(plan) == []  # nothing is trained twice
+
+
+def test_recipes_share_their_worlds(tmp_path: Path) -> None:
+    headline = plan_recipe(RECIPES["accuracy-delay-energy"], "demo", tmp_path / "out", overrides=TINY)
+    pretend_all(headline)
+    for name in ("errors-discrepancy", "resplit-overhead", "table3"):
+        assert open_jobs(plan_recipe(RECIPES[name], "demo", tmp_path / "out", overrides=TINY)) == []
+    mixes = open_jobs(plan_recipe(RECIPES["heterogeneity"], "demo", tmp_path / "out", overrides=TINY))
+    assert {job.config.data.dirichlet_alpha for job in mixes} == {0.1, 10.0, 100.0}  # the preset has 1
+
+
+def test_a_world_is_named_by_what_differs() -> None:
+    assert world_name("demo", ()) == "demo"
+    assert world_name("demo", ("data.dirichlet_alpha=1", "radio.num_rbs=4")) == "demo,num_rbs=4"
+    assert world_name("demo", ("scenario.channel.trace_file=/a b/c.npz",)) == "demo,trace_file=c.npz"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_scale_can_be_planned_and_estimated(name: str) -> None:
+    recipe = RECIPES[name]
+    for scale in get_args(Scale):
+        for preset in recipe.presets[scale]:
+            for variant in recipe.points(scale):
+                load_config(preset, list(variant.overrides))
+        assert estimated_duration_s(name, scale, 4) == pytest.approx(estimated_duration_s(name, scale, 2) / 2)
+    small, paper = (load_config(recipe.presets[scale][0], []).config for scale in ("small", "paper"))
+    assert small.data.name.startswith("cifar")
+    assert (paper.model.architecture, paper.training.rounds) == ("vgg19", 200)
+
+
+def test_the_command_on_measured_channels(
+    asfl: Asfl, asfl_process: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
+    table, hdf5 = trace_files(tmp_path / "traces")
+    words = ["--trace", str(table), "--trace", str(hdf5), "--out", "out"]
+    words += [word for one in (*TINY, "scenario.clients=4") for word in ("--set", one)]
+    result = asfl("reproduce", "measured-channel", *words)
+    assert result.returncode == 0, result.stderr
+    assert "total delay below that of sfl (renew.hdf5)" in result.stdout
+    shown = tmp_path / "out" / "measured-channel"
+    data = json.loads((shown / "results.json").read_text())
+    assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.hdf5"]
+    assert (shown / "totals.png").stat().st_size > 1000
+    assert len(list((tmp_path / "out" / "worlds").iterdir())) == 2
+    again = asfl_process("reproduce", "measured-channel", *words, "--json")
+    assert json.loads(again.stdout)[0] == data
+    assert "rounds" not in again.stderr  # nothing was trained
+
+
+def test_the_list_names_every_recipe(asfl: Asfl) -> None:
+    result = asfl("reproduce", "--list")
+    assert result.returncode == 0, result.stderr
+    for name in RECIPES:
+        assert name in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a recipe"),
+        (["fixed-cut"], "did you mean 'fixed-cuts'?"),
+        (["measured-channel"], "give --trace FILE"),
+        (["measured-channel", "--trace", "gone.npz"], "gone.npz: no such file"),
+        (["clients", "--set", "training.batch_size=100"], "training.batch_size = 100"),
+        (["clients", "--address", "here:1"], "--engine ray"),
+        (["fixed-cuts", "--scale", "small", "--data-dir", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes(asfl: Asfl, tmp_path: Path, words: list[str], message: str) -> None:
+    assert_refused(asfl("reproduce", *words), message)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_leaves_out_what_needs_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from asfl.cli.reproduce import _chosen
+
+    assert _chosen([ALL], with_traces=True) == list(RECIPES)
+    assert "measured-channel" not in _chosen([ALL], with_traces=False)
+    assert "--trace" in capsys.readouterr().err
+    with pytest.raises(AsflError, match="all is every recipe"):
+        _chosen(["table3", ALL], with_traces=False)

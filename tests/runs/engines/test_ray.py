@@ -1,0 +1,356 @@
+"""Runs on a real Ray cluster: a head without CPUs and two nodes, on the loopback address."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import made_up
+import psutil
+import pytest
+from little_runs import LITTLE, ROUNDS, little_comparison, outcome, train_here
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, ray_command
+from waiting import LONG_S, wait_until
+
+import asfl.runs.jobs
+from asfl._version import __version__
+from asfl.cli.compare import compare
+from asfl.config.errors import AsflError, MissingExtraError
+from asfl.runs.engines.ray import train_on_ray
+from asfl.runs.engines.ray_cluster import check_ray
+from asfl.runs.files import write_whole
+from asfl.runs.jobs import Ended, Event, Job, Train
+from asfl.runs.manifest import CHECKPOINTS
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.run import resume
+from conftest import Asfl, assert_refused
+
+pytestmark = [RAY_LEAVES_THINGS_OPEN, pytest.mark.xdist_group("ray")]
+WAITS_AFTER = 5
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_nodes: TwoNodes) -> TwoNodes:
+    import ray
+
+    # Nodes can't import the modules of tests.
+    ray.cloudpickle.register_pickle_by_value(made_up)  # type: ignore[no-untyped-call]
+    return ray_nodes
+
+
+# Ways to train, as functions inside functions: those of this module no node could import.
+
+
+def _in_no_hurry() -> Train:
+    """Real training, with a rest after every round."""
+
+    def train_slowly(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
+        def rest(record: RoundRecord) -> None:
+            on_round(record)
+            time.sleep(0.2)
+
+        return asfl.runs.jobs.train(job, rest, should_stop)
+
+    return train_slowly
+
+
+def _waiting_at(gate: Path) -> Train:
+    """Real training; the runs of seed 2 don't get further than some round before there is a file."""
+
+    def train_to_gate(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
+        def wait(record: RoundRecord) -> None:
+            on_round(record)
+            while job.seed == 2 and record.round == WAITS_AFTER and not gate.exists():
+                time.sleep(0.05)
+
+        return asfl.runs.jobs.train(job, wait, should_stop)
+
+    return train_to_gate
+
+
+def _for_ever(pid_file: Path) -> Train:
+    def train_for_ever(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
+        write_whole(pid_file, str(os.getpid()).encode())
+        while True:
+            time.sleep(0.1)
+
+    return train_for_ever
+
+
+def test_failures_leave_the_other_runs_alone(cluster: TwoNodes, tmp_path: Path) -> None:
+    import ray
+
+    comparison = little_comparison(tmp_path / "out", "asfl,epsl,sfl,acc-sfl,fedavg", rounds=3)
+    events: list[tuple[str, Event]] = []
+    ended: dict[str, Ended] = {}
+    ray.init(cluster.address, log_to_driver=False)  # a program that is in a cluster already stays in it
+    try:
+        for _ in range(2):  # what borrows from ASFL comes second
+            jobs = [job for job in comparison.jobs() if job.name not in ended]
+            ended |= train_on_ray(
+                jobs,
+                workers=2,
+                on_event=lambda job, event: events.append((job.name, event)),
+                train=made_up.pretend,
+            )
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+    killed = ended.pop("epsl seed 1")
+    assert killed.reason == "its worker died 3 times (the last time: its process was killed or crashed; out of memory?)"
+    broken = ended.pop("acc-sfl seed 1")
+    assert broken.reason == "ZeroDivisionError: division by zero"
+    assert "in pretend" in broken.traceback
+    assert ended == {
+        "asfl seed 1": Ended(True),
+        "sfl seed 1": Ended(False, "the loss is not a number"),
+        "fedavg seed 1": Ended(True),
+    }
+    assert [event.round for name, event in events if name == "asfl seed 1" and isinstance(event, RoundRecord)] == [
+        1,
+        2,
+        3,
+    ]
+    assert [(run.scheme, len(run.records)) for run in comparison.finished_runs()] == [("asfl", 3), ("fedavg", 3)]
+    assert {job.scheme for job in comparison.jobs()} == {"epsl", "sfl", "acc-sfl"}
+
+
+def test_stopped_runs_go_on_anywhere(cluster: TwoNodes, tmp_path: Path) -> None:
+    (alone,) = little_comparison(tmp_path / "alone").jobs()
+    assert train_here(alone)
+    comparison = little_comparison(tmp_path / "out", "asfl,asfl-pmax")
+    job, other = comparison.jobs()
+    assert not train_here(job, rounds=2)  # begun in this process
+    rounds: list[int] = []
+
+    def note(_: Job, event: Event) -> None:
+        if isinstance(event, RoundRecord):
+            rounds.append(event.round)
+
+    ended = train_on_ray(
+        [job, other],
+        workers=1,
+        address=cluster.address,
+        on_event=note,
+        should_stop=lambda: bool(rounds),
+        train=_in_no_hurry(),
+    )
+    assert ended == {job.name: Ended(False)}  # and nothing new was started
+    assert not other.folder.exists()
+    assert rounds[0] == 3
+    assert rounds[-1] == len(read_records(job.folder)) < ROUNDS
+    assert resume(job.folder)
+    assert outcome(job.folder) == outcome(alone.folder)
+
+
+def test_nodes_that_cant_do_it(cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfAnotherVersion:
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+        def hello(self) -> str:
+            return "9.9.9"
+
+    class WithoutAsfl(OfAnotherVersion):
+        def hello(self) -> str:
+            raise ModuleNotFoundError("No module named 'asfl'")
+
+    class Dying(OfAnotherVersion):
+        def hello(self) -> str:
+            os._exit(1)
+
+    for trainer, words in {
+        OfAnotherVersion: rf"a node of the Ray cluster has asfl 9\.9\.9, and here it is {__version__}; all nodes need",
+        WithoutAsfl: "a node of the Ray cluster can't run asfl .*: ModuleNotFoundError: No module named 'asfl'",
+        Dying: "workers of the Ray cluster die before they can do anything: its process was killed or crashed",
+    }.items():
+        monkeypatch.setattr("asfl.runs.engines.ray.Trainer", trainer)
+        with pytest.raises(AsflError, match=words):
+            train_on_ray(little_comparison(tmp_path / "out").jobs(), address=cluster.address)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_run_outlives_the_driver(cluster: TwoNodes, tmp_path: Path) -> None:
+    """Killed without a chance to say so, the driver leaves no worker behind that trains on."""
+    file = tmp_path / "pid"
+    code = (
+        "import sys; from pathlib import Path; import test_ray as here\n"
+        "from little_runs import little_comparison\n"
+        "jobs = little_comparison(Path('out')).jobs()\n"
+        "here.train_on_ray(jobs, address=sys.argv[1], train=here._for_ever(Path(sys.argv[2])))"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code, cluster.address, file],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        wait_until(file.exists)
+        worker = psutil.Process(int(file.read_text()))
+        assert worker.is_running()
+    finally:
+        driver.kill()
+        driver.wait()
+    assert psutil.wait_procs([worker], timeout=LONG_S)[1] == []
+
+
+def test_a_node_is_killed_in_the_middle(
+    cluster: TwoNodes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alone = little_comparison(tmp_path / "alone", "asfl,asfl-pmax", seeds=2)
+    assert all(train_here(job) for job in alone.jobs())
+    comparison = little_comparison(tmp_path / "out", "asfl,asfl-pmax", seeds=2)
+    comparison.remember()
+    gate = tmp_path / "gate"
+    waiting = [comparison.run_folder(scheme, 2) for scheme in ("asfl", "asfl-pmax")]
+    rounds: dict[str, list[int]] = {job.name: [] for job in comparison.jobs()}
+    finished: dict[Path, int] = {}
+
+    def note(job: Job, event: Event) -> None:
+        if isinstance(event, RoundRecord):
+            rounds[job.name].append(event.round)
+
+    def watch() -> bool:
+        """Asked all the time: when two runs are finished and two are waiting, a node dies."""
+        recorded = all(played[-1:] >= [WAITS_AFTER] for played in rounds.values())
+        saved = all((one / CHECKPOINTS / "round-000004.json").exists() for one in waiting)
+        if recorded and saved and not gate.exists():
+            finished.update(_when_written(tmp_path / "out", "*-seed1"))
+            cluster.kill_a_node()
+            gate.touch()
+        return False
+
+    ended = train_on_ray(
+        comparison.jobs(), workers=2, address=cluster.address, on_event=note, should_stop=watch, train=_waiting_at(gate)
+    )
+    cluster.replace_killed_node()
+    assert ended == dict.fromkeys(rounds, Ended(True))
+    assert comparison.jobs() == []
+    death = [record.getMessage() for record in caplog.records]
+    assert len(death) == 1
+    unlucky = death[0].partition(": its worker died (")[0]
+    all_rounds = list(range(1, ROUNDS + 1))
+    assert {name: played for name, played in rounds.items() if played != all_rounds} == {
+        unlucky: [1, 2, 3, 4, 5, 5, 6, 7, 8]  # the checkpoint was of round 4
+    }
+    for one in (f"{scheme}-seed{seed}" for scheme in ("asfl", "asfl-pmax") for seed in (1, 2)):
+        assert outcome(comparison.folder / one) == outcome(alone.folder / one)
+
+    assert len(finished) > 4
+    assert _when_written(tmp_path / "out", "*-seed1") == finished  # finished runs were let alone
+    trained = _when_written(tmp_path / "out", "*-seed*")
+    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
+    capsys.readouterr()
+    sets = [*LITTLE, f"training.rounds={ROUNDS}"]
+    compare(
+        schemes=["asfl,asfl-pmax"], seeds=2, overrides=sets, out=tmp_path / "out", engine="ray", address=cluster.address
+    )
+    assert capsys.readouterr().err == ""  # no word of progress: nothing was left to train
+    assert _when_written(tmp_path / "out", "*-seed*") == trained
+
+
+def _when_written(folder: Path, runs: str) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for run in folder.glob(runs) for path in run.rglob("*") if path.is_file()}
+
+
+def test_ctrl_c_in_a_cluster_of_our_own(tmp_path: Path) -> None:
+    """As a terminal does it: the signal goes to all processes of the command at once."""
+    words = ["sweep", "demo", "--over", "data.dirichlet_alpha=0.1,10", "--schemes", "asfl", "--out", "out"]
+    words += [word for setting in (*LITTLE, "training.rounds=4000") for word in ("--set", setting)]
+    process = ray_command([*words, "--workers", "1"], tmp_path)
+    name = "data.dirichlet_alpha=0.1"
+    folder = tmp_path / "out" / name / "asfl-seed1"
+    try:
+        wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None)
+        others = psutil.Process(process.pid).children(recursive=True)
+        listening = [
+            connection.laddr.ip
+            for one in [psutil.Process(process.pid), *others]
+            for connection in one.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        session = {
+            match[0] for one in others for word in one.cmdline() if (match := re.search(r"/\S*/asfl-ray-\w+", word))
+        }
+        servers = [one.environ() for one in others if one.name() in ("gcs_server", "raylet")]
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=LONG_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert len(servers) == 2  # which let nobody in without the token
+    assert {(one["RAY_AUTH_MODE"], len(one["RAY_AUTH_TOKEN"])) for one in servers} == {("token", 64)}
+    assert out == "stopped with 2 of 2 runs unfinished; the same command goes on where it stopped\n"
+    first, second = err.splitlines()
+    assert first == "stopping after this round (Ctrl-C again: at once)"
+    assert second.startswith(f"{name} asfl seed 1: stopped, ")
+    assert psutil.wait_procs(others, timeout=LONG_S)[1] == []
+    assert len(listening) > 3
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+    assert len(session) == 1
+    assert not Path(session.pop()).exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}  # nothing in the home folder either
+    played = len(read_records(folder))
+    assert not resume(folder, should_stop=lambda: True)
+    assert len(read_records(folder)) == played + 1
+
+
+def test_wrong_addresses(asfl: Asfl, tmp_path: Path) -> None:
+    words = ["sweep", "--over", "radio.num_rbs=4,8", "--engine", "ray", "--address"]
+    assert_refused(asfl(*words, "127.0.0.1:1"), "--address 127.0.0.1:1: no Ray cluster answers there")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["here", "127.0.0.1", ":6379", "http://127.0.0.1:1", "127.0.0.1:x", "1.2.3.4:5/6"])
+def test_what_isnt_an_address(address: str) -> None:
+    with pytest.raises(AsflError, match="give HOST:PORT of a Ray cluster"):
+        check_ray(address)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "wait_s"),
+    [(b"HTTP/1.0 400 Bad", "isn't a Ray cluster", LONG_S), (b"", "no Ray cluster", 0.3)],
+)
+def test_who_isnt_ray(monkeypatch: pytest.MonkeyPatch, answer: bytes, words: str, wait_s: float) -> None:
+    monkeypatch.setattr("asfl.runs.engines.ray_cluster.ANSWER_WITHIN_S", wait_s)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            caller, _ = server.accept()
+            with caller, suppress(OSError):  # it leaves when it has seen enough
+                caller.sendall(answer)
+                while caller.recv(100):
+                    pass
+
+        Thread(target=serve, daemon=True).start()
+        with pytest.raises(AsflError, match=words):
+            check_ray(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.runs.engines.ray_cluster.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"training on Ray needs an optional dependency: .*asfl\[ray\]"):
+        train_on_ray([])
+
+
+def test_mlflow_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (job,) = little_comparison(tmp_path / "out").jobs()
+    output = job.config.output.model_copy(update={"track": "tensorboard,mlflow"})
+    tracked = replace(job, config=job.config.model_copy(update={"output": output}))
+    with pytest.raises(
+        AsflError, match=r'output.track = "tensorboard,mlflow": on Ray, MLflow needs .*MLFLOW_TRACKING_URI'
+    ):
+        train_on_ray([tracked])

@@ -1,0 +1,227 @@
+"""A run folder that travels in pieces can be resumed at home after any of them."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from little_runs import ROUNDS, little_comparison, outcome, train_here
+from made_up import made_up_round, pretend
+
+from asfl.config.errors import AsflError
+from asfl.runs.engines import ray_worker, scratch, shipping
+from asfl.runs.engines.ray_worker import Trainer
+from asfl.runs.engines.shipping import Destination, Gone, News, Piece, list_files, send
+from asfl.runs.jobs import Ended, Job, Train, train
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.run import resume
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "PIECE_BYTES", 5000)
+    monkeypatch.setattr(ray_worker, "PATIENCE_S", 0.01)
+
+
+def _job(folder: Path, scheme: str = "asfl") -> Job:
+    return little_comparison(folder, scheme).jobs()[0]
+
+
+def _news(job: Job, scratch: Path, train: Train = train, stop: Callable[[], int] = lambda: 0) -> Iterator[News]:
+    """Everything a worker has to say about a job, as the driver hears it."""
+    worker = Trainer(str(Path.cwd()), str(scratch))
+    for piece in send(job.folder):
+        worker.receive(piece)
+    worker.begin(job, train)
+    while True:
+        for one in worker.report(bool(stop())):
+            yield one
+            if isinstance(one, Ended):
+                return
+
+
+def _train_elsewhere(job: Job, scratch: Path, train: Train = train) -> Ended:
+    home = Destination(job.folder)
+    for one in _news(job, scratch, train):
+        home.take(one)
+    assert isinstance(one, Ended)
+    return one
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """What the run comes to if nothing ever happens to it."""
+    job = _job(tmp_path_factory.mktemp("alone"))
+    assert train_here(job)
+    return outcome(job.folder)
+
+
+def test_home_is_a_run_folder_at_every_moment(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
+    job = _job(tmp_path / "home")
+    home, moments, newest_round = Destination(job.folder), tmp_path / "moments", 0
+    heard: list[News] = []
+    for number, one in enumerate(_news(job, tmp_path)):
+        home.take(one)
+        heard.append(one)
+        assert (job.folder / MANIFEST_FILE).exists()
+        sealed = [json.loads(file.read_text())["round"] for file in job.folder.glob(f"{CHECKPOINTS}/*.json")]
+        rounds = len(read_records(job.folder)) if any(isinstance(news, RoundRecord) for news in heard) else 0
+        assert max(sealed, default=0) <= rounds
+        if max(sealed, default=0) > newest_round:  # one moment per checkpoint, and the last but one of all
+            newest_round = max(sealed)
+            shutil.copytree(job.folder, moments / str(number))
+        if isinstance(one, Piece) and one.name == MODEL_FILE and one.first and not one.last:
+            shutil.copytree(job.folder, moments / "unfinished")
+    assert heard[-1] == Ended(True)
+    assert any(isinstance(one, Gone) for one in heard)  # old checkpoints
+    assert outcome(job.folder) == expected
+    assert len(list(job.folder.glob(f"{CHECKPOINTS}/*.safetensors"))) == 2
+    assert not (moments / "unfinished" / MODEL_FILE).exists()
+    assert len(list(moments.iterdir())) >= 2
+    for moment in moments.iterdir():
+        assert resume(moment)
+        assert outcome(moment) == expected
+    assert not list(tmp_path.glob("asfl-run-*"))  # the worker cleared up
+
+
+def test_begun_here_and_there(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
+    job = _job(tmp_path / "home")
+    assert not train_here(job, rounds=3)
+    heard: list[RoundRecord] = []
+    home = Destination(job.folder)
+    for one in _news(job, tmp_path, stop=heard.__len__):
+        home.take(one)
+        if isinstance(one, RoundRecord):
+            heard.append(one)
+    assert one == Ended(False)
+    assert heard[0].round == 4
+    played = len(read_records(job.folder))
+    assert 4 <= played < ROUNDS
+    assert _train_elsewhere(job, tmp_path) == Ended(True)
+    assert outcome(job.folder) == expected
+    before = list_files(job.folder)
+    assert _train_elsewhere(job, tmp_path) == Ended(True)  # finished: nothing to do, nothing to send
+    assert list_files(job.folder) == before
+
+
+def test_rounds_after_the_last_checkpoint_are_recorded_once(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
+    """Whoever dies leaves rounds at home that are played again."""
+    job = _job(tmp_path / "home")
+    assert not train_here(job, rounds=4)
+    fifth = expected[0].splitlines(keepends=True)[4]
+    with (job.folder / RECORDS_FILE).open("ab") as file:
+        file.write(fifth + fifth[:20])  # the checkpoint is of round 4, and somebody died in the middle of a line
+    heard: list[int] = []
+    home = Destination(job.folder)
+    for one in _news(job, tmp_path):
+        home.take(one)
+        heard += [one.round] if isinstance(one, RoundRecord) else []
+    assert heard == [5, 6, 7, 8]
+    assert outcome(job.folder) == expected
+
+
+def test_failures_speak_of_the_folder_at_home(tmp_path: Path) -> None:
+    def fail(job: Job, on_round: object, should_stop: object) -> bool:
+        raise AsflError(f"{job.folder} is full")
+
+    def leave(job: Job, on_round: object, should_stop: object) -> bool:
+        raise SystemExit(3)
+
+    job = _job(tmp_path / "home")
+    assert _train_elsewhere(job, tmp_path, fail) == Ended(False, f"{job.folder} is full")
+    assert _train_elsewhere(job, tmp_path, leave).reason == "SystemExit: 3"
+    broken = _train_elsewhere(_job(tmp_path / "home2", "acc-sfl"), tmp_path, pretend)
+    assert broken.reason == "ZeroDivisionError: division by zero"
+    assert "in pretend" in broken.traceback
+
+
+def test_what_isnt_a_run_folder_stays_as_it_is(tmp_path: Path) -> None:
+    job = _job(tmp_path / "home")
+    job.folder.mkdir(parents=True)
+    (job.folder / "thesis.txt").write_text("precious")
+    assert "exists and is not a run folder" in _train_elsewhere(job, tmp_path).reason
+    assert [path.name for path in job.folder.iterdir()] == ["thesis.txt"]
+
+
+def test_other_files_travel_too(tmp_path: Path) -> None:
+    def track(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
+        done = pretend(job, on_round, should_stop)
+        (job.folder / "events" / "more").mkdir(parents=True)
+        (job.folder / "events" / "more" / "log").write_bytes(bytes(range(256)) * 50)
+        (job.folder / ".hidden").touch()
+        (job.folder / "link").symlink_to("/etc/hostname")
+        return done
+
+    job = _job(tmp_path / "home")
+    assert _train_elsewhere(job, tmp_path, track) == Ended(True)
+    assert (job.folder / "events" / "more" / "log").read_bytes() == bytes(range(256)) * 50
+    assert {path.name for path in job.folder.iterdir()} == {MANIFEST_FILE, "rounds.jsonl", MODEL_FILE, "events"}
+
+
+def test_trackers_see_the_name_a_run_has_at_home(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    def look(job: Job, on_round: object, should_stop: object) -> bool:
+        seen.append(job.folder)
+        return False
+
+    job = _job(tmp_path / "home")
+    _train_elsewhere(job, tmp_path, look)
+    assert job.folder not in seen
+    assert [folder.parts[-2:] for folder in seen] == [("home", "asfl-seed1")]
+
+
+def test_folders_that_became_empty_are_removed(tmp_path: Path) -> None:
+    place = Destination(tmp_path / "home")
+    for name in ("a/b/c", "a/b/d", "a/e"):
+        place.take(Piece(name, b"", first=True, last=True))
+    place.take(Gone(("a/b/c", "a/b/d", "never/was")))
+    assert [path.name for path in (tmp_path / "home" / "a").iterdir()] == ["e"]
+    place.take(Gone(("a/e",)))
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_file_that_didnt_arrive_whole_isnt_there(tmp_path: Path) -> None:
+    place = Destination(tmp_path / "home")
+    place.take(Piece("a/b", b"old", first=True, last=True))
+    place.take(Piece("a/b", b"ne", first=True, last=False))
+    assert (tmp_path / "home" / "a" / "b").read_bytes() == b"old"
+    assert list(list_files(tmp_path / "home")) == ["a/b"]
+    place.take(Piece("a/b", b"NE", first=True, last=False))  # sent again, after an interruption
+    place.take(Piece("a/b", b"W", first=False, last=True))
+    assert (tmp_path / "home" / "a" / "b").read_bytes() == b"NEW"
+    assert len(list((tmp_path / "home" / "a").iterdir())) == 1
+
+
+def test_a_round_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    home = Destination(tmp_path)
+    with pytest.raises(AsflError, match="ends after round 0, but round 2 came next"):
+        home.take(made_up_round(2))
+
+
+def test_a_disk_that_cant_be_written(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    for last in (True, False):
+        with pytest.raises(AsflError, match="can't write"):
+            Destination(tmp_path / "home").take(Piece("model.safetensors", b"1", first=True, last=last))
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_YOUNG_S", -1.0)
+    abandoned, foreign = tmp_path / "asfl-run-1", tmp_path / "asfl-run-2"
+    abandoned.mkdir()
+    (abandoned / ".lock").touch()
+    foreign.mkdir()  # without a lock it is none of ours
+    with (
+        scratch.scratch_folder("asfl-run-", tmp_path) as in_use,
+        scratch.scratch_folder("asfl-run-", tmp_path) as another,
+    ):
+        assert set(tmp_path.iterdir()) == {foreign, in_use, another}
+    assert set(tmp_path.iterdir()) == {foreign}
+
+
+def test_a_folder_with_a_name_too_long_for_sockets_is_made_elsewhere(tmp_path: Path) -> None:
+    with scratch.scratch_folder("asfl-run-", tmp_path, longest=5) as folder:
+        assert folder.parent == Path("/tmp")

@@ -1,0 +1,296 @@
+"""`asfl run` and `asfl resume`: whatever interrupts a run, it ends as if nothing had."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fork_server import CONTEXT
+from waiting import LONG_S, wait_until
+
+from asfl.config import Config, load_config
+from asfl.config.errors import AsflError
+from asfl.runs.files import append_line
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, is_finished, read_manifest
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.run import resume, run
+from asfl.schemes import SCHEMES
+from conftest import Asfl, assert_refused
+
+TINY = [
+    "scenario.clients=3", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8", "training.rounds=6",
+    "output.checkpoint_every=2", "output.test_samples=50",
+]  # fmt: skip
+
+
+def tiny(*overrides: str) -> Config:
+    return load_config("demo", [*TINY, *overrides]).config
+
+
+def rounds_in(folder: Path) -> int:
+    file = folder / RECORDS_FILE
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def contents(folder: Path) -> tuple[str, bytes]:
+    return (folder / RECORDS_FILE).read_text(), (folder / MODEL_FILE).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert run(tiny(), "asfl", folder, threads=1)
+    return folder
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_trains_and_resumes_bit_for_bit(scheme: str, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    config = tiny("training.rounds=5")
+    assert run(config, scheme, whole, threads=1)
+    played: list[RoundRecord] = []
+    while not run(config, scheme, broken, threads=1, should_stop=lambda: True, on_round=played.append):
+        pass
+    assert [record.round for record in played] == [1, 2, 3, 4, 5]
+    assert contents(broken) == contents(whole)
+
+
+@pytest.mark.parametrize("override", ["training.optimizer=momentum", "training.local_steps=2", "model.norm=group"])
+def test_resumes_with_other_training(override: str, tmp_path: Path) -> None:
+    config, broken = tiny(override), tmp_path / "broken"
+    assert run(config, "asfl", tmp_path / "whole", threads=1)
+    rounds: list[RoundRecord] = []
+    assert not run(config, "asfl", broken, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
+    assert resume(broken)
+    assert contents(broken) == contents(tmp_path / "whole")
+
+
+def test_same_seed_same_records_and_other_seed_others(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(tiny(f"scenario.seed={seed}", "training.rounds=3"), "asfl", tmp_path / name, threads=1)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a")[0] != contents(tmp_path / "c")[0]
+
+
+def test_schemes_share_world_and_mini_batches(tmp_path: Path) -> None:
+    """The first round's losses of two schemes that start with the same weights agree client by client."""
+    for scheme in ("sfl", "fedavg"):
+        run(tiny("training.rounds=1"), scheme, tmp_path / scheme, threads=1)
+    sfl, fedavg = (read_records(tmp_path / scheme)[0] for scheme in ("sfl", "fedavg"))
+    assert sfl.rb_count == fedavg.rb_count
+    assert sfl.arrived == fedavg.arrived
+    assert sfl.train_loss == pytest.approx(fedavg.train_loss, rel=1e-5)
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    config = tiny("training.rounds=12")
+    run(config, "asfl", whole, threads=1)
+    random = np.random.default_rng(0)
+    for _ in range(4):
+        _train_and_be_killed(config, folder, random.random() * 0.05)
+    assert run(config, "asfl", folder, threads=1)
+    assert contents(folder) == contents(whole)
+
+
+def _train_and_be_killed(config: Config, folder: Path, after_s: float) -> None:
+    """So many seconds after the first round, which may be in the middle of anything."""
+    before = rounds_in(folder)
+    process = CONTEXT.Process(target=run, args=(config, "asfl", folder), kwargs={"threads": 1})
+    process.start()
+    wait_until(lambda: rounds_in(folder) > before or not process.is_alive())
+    time.sleep(after_s)
+    process.kill()
+    process.join()
+
+
+@pytest.mark.parametrize("damage", ["cut", "bits", "no seal", "torn seal"])
+def test_a_torn_checkpoint_falls_back_to_the_one_before(damage: str, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "torn"
+    rounds: list[RoundRecord] = []
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 5)
+    newest = sorted((folder / CHECKPOINTS).glob("*.safetensors"))[-1]
+    seal, content = newest.with_suffix(".json"), newest.read_bytes()
+    match damage:
+        case "cut":
+            newest.write_bytes(content[: len(content) // 2])
+        case "bits":
+            newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "no seal":
+            seal.unlink()
+        case "torn seal":
+            seal.write_text(seal.read_text()[:20])
+    again: list[int] = []
+    assert resume(folder, on_round=lambda record: again.append(record.round))
+    assert again[0] == 5  # the checkpoint of round 4 was taken
+    assert contents(folder) == contents(whole)
+
+
+def test_a_half_written_last_line_is_played_again(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "torn"
+    rounds: list[RoundRecord] = []
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
+    with (folder / RECORDS_FILE).open("a") as file:
+        file.write(rounds[-1].to_line()[:100])
+    assert resume(folder)
+    assert contents(folder) == contents(whole)
+
+
+def test_no_checkpoint_at_all_starts_over(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bare"
+    rounds: list[RoundRecord] = []
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
+    shutil.rmtree(folder / CHECKPOINTS)
+    assert resume(folder)
+    assert contents(folder) == contents(whole)
+
+
+def test_manifest_says_what_the_run_is(tmp_path: Path) -> None:
+    config = tiny("training.rounds=1", "scenario.seed=7")
+    run(config, "asfl-pmax", tmp_path / "run", threads=1)
+    data = json.loads((tmp_path / "run" / MANIFEST_FILE).read_text())
+    assert (data["scheme"], data["seed"], data["threads"]) == ("asfl-pmax", 7, 1)
+    assert {"asfl", "python", "torch", "numpy", "git_commit", "started"} <= data["facts"].keys()
+    assert read_manifest(tmp_path / "run").config == config
+    assert is_finished(tmp_path / "run")
+
+
+def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
+    run(tiny("training.rounds=2"), "asfl", tmp_path / "run", threads=1)
+    before = contents(tmp_path / "run")
+    assert run(tiny("training.rounds=2"), "asfl", tmp_path / "run", on_round=lambda _: pytest.fail("played again"))
+    assert contents(tmp_path / "run") == before
+
+
+# ---------------------------------------------------------------------- what goes wrong
+def test_diverging_training_is_said_and_keeps_what_was_done(tmp_path: Path) -> None:
+    config = tiny("training.optimizer=sgd", "training.learning_rate=1e6", "model.norm=none", "training.rounds=20")
+    with pytest.raises(AsflError, match=r"round \d+: training has diverged.*training.learning_rate = 1e\+06"):
+        run(config, "asfl", tmp_path / "run", threads=1)
+    assert len(read_records(tmp_path / "run")) >= 1
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    for name, rate in (("a", "1e-3"), ("b", "2e-3")):
+        run(tiny(f"training.learning_rate={rate}"), "asfl", tmp_path / name, threads=1, should_stop=lambda: True)
+    shutil.rmtree(tmp_path / "a" / CHECKPOINTS)
+    shutil.copytree(tmp_path / "b" / CHECKPOINTS, tmp_path / "a" / CHECKPOINTS)
+    with pytest.raises(AsflError, match="belongs to another configuration"):
+        resume(tmp_path / "a")
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    run(tiny("training.rounds=1"), "asfl", tmp_path / "run", threads=1)
+    with pytest.raises(AsflError, match=r"training\.rounds = 1 there, 2 here"):
+        run(tiny("training.rounds=2"), "asfl", tmp_path / "run")
+    with pytest.raises(AsflError, match="scheme asfl, not sfl"):
+        run(tiny("training.rounds=1"), "sfl", tmp_path / "run")
+
+
+def test_records_cut_short_are_noticed(tmp_path: Path) -> None:
+    rounds: list[RoundRecord] = []
+    folder = tmp_path / "run"
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 4)
+    (folder / RECORDS_FILE).write_text(rounds[0].to_line())
+    with pytest.raises(AsflError, match="ends after round 1, but the checkpoint is of round 4"):
+        resume(folder)
+
+
+def test_a_full_disk_loses_no_finished_round(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing fails from the third round on, as on a full disk; later there is room again."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    folder, lines = tmp_path / "full", list[str]()
+
+    def on_a_full_disk(file: Path, line: str) -> None:
+        lines.append(line)
+        append_line(file if len(lines) < 3 else Path("/dev/full"), line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("asfl.runs.run.append_line", on_a_full_disk)
+        with pytest.raises(AsflError, match="No space left on device"):
+            run(tiny(), "asfl", folder, threads=1)
+    assert len(read_records(folder)) == 2
+    assert resume(folder)
+    assert contents(folder) == contents(whole)
+
+
+# ---------------------------------------------------------------------- the command
+def test_run_and_resume_as_a_user(asfl: Asfl, asfl_process: Asfl, tmp_path: Path) -> None:
+    sets = [word for override in [*TINY, "training.rounds=4"] for word in ("--set", override)]
+    result = asfl("run", *sets, "--scheme", "sfl")
+    assert result.returncode == 0, result.stderr
+    assert "round 4/4" in result.stderr
+    assert "sfl, 4 rounds" in result.stdout
+    assert is_finished(tmp_path / "runs" / "demo-sfl-seed1")
+    assert "sfl, 4 rounds" in asfl_process("resume", "runs/demo-sfl-seed1").stdout
+    as_json = json.loads(asfl("resume", "runs/demo-sfl-seed1", "--json").stdout)
+    assert as_json["rounds"] == 4
+
+
+def test_resume_plays_recorded_rounds_again_in_silence_or_aloud(asfl: Asfl, tmp_path: Path) -> None:
+    """The checkpoint is older than the records: some rounds come twice, and the command says so without stumbling."""
+    folder = tmp_path / "run"
+    rounds: list[RoundRecord] = []
+    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 5)
+    shutil.rmtree(folder / CHECKPOINTS)
+    result = asfl("resume", "run")
+    assert result.returncode == 0, result.stderr
+    assert "round 1/6" in result.stderr
+    assert "-" not in result.stderr.split("round 1/6")[1].split("\n")[0]
+
+
+def test_fewer_test_images_than_clients(tmp_path: Path) -> None:
+    assert run(tiny("output.test_samples=2", "training.rounds=2"), "asfl", tmp_path / "run", threads=1)
+
+
+def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+    sets = [word for override in [*TINY, "training.rounds=4000"] for word in ("--set", override)]
+    command = [sys.executable, "-c", "from asfl.cli import main; main()", "run", *sets, "--out", "run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    wait_until(lambda: rounds_in(tmp_path / "run") >= 2 or process.poll() is not None)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    done = len(read_records(tmp_path / "run"))
+    assert f"stopped after round {done}; go on with: asfl resume run" in out
+    rounds: list[RoundRecord] = []
+    resume(tmp_path / "run", on_round=rounds.append, should_stop=lambda: True)
+    assert rounds[0].round == done + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--scheme", "asfll"], ["unknown scheme 'asfll'", "did you mean 'asfl'?"]),
+        (["run", "small-cifar10"], ["cifar10", "asfl data fetch cifar10", "ASFL_DATA_DIR"]),
+        (["run", "--set", "training.device=cuda"], ["cuda"]),
+        (["run", "--set", "training.batch_size=300"], ["training.batch_size = 300", "6 clients only 239"]),
+        (["resume", "nowhere"], ["nowhere is not a run folder", "no such folder"]),
+        (["resume", "."], ["is not a run folder", "no manifest.json"]),
+    ],
+)
+def test_mistakes(asfl: Asfl, arguments: list[str], words: list[str], tmp_path: Path) -> None:
+    import torch
+
+    if "training.device=cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert_refused(asfl(*arguments), *words)
+    assert not any(tmp_path.iterdir())
+
+
+def test_out_must_be_new_or_a_run(asfl: Asfl, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    assert_refused(asfl("run", "--out", "mine"), "mine exists and is not a run folder")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / MANIFEST_FILE).write_text("{")
+    assert_refused(asfl("resume", "broken"), "is not the manifest of a run")

@@ -1,0 +1,255 @@
+"""`asfl decide` as a radio engineer uses it: a round file in, a decision out; and many rounds in a row."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import plain_objective
+
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.costs.budgets import resolve_budgets
+from asfl.costs.decision import Decision, check_decision
+from asfl.costs.modelled import round_cost
+from asfl.costs.world import World
+from asfl.optimize.queues import queue_weights
+from asfl.optimize.roundfile import parse_round
+from asfl.results import theory
+from asfl.runs.play import Playthrough, play, play_all
+from asfl.schemes import ON_REQUEST, SCHEMES, usual_schemes
+from asfl.schemes.rounds import rules_of
+from conftest import Asfl, assert_refused
+
+ALL_SCHEMES = [
+    "asfl",
+    "asfl-joint",
+    "fedavg",
+    "sl",
+    "sl-best",
+    "sfl",
+    "sfl-best",
+    "acc-sfl",
+    "epsl",
+    "sfl-cut2",
+    "sfl-cut3",
+    "asfl-pmax",
+    "asfl-prand",
+    "asfl-rbrand",
+    "central",
+    "epsl-0",
+    "epsl-1",
+]
+
+
+def _round() -> dict[str, Any]:
+    layers = 19
+    return {
+        "profile": "vgg19-cifar100",
+        "radio": {"num_rbs": 4},
+        "compute": {"charged_samples": 64},
+        "clients": {
+            "path_gain": [6e-13, 7e-14, 2e-14],
+            "channel_gain": [8e-13, 5e-14, 2e-14],
+            "cpu_hz": [1.1e9, 1.4e9, 1.6e9],
+        },
+        "previous_cut": 8,
+        "equations": "corrected",
+        "budgets": {"delay_s": 20, "energy_j": 2},
+        "queues": {"delay": 0.3, "energy": [0.1, 0.2, 0.3]},
+        "queue_rule": "printed",
+        "queue_memory": 0.5,
+        "penalty_weight": 10,
+        "min_participants": 2,
+        "participation_floor": 0,
+        "form": "drift",
+        "learning": {
+            "layer_spread": [0.01] * layers,
+            "layer_norm2": [1.0] * layers,
+            "update_norm2": [1.0, 0.5, 2.0],
+            "update_scale": 1.0,
+        },
+    }
+
+
+def _write(folder: Path, data: Any) -> Path:
+    (folder / "round.json").write_text(json.dumps(data))
+    return folder / "round.json"
+
+
+@pytest.mark.parametrize("solver", ["bcd", "joint"])
+@pytest.mark.parametrize("form", ["drift", "per_round_budgets"])
+def test_a_round_file_is_decided(asfl: Asfl, tmp_path: Path, solver: str, form: str) -> None:
+    data = {**_round(), "form": form}
+    result = asfl("decide", _write(tmp_path, data), "--solver", solver, "--json")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    decision = Decision(answer["cut"], np.array(answer["rb_count"], float), np.array(answer["tx_power_w"]))
+    check_decision(decision, 19, 4, 1.5)
+    problem = parse_round(data).to_problem()
+    assert answer["objective"] == pytest.approx(plain_objective(problem, decision))
+    assert answer["expected"]["delay_s"] == pytest.approx(float(round_cost(problem.round, decision).delay_s))
+    assert answer["seconds"] > 0
+    assert answer["iterations"] >= 1
+    if form == "drift":
+        values = [step["objective"] for step in answer["trace"]]
+        assert values == sorted(values, reverse=True) or solver == "joint"
+    over = [energy > 2 for energy in answer["expected"]["energy_j"]]
+    assert answer["feasible"] == (answer["expected"]["delay_s"] <= 20 and not any(over))
+    assert answer["feasible"] == (answer["missed_budgets"] == {})
+
+
+def test_a_decided_round_can_be_costed(asfl: Asfl, tmp_path: Path) -> None:
+    """The answer of `decide` is the decision of `cost`."""
+    answer = json.loads(asfl("decide", _write(tmp_path, _round()), "--json").stdout)
+    decided = {**_round(), "decision": {key: answer[key] for key in ("cut", "rb_count", "tx_power_w")}}
+    cost = json.loads(asfl("cost", _write(tmp_path, decided), "--json").stdout)
+    assert cost == answer["expected"]
+
+
+def test_table_and_picture(asfl: Asfl, tmp_path: Path) -> None:
+    result = asfl("decide", _write(tmp_path, _round()), "--plot", "decision.png")
+    assert result.returncode == 0, result.stderr
+    assert "cut" in result.stdout
+    assert "picture: decision.png" in result.stdout
+    assert (tmp_path / "decision.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    clients = {"path_gain": [1e-12] * 10, "channel_gain": [1e-12] * 10, "cpu_hz": [1e9] * 10}
+    problem = parse_round({"profile": "vgg19-cifar100", "clients": clients}).to_problem()
+    assert (problem.rules.delay_budget_s, problem.rules.energy_budget_j) == (20, 0.5)
+    assert problem.rules.min_participants == 8
+    assert problem.rules.participation_floor == pytest.approx(0.4)
+    assert (problem.queues.energy == 0).all()
+    assert (problem.learning.update_norm2 == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"queues": {"energy": [1, 2]}}, "queues.energy has 2 entries, but there are 3 clients"),
+        ({"learning": {"layer_spread": [1]}}, "learning.layer_spread has 1 entries, but the model has 19 layers"),
+        ({"learning": {"update_scale": 0}}, "learning.update_scale = 0"),
+        ({"budgets": {"delay_s": -1}}, "budgets.delay_s = -1"),
+        ({"budgets": {"delay": 1}}, "did you mean 'delay_s'?"),
+        ({"queue_memory": 2}, "queue_memory = 2"),
+        ({"min_participants": 9}, "min_participants = 9 is more than can be served"),
+        ({"form": "drif"}, "form = 'drif' must be one of"),
+        ({"queue_rule": "fifo"}, "queue_rule = 'fifo'"),
+        ({"penalty_weight": float("nan")}, "penalty_weight = nan"),
+    ],
+)
+def test_mistakes_name_the_field(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(AsflError) as caught:
+        _ = parse_round({**_round(), **change}).to_problem()
+    assert words in str(caught.value)
+
+
+def test_mistakes_on_the_command_line(asfl: Asfl) -> None:
+    assert_refused(asfl("decide"), "give a round file, or --rounds")
+    assert_refused(asfl("decide", "--rounds", 2, "--scheme", "asf"), "unknown scheme 'asf'")
+    assert_refused(asfl("decide", "--rounds", 2, "--preset", "dmo"), "did you mean 'demo'?")
+    assert_refused(asfl("decide", "--rounds", 2, "--plot", "x.gif"), "must end in")
+
+
+def test_the_schemes_are_those_of_the_comparison() -> None:
+    assert list(SCHEMES) == ALL_SCHEMES
+
+
+def test_many_rounds_of_all_schemes(asfl: Asfl, tmp_path: Path) -> None:
+    result = asfl("decide", "--rounds", 5, "--preset", "demo", "--seeds", 2, "--plot", "play.png")
+    assert result.returncode == 0, result.stderr
+    for name in usual_schemes():
+        assert (name[:8] in result.stdout) == (name != "central")  # which has no radio
+    assert not [name for name in ON_REQUEST if name in result.stdout]
+    assert (tmp_path / "play.png").exists()
+    data = json.loads(asfl("decide", "--rounds", 4, "--scheme", "asfl,fedavg", "--json").stdout)
+    assert list(data["schemes"]) == ["asfl", "fedavg"]
+    assert data["schemes"]["fedavg"][0]["cut"] is None  # it has none
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[str, Playthrough]:
+    config = load_config("small-cifar10", ["scenario.clients=10"]).config
+    return {result.scheme: result for result in play_all(config, ALL_SCHEMES, [3], 25)}
+
+
+@pytest.mark.parametrize("name", ALL_SCHEMES)
+def test_every_scheme_plays_valid_rounds(played: dict[str, Playthrough], name: str) -> None:
+    rounds = played[name].rounds
+    assert len(rounds) == 25
+    for one in rounds:
+        assert 4 <= one.scheduled.sum() <= 8 or name == "central"  # 10 clients, 8 blocks: at least half of those
+        assert (one.arrived <= one.scheduled).all()
+        assert (one.energy_j[~one.scheduled] == 0).all()
+        assert np.isfinite(one.delay_s)
+
+
+def test_borrowed_schemes_have_the_resources_of_asfl(played: dict[str, Playthrough]) -> None:
+    """The paper: FedAvg, SL and SFL use ASFL's blocks and powers, so they have its error rate and its arrivals."""
+    for name in ("fedavg", "sl", "sl-best", "sfl", "sfl-best"):
+        for borrowed, own in zip(played[name].rounds, played["asfl"].rounds, strict=True):
+            assert (borrowed.scheduled == own.scheduled).all()
+            assert borrowed.queues.delay == own.queues.delay
+    for name in ("fedavg", "sfl-best"):  # nobody is cut off by an outage here
+        for borrowed, own in zip(played[name].rounds, played["asfl"].rounds, strict=True):
+            assert (borrowed.arrived == own.arrived).all()
+
+
+def test_the_best_versions_of_baselines_are_faster(played: dict[str, Playthrough]) -> None:
+    """The cut with the shortest round instead of a random one; all blocks for the client whose turn it is."""
+    for name in ("sl", "sfl"):
+        for best, random in zip(played[f"{name}-best"].rounds, played[name].rounds, strict=True):
+            assert best.delay_s <= random.delay_s * (1 + 1e-9)
+
+
+def test_the_ceiling_costs_nothing(played: dict[str, Playthrough]) -> None:
+    assert all(one.delay_s == 0 and not one.energy_j.any() for one in played["central"].rounds)
+
+
+def test_fixed_cuts_stay_and_ablations_differ(played: dict[str, Playthrough]) -> None:
+    assert {one.cut for one in played["sfl-cut2"].rounds} == {2}
+    assert {one.cut for one in played["sfl-cut3"].rounds} == {3}
+    assert all(one.resplit_delay_s == 0 for one in played["sfl-cut2"].rounds)
+    assert len({played[name].summary()["energy_j"] for name in ("asfl", "asfl-pmax", "asfl-prand", "asfl-rbrand")}) == 4
+
+
+def test_same_seed_same_rounds() -> None:
+    config = load_config("demo").config
+    for name in ("asfl", "acc-sfl", "asfl-rbrand"):
+        first, second = (play_all(config, [name], [5], 6)[0] for _ in range(2))
+        assert [one.delay_s for one in first.rounds] == [one.delay_s for one in second.rounds]
+        other = play_all(config, [name], [6], 6)[0]
+        assert [one.delay_s for one in first.rounds] != [one.delay_s for one in other.rounds]
+
+
+@pytest.mark.parametrize("rule", ["printed", "standard"])
+@pytest.mark.parametrize("scheme", ["asfl", "epsl", "sfl-cut3"])
+def test_the_bounds_hold_along_a_run(scheme: str, rule: str) -> None:
+    """Lemma 4, Theorem 2 and its a-posteriori form are never below what was measured."""
+    config = load_config("small-cifar10", [f"decision.queue_rule={rule}", "decision.queue_memory=0.6"]).config
+    world = World.of(config)
+    budgets = resolve_budgets(world)
+    rules = rules_of(config, budgets)
+    rounds = list(play(world, SCHEMES[scheme], 40, budgets))
+    excess = np.array([[one.delay_s / budgets.delay_s - 1, *(one.energy_j / budgets.energy_j - 1)] for one in rounds])
+    queues = np.array([[0.0] * 11, *([one.queues.delay, *one.queues.energy] for one in rounds)])
+    keep, add = queue_weights(rules.queue_rule, rules.queue_memory)
+    bounds = theory.ExcessBounds.from_budgets(
+        budgets.delay_s,
+        budgets.energy_j,
+        max(one.delay_s for one in rounds),
+        max(one.energy_j.max() for one in rounds),
+        normalised=True,
+    )
+    limit = np.array([bounds.delay, *[bounds.energy] * 10])
+    measured = excess.mean(axis=0)
+    assert (measured <= theory.average_excess_bound(queues, keep=keep, add=add) + 1e-9).all()
+    if rule == "printed":
+        assert (queues <= limit + 1e-9).all()
+        assert all(
+            value <= theory.printed_violation_bound(bound, 40, 0.6) + 1e-9
+            for value, bound in zip(measured.tolist(), limit.tolist(), strict=True)
+        )

@@ -1,0 +1,65 @@
+"""The house: who may know whom, how many rooms there are, how long files may be; and the maps of it are true."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "asfl"
+MOST_ROOMS = 12
+MOST_LINES = 400
+MOST_WORDS = 35_000
+
+
+def rooms() -> set[str]:
+    return {file.parent.name for file in SOURCE.glob("*/__init__.py")}
+
+
+def test_the_import_contracts_are_kept() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_there_are_few_rooms_and_nothing_beside_them() -> None:
+    assert len(rooms()) <= MOST_ROOMS
+    modules = {file.stem for file in SOURCE.glob("*.py")}
+    assert modules == {"__init__", "__main__", "_version"}
+
+
+def test_no_file_is_long() -> None:
+    lengths = {file: len(file.read_text("utf-8").splitlines()) for file in SOURCE.rglob("*.py")}
+    long = {str(file.relative_to(SOURCE)): lines for file, lines in lengths.items() if lines > MOST_LINES}
+    assert not long
+
+
+# ---------------------------------------------------------------------- maps
+def map_in_contributing() -> list[str]:
+    drawing = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("src/asfl/\n")[2].partition("```")[0]
+    return re.findall(r"^ +(\w+)/ +\S", drawing, re.MULTILINE)
+
+
+def table_in_readme() -> list[str]:
+    table = (ROOT / "README.md").read_text("utf-8").partition("\n| room |")[2].partition("\n\n")[0]
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+
+
+def test_the_maps_are_the_tree_in_the_order_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    levels = [set(re.findall(r"\w+", layer)) for layer in reversed(layers)]
+    assert set().union(*levels) == rooms()
+    for drawn in (map_in_contributing(), table_in_readme()):
+        assert sorted(drawn) == sorted(rooms())
+        for level in levels:  # rooms of one level may stand in any order
+            here, drawn = set(drawn[: len(level)]), drawn[len(level) :]
+            assert here == level
+
+
+# ---------------------------------------------------------------------- documents
+def test_documents_stay_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= MOST_WORDS
