@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo fleet degrading test browser lint bench study reproduce results docs profiles clean
+.PHONY: help env demo fleet degrading test browser lint bench study torture reproduce results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -53,6 +53,9 @@ bench: $(STAMP)  ## timings, as ratios within one run
 
 study: $(STAMP)  ## the long studies behind the documentation, into $(OUT)
 	@$(BIN)/python -m studies $(OUT)
+
+torture: $(STAMP)  ## attacks in bulk on run folders, inputs and the field (about 20 minutes)
+	@$(BIN)/python -m studies.torture
 
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
