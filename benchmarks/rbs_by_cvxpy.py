@@ -45,6 +45,6 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
 def _energy(problem: Problem, terms: CutTerms, tx_power_w: Floats, rows: int) -> Floats:
     """[rows, N] expected energy of k blocks, k = 0 … rows − 1."""
     links = Links.of(problem.round, np.arange(1.0, rows)[:, None], tx_power_w)
-    bits = float(terms.resplit_up_bits[0] + terms.upload_bits[0])
+    bits = (terms.resplit_up_bits + terms.upload_bits)[0]
     served = terms.forward_j[0] + terms.backward_j[0] * links.arrival + bits * links.uplink_j_per_bit
     return np.concatenate([np.zeros((1, served.shape[1])), served])

@@ -221,7 +221,10 @@ class DecisionRules(RoundRules):
     forgets."""
     drift_weight: NonNegative = 0.02
     """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
-    objective; chosen by measurement (docs/choices.md)."""
+    objective; chosen by measurement (docs/decision.md)."""
+    energy_price: NonNegative = 1.0
+    """What energy weighs against delay where progress per cost is what counts (`asfl-rate`, `asfl-plus`), both in units
+    of their budgets; 0: energy is free."""
     discrepancy_sample_ratio: PositiveShare = 0.05
     """ι: share of its parameters each client reports for the discrepancy."""
     min_participants: AutoIndex = "auto"

@@ -1,4 +1,6 @@
-"""What is decided each round: where to cut, who gets how many resource blocks, at what power."""
+"""What is decided each round: where to cut, who gets how many resource blocks, at what power; and, beyond the paper,
+whether client sides are averaged and how many bits cross the link.
+"""
 
 from dataclasses import dataclass
 
@@ -6,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.config.units import BITS_PER_VALUE
+
+ALLOWED_BITS = (32, 16, 8, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +23,10 @@ class Decision:
     """[N] resource blocks per client; 0 means the client sits out. Whole unless blocks are shared in time."""
     tx_power_w: NDArray[np.float64]
     """[N] transmit power in W, 0 … P^max."""
+    bits: int | NDArray[np.int64] = BITS_PER_VALUE
+    """Of every value that crosses: activations, gradients, layers; one number, or one per client [N]."""
+    synced: int = 0
+    """Client-side layers 1 … `synced` are averaged at the end of the round; 0: each client keeps its own."""
 
     @property
     def scheduled(self) -> NDArray[np.bool_]:
@@ -55,6 +64,16 @@ def check_decision(
     used = count.max(initial=0) if in_sequence else count.sum()
     if used > num_rbs * (1 + 1e-9):
         raise AsflError(f"decision.rb_count gives out {used:g} resource blocks, but radio.num_rbs = {num_rbs}")
+    unknown = np.setdiff1d(decision.bits, ALLOWED_BITS)
+    if unknown.size:
+        raise AsflError(f"decision.bits = {unknown[0]} must be one of {', '.join(map(str, ALLOWED_BITS))}")
+    if not 0 <= decision.synced <= cut.max():
+        raise AsflError(f"decision.synced = {decision.synced} must be 0 … {cut.max()}, the layers that clients hold")
+    if cut.min() < cut.max() and decision.synced not in (0, cut.max()):
+        raise AsflError(
+            f"decision.synced = {decision.synced} must be {cut.max()} where cuts differ: layers that some clients hold "
+            "and the server trains for others are averaged, and so is everything below them"
+        )
     fits = np.isfinite(power) & (power >= 0) & (power <= max_tx_power_w * (1 + 1e-12))
     _check_each("decision.tx_power_w", power, fits, f"0 … {max_tx_power_w:g} W (radio.max_tx_power_w)")
 

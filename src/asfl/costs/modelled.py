@@ -7,10 +7,12 @@ the profile's prefix sums: a `cut` of shape [C, 1] gives costs of shape [C, N]. 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import Decision
 from asfl.costs.round import Round
 
@@ -35,6 +37,9 @@ class Procedure:
     """EPSL's φ: this share of the sample positions is averaged over clients before the server's backward pass, and
     its activation gradient is broadcast."""
 
+    on_demand: bool = False
+    """A client receives what changed when it takes part, instead of everybody at once (`asfl.costs.holdings`)."""
+
     @property
     def keeps_client_sides(self) -> bool:
         """Whether each client keeps its own side, which moves only when the cut does."""
@@ -42,6 +47,7 @@ class Procedure:
 
 
 ASFL = Procedure()
+ON_DEMAND = Procedure(on_demand=True)
 CENTRAL = Procedure(full_local_model=True, central=True)
 FEDAVG = Procedure(full_local_model=True)
 SL = Procedure(exchanges_client_model=True, in_sequence=True)
@@ -140,7 +146,8 @@ def round_cost(
     round_: Round, decision: Decision, arrived: ArrayLike | None = None, procedure: Procedure = ASFL
 ) -> RoundCost:
     """Cost of one decision: expected if `arrived` is None, else realised with these arrivals [N]."""
-    return _cost(round_, np.asarray(decision.cut), decision.rb_count, decision.tx_power_w, arrived, procedure)
+    plan = _Plan(np.asarray(decision.cut), np.asarray(decision.synced), np.asarray(decision.bits) / BITS_PER_VALUE)
+    return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, procedure)
 
 
 def in_time(round_: Round, decision: Decision, procedure: Procedure = ASFL) -> NDArray[np.bool_]:
@@ -156,14 +163,25 @@ def cost_of_all_cuts(
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None = None,
     procedure: Procedure = ASFL,
+    bits: int = BITS_PER_VALUE,
 ) -> RoundCost:
     """Costs of every cut 1 … M−1 in one call, along the leading axis: entry i is cut i + 1."""
-    return _cost(round_, round_.profile.cuts[:, None], rb_count, tx_power_w, arrived, procedure)
+    plan = _Plan(round_.profile.cuts[:, None], np.zeros((), dtype=np.int64), np.asarray(bits / BITS_PER_VALUE))
+    return _cost(round_, plan, rb_count, tx_power_w, arrived, procedure)
+
+
+class _Plan(NamedTuple):
+    """What crosses: for all clients alike (leading axes are candidates), or for each [N]."""
+
+    cut: NDArray[np.int64]
+    synced: NDArray[np.int64]
+    precision: Floats
+    """Bits of a value, relative to 32."""
 
 
 def _cost(
     round_: Round,
-    cut: NDArray[np.int64],
+    plan: _Plan,
     rb_count: ArrayLike,
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None,
@@ -172,8 +190,8 @@ def _cost(
     count, power = np.asarray(rb_count, float), np.asarray(tx_power_w, float)
     prices = _Prices.of(round_, count, power, arrived)
     if procedure.full_local_model:
-        return _local_training_cost(round_, prices)
-    return _split_cost(round_, cut, prices, procedure)
+        return _local_training_cost(round_, plan, prices)
+    return _split_cost(round_, plan, prices, procedure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,24 +230,31 @@ class _Prices:
         )
 
 
-def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedure: Procedure) -> RoundCost:
+def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
     profile, samples = round_.profile, round_.charged_samples
+    cut, precision = plan.cut, plan.precision
     reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
-    # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage.
+    # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage, and where
+    # clients are brought up to date when they take part, layers come down in stage 2.
     model_bits = profile.client_param_bits[cut]
-    grown_bits = shrunk_bits = exchanged_bits = np.zeros_like(model_bits)
+    grown_bits = shrunk_bits = down_bits = up_bits = np.zeros_like(model_bits)
     if procedure.exchanges_client_model:
-        exchanged_bits = model_bits
+        down_bits = up_bits = model_bits * precision
+    elif round_.holdings is not None:
+        shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut) * precision
+        down_bits = round_.holdings.download_bits(profile, cut)
     elif round_.previous_cut is not None:
         moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
-        grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
+        grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0) * precision
+    if not procedure.exchanges_client_model:
+        up_bits = profile.client_param_bits[np.minimum(plan.synced, cut)] * precision
     resplit = times(grown_bits, prices.receiving_s_per_bit) + times(shrunk_bits, prices.uplink_s_per_bit)
 
     # Stage 2: perhaps the client model down, client forward, activations up.
-    model_down = times(exchanged_bits, prices.downlink_s_per_bit)
+    model_down = times(down_bits, prices.downlink_s_per_bit)
     forward_flops = samples * profile.client_forward_flops[cut]
-    activation_bits = samples * profile.activation_bits[cut - 1]
+    activation_bits = samples * profile.activation_bits[cut - 1] * precision
     client_forward = forward_flops * prices.compute_s_per_flop
     uplink = times(activation_bits, prices.uplink_s_per_bit)
     began = resplit <= round_.outage_s
@@ -245,7 +270,7 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedur
     server = (server_forward_flops * arrival + server_backward_flops * backward_weight) * round_.server_s_per_flop
 
     by_activations = round_.equations.gradient_bits == "activations"
-    gradient_bits = activation_bits if by_activations else samples * profile.param_bits[cut]
+    gradient_bits = activation_bits if by_activations else samples * profile.param_bits[cut] * precision
     downlink = times((1 - share) * gradient_bits, prices.downlink_s_per_bit)
     if share > 0:  # the broadcast must reach the weakest receiver, and everybody waits for it
         receiving = times(share * gradient_bits, np.where(in_time, prices.downlink_s_per_bit, 0.0))
@@ -253,7 +278,7 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedur
         downlink = downlink + np.where(arrival > 0, np.max(receiving, axis=-1, keepdims=True), 0.0)
     backward_flops = samples * profile.client_backward_flops[cut]
     client_backward = backward_flops * prices.compute_s_per_flop
-    model_up = times(exchanged_bits, prices.uplink_s_per_bit)
+    model_up = times(up_bits, prices.uplink_s_per_bit)
     done = in_time & (downlink + client_backward + model_up <= round_.outage_s)
 
     # What a client does until its stage ends; a stage it doesn't reach costs it nothing.
@@ -289,14 +314,14 @@ def _split_cost(round_: Round, cut: NDArray[np.int64], prices: _Prices, procedur
     )
 
 
-def _local_training_cost(round_: Round, prices: _Prices) -> RoundCost:
+def _local_training_cost(round_: Round, plan: _Plan, prices: _Prices) -> RoundCost:
     """FedAvg: model down, forward and backward on the client, model up as one packet that may be lost.
 
     The backward pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.
     """
     profile, samples = round_.profile, round_.charged_samples
     nothing = np.zeros(round_.num_clients)
-    model_bits = profile.client_param_bits[-1]
+    model_bits = profile.client_param_bits[-1] * plan.precision
     forward_flops = samples * profile.client_forward_flops[-1]
     backward_flops = samples * profile.client_backward_flops[-1]
     parts = (

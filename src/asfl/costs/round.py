@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.costs.holdings import Holdings
 from asfl.models.profile import ModelProfile
 from asfl.radio import link
 
@@ -59,6 +60,8 @@ class Round:
     """True: the packet error rate uses this round's gain (traces); False: it averages over Rayleigh fading."""
     previous_cut: int | None = None
     """The cut of the round before; None in the first round, when nothing has to move."""
+    holdings: Holdings | None = None
+    """Who has which layers, where clients are brought up to date when they take part; None: everybody always is."""
     equations: CostEquations = field(default_factory=CostEquations)
     outage_s: float = np.inf
     """A stage ends after this time for whoever isn't done; that client's packet is lost."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from asfl.optimize.cut import objective_of_cuts
 from asfl.optimize.grid import best_on_grid
+from asfl.optimize.plans import plan_terms
 from asfl.optimize.power import best_powers, refine_powers
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
@@ -48,8 +49,7 @@ def ooe_bcd(
     started = time.perf_counter()
     if problem.round.allocation is not None:
         rb_count, tx_power_w = problem.round.allocation
-    allowed = problem.round.profile.cuts if cuts is None else np.asarray(sorted(cuts))
-    terms = CutTerms.of(problem.round, allowed)
+    terms = plan_terms(problem, cuts)
     descent = _Descent(problem, terms, rb_count, tx_power_w)
     rules = problem.rules
     iterations = 0

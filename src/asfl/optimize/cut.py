@@ -22,5 +22,5 @@ def objective_of_cuts(problem: Problem, terms: CutTerms, rb_count: Floats, tx_po
     waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]
     load = terms.server_s * np.where(served, candidates.arrival, 0.0).sum()
     costs = np.where(served, candidates.cost, sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
-    spread = problem.drift_cost_of_cut[terms.cuts]
+    spread = problem.plan_cost(terms.cuts, terms.synced)
     return np.asarray(problem.delay_drift.value(waits + load) + costs + spread)

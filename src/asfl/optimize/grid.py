@@ -53,7 +53,7 @@ class Grid:
         problem = self.problem
         candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
         supply = Supply(problem.round.radio.num_rbs, problem.min_participants, len(self.powers))
-        spread = problem.drift_cost_of_cut[terms.cuts]
+        spread = problem.plan_cost(terms.cuts, terms.synced)
         return Choices(candidates, terms.server_s, least_waits(problem, candidates), supply, spread)
 
     def counts_and_powers(self, candidates: Candidates, cut_index: int, pick: Pick) -> tuple[Floats, Floats]:

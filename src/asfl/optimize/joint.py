@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from asfl.optimize.bcd import ooe_bcd
 from asfl.optimize.cut import objective_of_cuts
 from asfl.optimize.grid import best_on_grid
+from asfl.optimize.plans import plan_terms
 from asfl.optimize.power import LOWEST_SHARE, refine_powers
 from asfl.optimize.problem import Problem
 from asfl.optimize.solution import Solution, decision_at
-from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def solve_jointly(problem: Problem) -> Solution:
     if problem.rules.rb_sharing == "time" or problem.round.allocation is not None:
         return best
     trace, lower_bound = list(best.trace), -np.inf
-    terms = CutTerms.of(problem.round, problem.round.profile.cuts)
+    terms = plan_terms(problem)
     top = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
     found = best_on_grid(problem, terms, np.multiply.outer(POWER_SHARES, top), TOLERANCE, LEAST_SCALE)
     if found is not None:

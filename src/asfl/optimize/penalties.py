@@ -75,9 +75,10 @@ class QueueDrift:
 
 @dataclass(frozen=True, eq=False)
 class HardBudget:
-    """weight · max(0, (x − budget)/scale)."""
+    """weight · max(0, (x − budget)/scale); with a budget of 0 a price per second or joule."""
 
-    weight: float
+    weight: float | Floats
+    """One number, or one per client."""
     budget: float
     scale: float
 
@@ -85,10 +86,10 @@ class HardBudget:
         return np.asarray(np.maximum(np.asarray(amount) - self.budget, 0.0) * (self.weight / self.scale))
 
     def at(self, amount: float) -> float:
-        return max(amount - self.budget, 0.0) * self.weight / self.scale
+        return max(amount - self.budget, 0.0) * float(self.weight) / self.scale
 
     def slope(self, amount: float) -> float:
-        return self.weight / self.scale if amount >= self.budget else 0.0
+        return float(self.weight) / self.scale if amount >= self.budget else 0.0
 
     def support(self, low: float, price: float) -> float:
         amount = max(low, self.budget)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from asfl.costs.modelled import times
 from asfl.optimize.deadlines import Choices
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import search_deadlines
@@ -106,7 +107,7 @@ def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count
     as in (1 − s(p)) · backward, so the root with the whole backward pass and the root without it bracket the answer.
     """
     round_, top = problem.round, problem.round.radio.max_tx_power_w
-    bits = float(terms.resplit_up_bits[cut_index] + terms.upload_bits[cut_index])
+    bits = (terms.resplit_up_bits + terms.upload_bits + terms.model_up_bits)[cut_index]
     forward, backward = terms.forward_j[cut_index], terms.backward_j[cut_index]
     energy_j = np.broadcast_to(energy_j, forward.shape)
     count = one_if_idle(rb_count)
@@ -116,23 +117,21 @@ def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count
         middle = 0.5 * (low + high)
         links = Links.of(round_, count, middle)
         spent = forward + backward * (1 - links.packet_error_rate)
-        if bits > 0:
-            spent = spent + bits * middle * np.where(middle > 0, links.uplink_s_per_bit, 0.0)
+        spent = spent + times(bits * middle, np.where(middle > 0, links.uplink_s_per_bit, 0.0))
         affordable = spent <= energy_j
         low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
     return np.clip(low, 0.0, top)
 
 
-def _transmission_root(problem: Problem, count: Floats, bits: float, energy_j: Floats) -> Floats:
+def _transmission_root(problem: Problem, count: Floats, bits: Floats, energy_j: Floats) -> Floats:
     """[N] the power at which sending `bits` takes `energy_j`, 0 … P^max; P^max if it never takes that much."""
     round_, radio = problem.round, problem.round.radio
     snr_per_watt = round_.channel_gain / uplink_noise_w(count, radio, round_.equations.uplink_power)
-    if bits == 0:
-        return np.asarray(np.where(energy_j >= 0, radio.max_tx_power_w, 0.0))
-    ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))
-    solvable = ratio > 1
-    y = np.where(solvable, np.minimum(ratio, 600.0), 2.0)  # beyond 600 the root is far above any power
-    root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
     with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))
+        solvable = ratio > 1
+        y = np.where(solvable, np.minimum(ratio, 600.0), 2.0)  # beyond 600 the root is far above any power
+        root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
         power = np.where(solvable, root / snr_per_watt, 0.0)
-    return np.asarray(np.clip(np.nan_to_num(power, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w))
+    power = np.clip(np.nan_to_num(power, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w)
+    return np.asarray(np.where(bits > 0, power, np.where(energy_j >= 0, radio.max_tx_power_w, 0.0)))

@@ -1,5 +1,6 @@
 """One round's decision problem: everything the solvers need, and the objective they minimise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +31,66 @@ class Learning:
     """‖Δ_n‖², squared norm of each client's latest full update."""
     update_scale: float
     """U, a running mean of ‖Δ‖²."""
+    beyond: "BeyondLearning | None" = None
+    """What decisions beyond the paper need to know besides."""
+
+
+@dataclass(frozen=True, eq=False)
+class BeyondLearning:
+    """What the server knows of drift, noise and precision, for averaging, bits and participation."""
+
+    layer_drift: Float[Floats, "layers"]
+    """How far clients' copies of each layer are apart, in what one round adds to it."""
+    layer_debt: Float[Floats, "layers"]
+    """The same, summed over the rounds since the layer was last averaged."""
+    noise_scale: float
+    """B: the gradient noise scale in mini-batches. A step with the mean gradient of A of them makes A/(A + B) of the
+    progress that one with the exact gradient would (McCandlish et al., "An Empirical Model of Large-Batch Training").
+    """
+    precision_error: Mapping[int, float]
+    """‖Q(x) − x‖² / ‖x‖² of what crosses, by bits."""
+
+    def lost_precision(self, bits: int) -> float:
+        """Share of a mini-batch's worth that its bits cost.
+
+        Rounding adds v (1 + B) to a gradient's own noise B, both relative to the squared norm of the exact gradient;
+        with the sum it is worth B / (B + v (1 + B)) of what it was.
+        """
+        noise, added = self.noise_scale, self.precision_error.get(bits, 0.0) * (1.0 + self.noise_scale)
+        return added / (noise + added) if added > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Which decisions beyond the paper are made; all off is ASFL as published."""
+
+    sync: bool = False
+    """Whether, and how deep, client sides are averaged at the end of a round."""
+    quant: bool = False
+    """How many bits activations, gradients and layers cross with."""
+    rate: bool = False
+    """How many take part, by progress per second and joule instead of budgets per round."""
+    hetero: bool = False
+    """A cut for each client."""
+
+    @property
+    def any(self) -> bool:
+        return self.sync or self.quant or self.rate or self.hetero
+
+
+PUBLISHED = Switches()
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """What a second, a joule and the progress of a round are worth, where progress per cost is what counts."""
+
+    per_s: float
+    per_j: Float[Floats, "clients"]
+    per_progress: float
+    """θ: what progress has cost so far, so that a round is worth more or less than that."""
+    arrivals: float
+    """A: about how many mini-batches arrive; one more is worth θ times the derivative of A/(A + B)."""
 
 
 class Rules(DecisionRules):
@@ -92,6 +153,9 @@ class Problem:
     rules: Rules
     reference: Decision | None = None
     """What ASFL decided in this round of this world, if its run was recorded; for schemes that borrow from it."""
+    switches: Switches = PUBLISHED
+    prices: Prices | None = None
+    """None: queues and budgets decide, as in the paper."""
 
     # ------------------------------------------------------------------ objective
     @cached_property
@@ -110,6 +174,31 @@ class Problem:
         """[M+1] V times what the drift of the client sides adds to the objective."""
         weight = self.rules.drift_weight if self.rules.equations == "corrected" else 1.0
         return np.asarray(self.rules.penalty_weight * weight * self.spread_of_cut)
+
+    def plan_cost(self, cuts: NDArray[np.int64], synced: NDArray[np.int64]) -> Floats:
+        """[C] what the drift of client sides costs under each plan: as published, V times the spread.
+
+        Where averaging is decided, an average has to pay for itself. What drift has cost since a layer was last
+        averaged, this round included, stands against it until it is: the debt of layers that stay apart. A layer costs
+        `drift_weight` / M for each round's worth of drift in each round, as a share of a lost round.
+        """
+        beyond = self.learning.beyond
+        if not (self.switches.sync or self.switches.hetero) or beyond is None:
+            return self.drift_cost_of_cut[cuts]
+        layers = len(beyond.layer_drift)
+        per_round = self.progress_weight * self.rules.drift_weight / layers
+        present = np.concatenate([[0.0], np.cumsum(beyond.layer_drift)])
+        standing = np.concatenate([[0.0], np.cumsum(beyond.layer_debt + beyond.layer_drift + 1.0)])
+        return np.asarray(per_round * (present[cuts] + standing[cuts] - standing[np.minimum(synced, cuts)]))
+
+    @property
+    def progress_weight(self) -> float:
+        """What losing all of a round's progress costs: V, or its price."""
+        return self.rules.penalty_weight if self.prices is None else self.prices.per_progress
+
+    def precision_cost(self, lost: Floats) -> Floats:
+        """[..., N] what it costs that a share [..., N] of each client's update is lost to few bits."""
+        return self._loss_weight * lost
 
     @cached_property
     def server_norm2_of_cut(self) -> Floats:
@@ -137,6 +226,10 @@ class Problem:
 
     @cached_property
     def _loss_weight(self) -> Floats:
+        if self.prices is not None:
+            noise = self.noise_scale
+            worth = self.prices.per_progress * noise / (self.prices.arrivals + noise) ** 2
+            return np.full(self.round.num_clients, worth)
         share = self.learning.update_norm2 / (self.round.num_clients * self.learning.update_scale)
         return np.asarray(self.rules.penalty_weight * share)
 
@@ -153,12 +246,25 @@ class Problem:
         energy_scale = budget_scale(rules.energy_budget_j, normalised=self.normalised)
         return (delay_s - rules.delay_budget_s) / delay_scale, (energy_j - rules.energy_budget_j) / energy_scale
 
+    @property
+    def noise_scale(self) -> float:
+        """B in mini-batches; 1 before anything is known."""
+        return 1.0 if self.learning.beyond is None else self.learning.beyond.noise_scale
+
+    def progress(self, arrivals: float) -> float:
+        """A/(A + B) of the progress an exact gradient would make."""
+        return arrivals / (arrivals + self.noise_scale)
+
     @cached_property
     def delay_drift(self) -> DelayPenalty:
+        if self.prices is not None:
+            return HardBudget(self.prices.per_s, 0.0, 1.0)
         return self._drift(self.queues.delay, self.rules.delay_budget_s)
 
     @cached_property
     def energy_drift(self) -> Penalty:
+        if self.prices is not None:
+            return HardBudget(self.prices.per_j, 0.0, 1.0)
         return self._drift(self.queues.energy, self.rules.energy_budget_j)
 
     @cached_property

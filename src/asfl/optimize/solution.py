@@ -79,4 +79,7 @@ class Solution:
 
 def decision_at(terms: CutTerms, cut_index: int, rb_count: Floats, tx_power_w: Floats) -> Decision:
     """The decision a solver stands at; whoever sits out is silent."""
-    return Decision(int(terms.cuts[cut_index]), rb_count, np.where(rb_count > 0, tx_power_w, 0.0))
+    power = np.where(rb_count > 0, tx_power_w, 0.0)
+    return Decision(
+        int(terms.cuts[cut_index]), rb_count, power, int(terms.bits[cut_index]), int(terms.synced[cut_index])
+    )

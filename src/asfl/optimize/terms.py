@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
+from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.modelled import times
 from asfl.costs.round import Round
 from asfl.optimize.penalties import Penalty
@@ -17,18 +18,30 @@ from asfl.optimize.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class CutTerms:
-    """What depends on the cut only."""
+    """What depends only on what is decided for all clients alike: the cut; beyond the paper, averaging and bits too.
+
+    One row per candidate for all of these; a last row may have another choice for each client (`mixed`).
+    """
 
     cuts: Int[Ints, "cuts"]
+    synced: Int[Ints, "cuts"]
+    """How many client-side layers are averaged at the end of the round."""
+    bits: Int[Ints, "cuts"]
+    """Of every value that crosses the link."""
     resplit_down_s: Float[Floats, "cuts clients"]
     """New layers to the clients when the cut grows."""
     resplit_wait_s: Float[Floats, "cuts"]
     """Everybody waits until all who can be reached have them, with a resource block or without."""
-    resplit_up_bits: Float[Floats, "cuts"]
+    resplit_up_bits: Float[Floats, "cuts #clients"]
     """Old layers to the server when it shrinks."""
-    upload_bits: Float[Floats, "cuts"]
+    upload_bits: Float[Floats, "cuts #clients"]
     """Activations of all charged samples."""
+    model_up_bits: Float[Floats, "cuts #clients"]
+    """Layers that are averaged."""
+    lost_precision: Float[Floats, "cuts #clients"]
+    """Share of an update that its bits cost: 0 at 32."""
     forward_s: Float[Floats, "cuts clients"]
+    """Layers the client lacks, where it is brought up to date on demand, and its forward pass."""
     after_server_s: Float[Floats, "cuts clients"]
     """Gradients down and client backward, for a client that arrived."""
     server_s: Float[Floats, "cuts"]
@@ -37,33 +50,48 @@ class CutTerms:
     backward_j: Float[Floats, "cuts clients"]
 
     @classmethod
-    def of(cls, round_: Round, cuts: NDArray[np.int64]) -> "CutTerms":
-        profile, samples = round_.profile, round_.charged_samples
-        moved = np.zeros(len(cuts))
-        if round_.previous_cut is not None:
-            moved = profile.client_param_bits[cuts] - profile.client_param_bits[round_.previous_cut]
+    def of(cls, round_: Round, cuts: Ints) -> "CutTerms":
+        """Of cuts alone, as in the paper: nothing is averaged, and everything crosses at 32 bits."""
+        return cls.of_plans(round_, cuts, np.zeros_like(cuts), np.full_like(cuts, BITS_PER_VALUE), np.zeros(len(cuts)))
+
+    @classmethod
+    def of_plans(cls, round_: Round, cuts: Ints, synced: Ints, bits: Ints, lost_precision: Floats) -> "CutTerms":
+        """Of plans: cut, depth of the average, bits and what these bits cost, [C] each."""
+        profile, samples, column = round_.profile, round_.charged_samples, cuts[:, None]
+        precision = bits[:, None] / BITS_PER_VALUE
         rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
             down_s_per_bit = 1.0 / rate
-        upload = samples * profile.activation_bits[cuts - 1]
+        shrunk, down_s = np.zeros((len(cuts), 1)), np.zeros((len(cuts), round_.num_clients))
+        fetch_s: Floats | float = 0.0
+        if round_.holdings is not None:
+            shrunk = round_.holdings.upload_bits(profile, column, round_.previous_cut)
+            fetch_s = times(round_.holdings.download_bits(profile, column), down_s_per_bit)
+        elif round_.previous_cut is not None:
+            moved = profile.client_param_bits[column] - profile.client_param_bits[round_.previous_cut]
+            shrunk, down_s = np.maximum(-moved, 0.0), times(np.maximum(moved, 0.0), down_s_per_bit)
+        upload = samples * profile.activation_bits[column - 1] * precision
         by_activations = round_.equations.gradient_bits == "activations"
-        returned = upload if by_activations else samples * profile.param_bits[cuts]
-        forward_flops = samples * profile.client_forward_flops[cuts]
-        backward_flops = samples * profile.client_backward_flops[cuts]
+        returned = upload if by_activations else samples * profile.param_bits[column] * precision
+        forward_flops = samples * profile.client_forward_flops[column]
+        backward_flops = samples * profile.client_backward_flops[column]
         all_flops = samples * (profile.client_forward_flops[-1] + profile.client_backward_flops[-1])
         s_per_flop, j_per_flop = round_.client_s_per_flop, round_.client_j_per_flop
-        down_s = _outer(np.maximum(moved, 0.0), down_s_per_bit)
         return cls(
             cuts=cuts,
+            synced=synced,
+            bits=bits,
             resplit_down_s=down_s,
             resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
-            resplit_up_bits=np.maximum(-moved, 0.0),
+            resplit_up_bits=shrunk * precision,
             upload_bits=upload,
-            forward_s=forward_flops[:, None] * s_per_flop,
-            after_server_s=_outer(returned, down_s_per_bit) + backward_flops[:, None] * s_per_flop,
-            server_s=(all_flops - forward_flops - backward_flops) * round_.server_s_per_flop,
-            forward_j=forward_flops[:, None] * j_per_flop,
-            backward_j=backward_flops[:, None] * j_per_flop,
+            model_up_bits=profile.client_param_bits[synced][:, None] * precision,
+            lost_precision=lost_precision[:, None],
+            forward_s=fetch_s + forward_flops * s_per_flop,
+            after_server_s=times(returned, down_s_per_bit) + backward_flops * s_per_flop,
+            server_s=((all_flops - forward_flops - backward_flops) * round_.server_s_per_flop)[:, 0],
+            forward_j=forward_flops * j_per_flop,
+            backward_j=backward_flops * j_per_flop,
         )
 
     def only(self, *index: int) -> "CutTerms":
@@ -120,9 +148,8 @@ class Candidates:
         stage_s[0] = terms.resplit_wait_s[(slice(None), *(None,) * len(shape))]
         arrival = np.zeros(shape)
         arrival[first:] = arrived
-        by_cut = (slice(None), *(None,) * arrived.ndim)  # [C] -> [C, 1, …]
         by_client = (slice(None), *(None,) * (arrived.ndim - 1))  # [C, N] -> [C, 1, …, N]
-        resplit_up_bits, upload_bits = terms.resplit_up_bits[by_cut], terms.upload_bits[by_cut]
+        resplit_up_bits, upload_bits = terms.resplit_up_bits[by_client], terms.upload_bits[by_client]
         alive = bool(np.isfinite(s_per_bit).all() and problem.reachable.all())
         multiply = np.multiply if alive else times
         served_s = stage_s[:, :, first:]
@@ -132,13 +159,21 @@ class Candidates:
         energy = multiply(resplit_up_bits + upload_bits, links.uplink_j_per_bit)
         energy += terms.forward_j[by_client]
         energy += terms.backward_j[by_client] * arrived
-        served = energy_penalty.value(energy)
-        served += problem.error_cost(terms.cuts, links.packet_error_rate)
+        served = problem.error_cost(terms.cuts, links.packet_error_rate)
+        if terms.model_up_bits.any():
+            model_up_bits = terms.model_up_bits[by_client]
+            served_s[2] += multiply(arrived, multiply(model_up_bits, s_per_bit))
+            energy += multiply(arrived, multiply(model_up_bits, links.uplink_j_per_bit))
+        if terms.lost_precision.any():
+            served = served + problem.precision_cost(terms.lost_precision[by_client] * arrived)
+        served = energy_penalty.value(energy) + served
         served += problem.serving_cost
         outage_s = problem.round.outage_s
         if not alive or np.isfinite(outage_s):  # nobody waits for ever, or is scheduled who can't be done in time
             in_time = (terms.resplit_down_s <= outage_s) & (terms.after_server_s <= outage_s)
             possible = (np.isfinite(served_s) & (served_s <= outage_s)).all(axis=0) & in_time[by_client]
+            if terms.model_up_bits.any():
+                possible &= terms.after_server_s[by_client] + multiply(model_up_bits, s_per_bit) <= outage_s
             served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
         cost[:, first:] = served
         if sitting_out:
@@ -159,8 +194,3 @@ def sitting_out_cost(problem: Problem, cuts: NDArray[np.int64], energy_penalty: 
     """[C, N] what a client adds that gets no resource block: no energy, error rate 1."""
     lost = problem.error_cost(cuts, np.ones(problem.round.num_clients))
     return energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.sitting_out_cost
-
-
-def _outer(bits: Floats, s_per_bit: Floats) -> Floats:
-    """[C, N] seconds for bits[c] at each client's price; no bits take no time even on a dead link."""
-    return times(bits[:, None], s_per_bit)

@@ -16,7 +16,7 @@ from asfl.optimize import Queues
 from asfl.runs.stand_in import StandIn
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
-from asfl.schemes.rounds import RadioState, account_round, budgets_of, decide_round, rules_of
+from asfl.schemes.rounds import RadioState, account_round, budgets_of, decide_round, rules_of, switches_of
 
 Floats = NDArray[np.float64]
 
@@ -40,17 +40,25 @@ class PlayedRound:
     every round."""
     queues: Queues
     """After the round."""
+    bits: float
+    """Mean over the clients that took part."""
+    synced: int
+    """How many client-side layers were averaged."""
 
 
 def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterator[PlayedRound]:
     """Play rounds of one scheme in a world."""
-    rules, clients, seed = rules_of(world.config, budgets), world.config.scenario.clients, world.config.scenario.seed
+    rules, clients, seed = (
+        rules_of(world.config, budgets, switches_of(scheme)),
+        world.config.scenario.clients,
+        world.config.scenario.seed,
+    )
     state, learning = RadioState.fresh(clients), StandIn.fresh(world.profile, clients)
     accountant = ModelledAccountant(world.config.decision.charge)
     for index in range(rounds):
         round_ = world.begin_round(index, state.previous_cut)
-        decided = decide_round(round_, scheme, rules, learning.learning(), state.queues, seed, budgets)
-        accounted = account_round(decided, accountant, accountant, seed)
+        decided = decide_round(round_, scheme, rules, learning.learning(), state, seed, budgets)
+        accounted = account_round(decided, accountant, accountant, state, seed)
         state, decision, charge, answering = accounted.state, decided.decision, accounted.charge, accounted.answering
         spread = (
             float(learning.layer_spread[: int(np.min(answering.cut))].sum())
@@ -58,7 +66,7 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             else 0.0
         )
         if np.ndim(answering.cut) == 0:
-            learning = learning.after(int(answering.cut), accounted.answering_arrived)
+            learning = learning.after(int(answering.cut), accounted.answering_arrived, answering.synced)
         scheduled = decision.scheduled
         cuts = np.broadcast_to(decision.cut, scheduled.shape)
         cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())
@@ -72,6 +80,10 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             packet_error_rate=float(charge.packet_error_rate[scheduled].mean()) if scheduled.any() else 1.0,
             spread=spread,
             queues=state.queues,
+            bits=float(np.broadcast_to(decision.bits, scheduled.shape)[scheduled].mean())
+            if scheduled.any()
+            else np.nan,
+            synced=decision.synced,
         )
 
 

@@ -37,8 +37,10 @@ from asfl.schemes.rounds import (
     budgets_of,
     decide_round,
     rules_of,
+    switches_of,
 )
 from asfl.train.batches import Batches
+from asfl.train.beyond import BeyondSignals
 from asfl.train.calibrate import Calibrator
 from asfl.train.device import device_named
 from asfl.train.evaluate import Evaluator
@@ -80,6 +82,8 @@ class LoopState:
     signals: Signals
     assumed_drift: StandIn
     """How far client sides would have drifted apart under ASFL, for schemes that borrow from it."""
+    beyond: BeyondSignals | None = None
+    """In schemes that decide more than the paper's."""
     total_delay_s: float = 0.0
     total_energy_j: float = 0.0
 
@@ -105,7 +109,8 @@ class Simulation:
         self.world = world or World.of(config)
         self.budgets = budgets or budgets_of(self.world, scheme)
         self._recorded = recorded
-        self.rules = rules_of(config, self.budgets)
+        self.switches = switches_of(scheme)
+        self.rules = rules_of(config, self.budgets, self.switches)
         clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
         self.device = device_named(training.device)
         self.parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
@@ -128,6 +133,7 @@ class Simulation:
             if self.device.type == "cuda"
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
+            watch_noise=self.switches.rate or self.switches.quant,
         )
         self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
         self._calibrator = Calibrator(model, self.trainer.layout, clients_batches, self.device, torch.float32)
@@ -141,6 +147,7 @@ class Simulation:
             radio=RadioState.fresh(clients),
             signals=Signals.none_yet(clients),
             assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
+            beyond=BeyondSignals.none_yet(self.world.profile.num_layers) if self.switches.any else None,
         )
 
     @property
@@ -164,9 +171,7 @@ class Simulation:
         # 2. Decide, by what the server knows of the learning.
         recorded = self._recorded[state.round_index] if state.round_index < len(self._recorded) else None
         learning = self._learning(state)
-        decided = decide_round(
-            round_, self.scheme, self.rules, learning, state.radio.queues, seed, self.budgets, recorded
-        )
+        decided = decide_round(round_, self.scheme, self.rules, learning, state.radio, seed, self.budgets, recorded)
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
         self.accountant.training_begins()
         trained = self.trainer.round(self._plan(decided, ready))
@@ -174,12 +179,12 @@ class Simulation:
             everybody = self.config.scenario.clients
             trained = Trained(trained.loss.repeat(everybody), trained.update_norm2.repeat(everybody))
         # 4. Account: delay, energy, queues.
-        accounted = account_round(decided, self.accountant, self._modelled, seed)
+        accounted = account_round(decided, self.accountant, self._modelled, state.radio, seed)
         faults = fleet.take_faults()
         lost = _lost(ready, faults) & np.isnan(trained.loss)
         arrived = decided.arrived & ~lost
         self._check(trained, arrived)
-        state = self._state_after(state, accounted, trained, lost)
+        state = self._state_after(state, decided, accounted, trained, lost)
         # 5. Evaluate.
         due = state.round_index % self.config.output.evaluate_every == 0 or self._is_last(state)
         evaluation = self.evaluate(whole=self._is_last(state)) if due else None
@@ -231,6 +236,9 @@ class Simulation:
         size = int(self.trainer.layout.parameter_edges[self.trainer.state.cut])
         reported = sample_coordinates(size, ratio, random)
         learning = state.signals.learning(self.trainer.fleet, reported, ratio, norms=self.rules.equations == "printed")
+        if state.beyond is not None:
+            beyond = state.beyond.seen(learning.layer_spread).learning(learning.layer_spread)
+            return replace(learning, beyond=beyond)
         if self.scheme.procedure.keeps_client_sides:
             return learning
         return replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
@@ -241,20 +249,33 @@ class Simulation:
             return RoundPlan(decided.round.index, np.array([self.trainer.layout.num_units]), everybody, everybody)
         cut = self.trainer.layout.num_units if self.scheme.procedure.full_local_model else decided.decision.cut
         everybodys = np.broadcast_to(cut, self.config.scenario.clients)
-        return RoundPlan(decided.round.index, everybodys, decided.decision.scheduled & ready, decided.arrived & ready)
+        return RoundPlan(
+            decided.round.index,
+            everybodys,
+            decided.decision.scheduled & ready,
+            decided.arrived & ready,
+            synced=decided.decision.synced,
+        )
 
-    def _state_after(self, state: LoopState, accounted: AccountedRound, trained: Trained, lost: Bools) -> LoopState:
+    def _state_after(
+        self, state: LoopState, decided: DecidedRound, accounted: AccountedRound, trained: Trained, lost: Bools
+    ) -> LoopState:
         radio, drift, answering = accounted.state, state.assumed_drift, accounted.answering
         if lost.any() and self.scheme.procedure.keeps_client_sides and radio.previous_cut is not None:
             # The next round re-splits from the cut that is; without those who were lost it may not have moved.
             radio = replace(radio, previous_cut=self.trainer.state.cut or None)
         if np.ndim(answering.cut) == 0:
             drift = drift.after(int(answering.cut), accounted.answering_arrived)
+        beyond, known = state.beyond, decided.problem.learning
+        if beyond is not None and known.beyond is not None:
+            clients = self.config.scenario.clients
+            beyond = beyond.seen(known.layer_spread).after(decided.decision, trained, known.beyond.layer_drift, clients)
         return LoopState(
             round_index=state.round_index + 1,
             radio=radio,
             signals=state.signals.after(trained),
             assumed_drift=drift,
+            beyond=beyond,
             total_delay_s=state.total_delay_s + float(accounted.charge.delay_s),
             total_energy_j=state.total_energy_j + float(accounted.charge.energy_j.sum()),
         )
@@ -344,6 +365,8 @@ class Simulation:
             "signals.update_norm2": torch.from_numpy(state.signals.update_norm2),
             "signals.update_scale": torch.tensor(state.signals.update_scale, dtype=torch.float64),
             "signals.rounds": torch.tensor(state.signals.rounds),
+            **_numbered("beyond.", state.beyond.arrays() if state.beyond is not None else {}),
+            **_numbered("radio.", state.radio.arrays()),
             "total_delay_s": torch.tensor(state.total_delay_s, dtype=torch.float64),
             "total_energy_j": torch.tensor(state.total_energy_j, dtype=torch.float64),
         }
@@ -358,7 +381,8 @@ class Simulation:
         cut = int(tensors["previous_cut"])
         self.state = LoopState(
             round_index=int(tensors["round_index"]),
-            radio=RadioState(queues, None if cut < 0 else cut),
+            radio=RadioState.of(queues, None if cut < 0 else cut, _arrays_below("radio.", tensors)),
+            beyond=BeyondSignals.of(_arrays_below("beyond.", tensors)) if self.switches.any else None,
             signals=Signals(
                 tensors["signals.update_norm2"].numpy(),
                 tensors["signals.update_scale"].item(),
@@ -368,6 +392,14 @@ class Simulation:
             total_delay_s=tensors["total_delay_s"].item(),
             total_energy_j=tensors["total_energy_j"].item(),
         )
+
+
+def _numbered(prefix: str, arrays: dict[str, NDArray[np.float64]]) -> dict[str, Tensor]:
+    return {prefix + name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _arrays_below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, NDArray[np.float64]]:
+    return {name: tensor.numpy() for name, tensor in _below(prefix, tensors).items()}
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
+from asfl.optimize.problem import BeyondLearning
 
 Floats = NDArray[np.float64]
+
+PRECISION_ERROR = {bits: 0.05 * (15 / (2.0**bits - 1)) ** 2 for bits in (16, 8, 4)}
+"""Relative squared error by bits, of channels whose range is about eight standard deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,11 @@ class StandIn:
     num_clients: int
     divergence: float = 0.5
     weights_per_update: float = 1000.0
+    layer_age: Floats | None = None
+    """[M] rounds since a layer was last averaged, and their sum: drift and debt of `BeyondLearning`."""
+    layer_debt: Floats | None = None
+    noise_scale: float = 4.0
+    """B in mini-batches: what a network that has learnt a little typically has."""
 
     @classmethod
     def fresh(cls, profile: ModelProfile, num_clients: int, divergence: float = 0.5) -> Self:
@@ -42,11 +51,27 @@ class StandIn:
             layer_norm2=self.weights_per_update * self.layer_share,
             update_norm2=np.ones(self.num_clients),
             update_scale=1.0,
+            beyond=BeyondLearning(self._age, self._debt, self.noise_scale, PRECISION_ERROR),
         )
 
-    def after(self, cut: int, arrived: NDArray[np.bool_]) -> Self:
-        """The state after a round at this cut with these arrivals."""
-        on_clients = np.arange(1, len(self.layer_share) + 1) <= cut
+    @property
+    def _age(self) -> Floats:
+        return np.zeros(len(self.layer_share)) if self.layer_age is None else self.layer_age
+
+    @property
+    def _debt(self) -> Floats:
+        return np.zeros(len(self.layer_share)) if self.layer_debt is None else self.layer_debt
+
+    def after(self, cut: int, arrived: NDArray[np.bool_], synced: int = 0) -> Self:
+        """The state after a round at this cut with these arrivals, in which so many layers were averaged."""
+        layers = np.arange(1, len(self.layer_share) + 1)
+        averaged = (layers <= synced) & arrived.any()
+        on_clients = (layers <= cut) & ~averaged
         share_arrived = arrived.sum() / self.num_clients
         growth = self.divergence * self.layer_share * share_arrived * (1 - 1 / self.num_clients)
-        return replace(self, layer_spread=np.where(on_clients, self.layer_spread + growth, 0.0))
+        return replace(
+            self,
+            layer_spread=np.where(on_clients, self.layer_spread + growth, 0.0),
+            layer_age=np.where(on_clients, self._age + share_arrived, 0.0),
+            layer_debt=np.where(on_clients, self._debt + self._age, 0.0),
+        )

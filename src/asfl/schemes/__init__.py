@@ -4,9 +4,11 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.registry import Registry
 from asfl.costs.modelled import Procedure
+from asfl.optimize.problem import Switches
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.asfl import AsflScheme
 from asfl.schemes.base import Decided, Scheme
+from asfl.schemes.beyond import BeyondScheme
 from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningScheme
 from asfl.schemes.central import CentralScheme
 from asfl.schemes.epsl import EpslScheme
@@ -14,6 +16,10 @@ from asfl.schemes.epsl import EpslScheme
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
+    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True)),
+    BeyondScheme("asfl-sync", Switches(sync=True)),
+    BeyondScheme("asfl-quant", Switches(quant=True)),
+    BeyondScheme("asfl-rate", Switches(rate=True)),
     FedAvgScheme(),
     SplitLearningScheme(),
     SplitLearningScheme("sl-best", cut_rule="fastest", all_rbs=True),

@@ -10,6 +10,7 @@ from asfl.config.randomness import random_stream
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
+from asfl.optimize.progress import solve_by_rate
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +54,7 @@ def decided_by(scheme: Scheme, problem: Problem, seed: int) -> Decided:
 def asfl_decision(problem: Problem, solver: Literal["bcd", "joint"] | None = None) -> Decision:
     """What ASFL decides, by the solver given or configured; also what other schemes borrow."""
     solve = solve_jointly if (solver or problem.rules.solver) == "joint" else ooe_bcd
-    return solve(problem).decision
+    return (solve(problem) if problem.prices is None else solve_by_rate(problem, solve)).decision
 
 
 def borrowed_decision(problem: Problem) -> Decision:

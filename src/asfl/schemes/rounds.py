@@ -3,7 +3,7 @@
 Rounds that train and rounds that only play the radio share them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,13 @@ from asfl.config.errors import AsflError
 from asfl.costs.account import Accountant, Charge, ModelledAccountant, draw_arrivals
 from asfl.costs.budgets import Budgets, resolve_budgets
 from asfl.costs.decision import Decision, check_decision
+from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ASFL, in_time
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
+from asfl.optimize.problem import PUBLISHED, Switches
+from asfl.optimize.progress import Rate
 from asfl.schemes.base import Scheme, decided_by
 
 Bools = NDArray[np.bool_]
@@ -29,10 +32,26 @@ class RadioState:
     queues: Queues
     previous_cut: int | None = None
     """Of the decision that answers for the budgets; None before the first round, and with one cut per client."""
+    holdings: Holdings | None = None
+    """In schemes that bring clients up to date when they take part."""
+    rate: Rate = field(default_factory=Rate)
+    """What progress has cost so far, in schemes that decide by it."""
 
     @classmethod
     def fresh(cls, num_clients: int) -> "RadioState":
         return cls(Queues.empty(num_clients))
+
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        """What has to survive besides queues and cut; `of` takes it back."""
+        rate = {"rate": np.array([self.rate.cost, self.rate.progress, self.rate.arrivals])}
+        if self.holdings is None:
+            return rate
+        return {**rate, "owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
+
+    @classmethod
+    def of(cls, queues: Queues, previous_cut: int | None, arrays: dict[str, NDArray[np.float64]]) -> "RadioState":
+        holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0) if "apart" in arrays else None
+        return cls(queues, previous_cut, holdings, Rate(*arrays["rate"].tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +88,7 @@ def decide_round(
     scheme: Scheme,
     rules: Rules,
     learning: Learning,
-    queues: Queues,
+    radio: RadioState,
     seed: int,
     budgets: Budgets | None = None,
     recorded: Decision | None = None,
@@ -80,7 +99,19 @@ def decide_round(
     world, for schemes that borrow from it.
     """
     outage_s, own_outage_s = (np.inf, np.inf) if budgets is None else (budgets.outage_s, budgets.own_outage_s)
-    problem = Problem(replace(round_, outage_s=outage_s), learning, queues, rules, recorded)
+    switches = switches_of(scheme)
+    if scheme.procedure.on_demand:
+        fresh = Holdings.fresh(round_.num_clients, round_.profile.num_layers)
+        round_ = replace(round_, holdings=radio.holdings or fresh)
+    problem = Problem(
+        replace(round_, outage_s=outage_s),
+        learning,
+        radio.queues,
+        rules,
+        recorded,
+        switches,
+        radio.rate.prices(rules, round_.num_clients) if switches.rate else None,
+    )
     decided = decided_by(scheme, problem, seed)
     decision = _as_allocated(decided.decision, round_)
     reference = None if decided.reference is None else _as_allocated(decided.reference, round_)
@@ -94,7 +125,7 @@ def decide_round(
 
 
 def account_round(
-    decided: DecidedRound, accountant: Accountant, modelled: ModelledAccountant, seed: int
+    decided: DecidedRound, accountant: Accountant, modelled: ModelledAccountant, radio: RadioState, seed: int
 ) -> AccountedRound:
     """Step 6 of the round: what it is charged, and the queues after it.
 
@@ -120,8 +151,36 @@ def account_round(
         participation_floor=rules.participation_floor,
     )
     moved = np.ndim(decision.cut) == 0 and decision.scheduled.any()
-    state = RadioState(queues, int(decision.cut) if moved else round_.previous_cut)
+    previous_cut = int(decision.cut) if moved else round_.previous_cut
+    state = RadioState(queues, previous_cut, _holdings_after(decided), _rate_after(decided, radio.rate, own))
     return AccountedRound(own, decision, arrived, state)
+
+
+def _holdings_after(decided: DecidedRound) -> Holdings | None:
+    holdings, decision = decided.round.holdings, decided.decision
+    if holdings is None:
+        return None
+    if not decision.scheduled.any():
+        return holdings
+    updated = decision.scheduled & in_time(decided.round, decision, decided.scheme.procedure)
+    return holdings.after(decision, updated, trained=bool(decided.arrived.any()))
+
+
+def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
+    problem, beyond = decided.problem, decided.problem.learning.beyond
+    if problem.prices is None or beyond is None:
+        return rate
+    bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
+    worth = sum(1 - beyond.lost_precision(int(each)) for each in bits[decided.arrived])
+    held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
+    drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
+    return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift)
+
+
+def switches_of(scheme: Scheme) -> Switches:
+    """Which decisions beyond the paper a scheme makes."""
+    found: Switches = getattr(scheme, "switches", PUBLISHED)
+    return found
 
 
 def budgets_of(world: World, scheme: Scheme) -> Budgets:
@@ -129,16 +188,20 @@ def budgets_of(world: World, scheme: Scheme) -> Budgets:
     return resolve_budgets(world, scheme.procedure, getattr(scheme, "cuts", None))
 
 
-def rules_of(config: Config, budgets: Budgets) -> Rules:
-    """The decision rules of a configuration, with every "auto" turned into a number."""
+def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -> Rules:
+    """The decision rules of a configuration, with every "auto" turned into a number.
+
+    Where it is decided how many take part, at least one does.
+    """
     rules = config.decision
+    least = 1 if switches.rate else None
     return Rules.of(
         rules,
         config.scenario.clients,
         config.radio.num_rbs,
         delay_budget_s=budgets.delay_s,
         energy_budget_j=budgets.energy_j,
-        min_participants=None if rules.min_participants == "auto" else rules.min_participants,
+        min_participants=least if rules.min_participants == "auto" else rules.min_participants,
         participation_floor=None if rules.participation_floor == "auto" else rules.participation_floor,
     )
 

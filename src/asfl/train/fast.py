@@ -17,6 +17,7 @@ a scratch copy, and the copies are averaged as they come; the copy of a client t
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
 from asfl.train.layout import Layout, ModelVectors
+from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
@@ -46,9 +48,11 @@ class FastTrainer:
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, rule: Rule, *, num_clients: int, seed: int,
         device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1, fleet: FleetMaker = LocalFleet,
+        watch_noise: bool = False,
     ) -> None:  # fmt: skip
         """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
 
+        `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
         `fleet` makes the clients, which are in this process unless somebody says otherwise.
         """
         self.layout = Layout(model)
@@ -58,6 +62,8 @@ class FastTrainer:
         self._state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
         self._server = Replica(model, self.layout, device, dtype, server=True)
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
+        self._watch_noise = watch_noise
+        self._gradient_norms: GradientNorms | None = None
         keeps = procedure.keeps_client_sides
         self.fleet: Fleet = fleet(model, self._state, batches, rule, keeps_sides=keeps)
 
@@ -72,6 +78,7 @@ class FastTrainer:
     def round(self, plan: RoundPlan) -> Trained:
         """Stages 1 to 3."""
         arrived, shift = np.flatnonzero(plan.arrived), 0.0
+        self._gradient_norms = None
         if self.procedure.keeps_client_sides and plan.scheduled.any():
             shift = self.fleet.resplit(int(plan.cut[np.argmax(plan.scheduled)]), plan.scheduled)
         if not arrived.size:
@@ -89,7 +96,8 @@ class FastTrainer:
             losses, norms = zip(*outcome.values(), strict=True)
             trained.loss[list(outcome)] = torch.stack(losses).double().cpu().numpy()
             trained.update_norm2[list(outcome)] = torch.stack(norms).double().cpu().numpy()
-        return trained
+        spread = self.fleet.average(plan.synced, list(outcome)) if plan.synced else None
+        return replace(trained, averaged_spread=spread, gradient_norms=self._gradient_norms)
 
     # ------------------------------------------------------------------ one server model, one step after the other
     def _together(self, index: int, arrived: Ints, cuts: Ints) -> Outcome:
@@ -117,6 +125,7 @@ class FastTrainer:
         gave = np.zeros(len(arrived), dtype=np.bool_)
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
         whole = None if total is None else state.server
+        noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
         self.fleet.announce(index, step, arrived.tolist(), cuts.tolist(), whole)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
@@ -124,6 +133,8 @@ class FastTrainer:
                 self.fleet.load(clients, self._front(state.server, cut))
             of_group, norms = self._exchange(index, step, clients, cut, [statistics[member] for member in members])
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
+            if noise is not None:
+                noise.add(sum(loss is not None for loss in of_group))
             waiting.append((members, norms))
             if total is not None:
                 for member, side in zip(members, self.fleet.give(clients), strict=True):
@@ -135,6 +146,8 @@ class FastTrainer:
         passed = sorted(losses)
         if not passed:
             return {}
+        if noise is not None:
+            self._gradient_norms = noise.norms()
 
         # The server steps with the mean gradient of the clients whose layer it holds.
         lowest = int(cuts[passed].min())
@@ -164,6 +177,8 @@ class FastTrainer:
     def _groups(self, cuts: Ints) -> Iterator[tuple[list[int], int]]:
         """Positions among the arrived clients that share a server pass, and their cut."""
         together = len(cuts) if self.procedure.aggregated_share > 0 else self._merge
+        if self._watch_noise:
+            together = min(together, max(1, len(cuts) // 2))
         for cut in np.unique(cuts).tolist():
             members = np.flatnonzero(cuts == cut).tolist()
             for start in range(0, len(members), together):

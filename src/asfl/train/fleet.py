@@ -86,6 +86,13 @@ class Fleet(Protocol):
         """The client sides that `load` gave, trained."""
         ...
 
+    def average(self, depth: int, clients: Sequence[int]) -> NDArray[np.float64] | None:
+        """The first layers of everybody's side become the mean of these clients'; [M] how far those were apart.
+
+        None, and nothing changes, if nobody's layers came.
+        """
+        ...
+
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         """‖client side − client side at the start of the round‖²; the start is the first `forward`."""
         ...
@@ -197,6 +204,9 @@ class LocalFleet:
 
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         return [self._loaded[client] for client in clients]
+
+    def average(self, depth: int, clients: Sequence[int]) -> NDArray[np.float64] | None:
+        return self.state.average_sides(depth, np.array(clients)) if clients else None
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         return [(self._side(client).parameters - self._before.pop(client)).square().sum() for client in clients]

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from asfl.models.cuttable import CuttableModel
 
+COLUMNS_AT_ONCE = 1 << 14
+"""Columns of [N, P] that fit the cache together with their deviations."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -123,3 +126,18 @@ def _lay_out(tensors: Mapping[str, Tensor], num_units: int) -> tuple[tuple[Slot,
         position += tensor.numel()
         sizes[unit + 1] += tensor.numel()
     return tuple(slots), np.cumsum(sizes)
+
+
+def layer_spreads(layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² of client sides [N, P_c], or of these columns of them; 0 for other layers.
+
+    Deviations from the mean are squared, not Σ‖w‖² − N‖w̄‖²: in single precision that difference cancels.
+    """
+    by_column = torch.empty(sides.shape[1], dtype=torch.float64)
+    for start in range(0, len(by_column), COLUMNS_AT_ONCE):
+        here = slice(start, start + COLUMNS_AT_ONCE)
+        block = sides[:, here]
+        by_column[here] = (block - block.mean(0)).square_().mean(0)
+    edges = layout.parameter_edges if columns is None else np.searchsorted(columns, layout.parameter_edges)
+    sums = np.concatenate([[0.0], np.cumsum(by_column.numpy())])
+    return np.asarray(np.diff(sums[np.minimum(edges, len(by_column))]))

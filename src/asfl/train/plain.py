@@ -107,6 +107,10 @@ class PlainTrainer:
         norms = np.full(len(self.clients), np.nan)
         for client in arrived:
             norms[client] = float((self._whole(client, int(plan.cut[client])) - before[client]).square().sum())
+        for unit in range(plan.synced):
+            average_units(self.server.model.units[unit], [self.clients[client].model.units[unit] for client in arrived])
+            for everybody in self.clients:
+                copy_unit(self.server.model.units[unit], everybody.model.units[unit])
         return Trained(losses, norms)
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:

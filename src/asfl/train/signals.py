@@ -7,20 +7,15 @@ by 1/ι. These bits are waived: no clock or battery is charged for them. The nor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from asfl.optimize import Learning
 from asfl.train.fleet import Fleet
-from asfl.train.layout import Layout
+from asfl.train.layout import layer_spreads
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Trained
 
 Floats = NDArray[np.float64]
-
-COLUMNS_AT_ONCE = 1 << 14
-"""Columns of [N, P] that fit the cache together with their deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,21 +73,6 @@ def sample_coordinates(size: int, ratio: float, random: np.random.Generator) -> 
         return np.arange(size)
     positions = np.floor((np.arange(int(np.ceil(size * ratio)) + 1) + random.random()) / ratio).astype(np.int64)
     return np.asarray(positions[positions < size])
-
-
-def layer_spreads(layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None) -> Floats:
-    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² of client sides [N, P_c], or of these columns of them; 0 for other layers.
-
-    Deviations from the mean are squared, not Σ‖w‖² − N‖w̄‖²: in single precision that difference cancels.
-    """
-    by_column = torch.empty(sides.shape[1], dtype=torch.float64)
-    for start in range(0, len(by_column), COLUMNS_AT_ONCE):
-        here = slice(start, start + COLUMNS_AT_ONCE)
-        block = sides[:, here]
-        by_column[here] = (block - block.mean(0)).square_().mean(0)
-    edges = layout.parameter_edges if columns is None else np.searchsorted(columns, layout.parameter_edges)
-    sums = np.concatenate([[0.0], np.cumsum(by_column.numpy())])
-    return np.asarray(np.diff(sums[np.minimum(edges, len(by_column))]))
 
 
 def layer_norms(state: TrainingState) -> Floats:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.train.noise import GradientNorms
+
 Floats = NDArray[np.float64]
 
 
@@ -19,6 +21,8 @@ class RoundPlan:
     """[N] who has a resource block."""
     arrived: NDArray[np.bool_]
     """[N] whose packet arrived."""
+    synced: int = 0
+    """Client-side layers 1 … `synced` are averaged over those who arrived, at the end of the round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,10 @@ class Trained:
     """[N] ‖Δ_n‖²: its client side's update and the server's in which it took part."""
     resplit_shift: float = 0.0
     """How far stage 1 moved the average model, ‖·‖²: not at all unless a client without block was left out."""
+    averaged_spread: Floats | None = None
+    """[M] how far the copies that were averaged were apart, (1/A) Σ ‖w̄_m − w_{n,m}‖²; None if none were."""
+    gradient_norms: GradientNorms | None = None
+    """Of the server's gradient, if they are watched."""
 
     @classmethod
     def nothing(cls, num_clients: int, resplit_shift: float = 0.0) -> "Trained":

@@ -30,7 +30,7 @@ from asfl.runs.records import read_records
 from asfl.runs.run import run
 from asfl.runs.stand_in import StandIn
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.schemes.rounds import AccountedRound, account_round, decide_round, rules_of
+from asfl.schemes.rounds import AccountedRound, RadioState, account_round, decide_round, rules_of
 
 MEASURED = ("field.costs=measured", "decision.delay_budget_s=auto", "decision.energy_budget_j=auto")
 
@@ -120,7 +120,7 @@ def test_every_scheme_decides_a_cut_for_everybody_who_is_there(scheme: str) -> N
     world.clocks.begin(np.array([True, False, True, True]))
     rules = rules_of(world.config, world.budgets())
     learning = StandIn.fresh(world.profile, CLIENTS).learning()
-    aired = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, Queues.empty(CLIENTS), 0)
+    aired = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, RadioState.fresh(CLIENTS), 0)
     assert aired.decision.rb_count.tolist() == [1.0, 0.0, 1.0, 1.0]
     assert aired.arrived.tolist() == [True, False, True, True]  # nothing is drawn
 
@@ -137,7 +137,9 @@ def test_a_slower_link_never_makes_more_cross_it(seed: int, client: int) -> None
         rules = rules_of(world.config, world.budgets()).model_copy(update={"penalty_weight": 0.0})
         learning = StandIn.fresh(world.profile, CLIENTS).learning()
         nothing_owed = Queues.empty(CLIENTS)
-        cut = decide_round(world.begin_round(0), scheme_named("asfl"), rules, learning, nothing_owed, 0).decision.cut
+        cut = decide_round(
+            world.begin_round(0), scheme_named("asfl"), rules, learning, RadioState(nothing_owed), 0
+        ).decision.cut
         sent.append(world.profile.activation_bits[int(cut) - 1])
     assert sent[1] <= sent[0]
 
@@ -152,7 +154,9 @@ def test_queues_follow_what_was_measured() -> None:
     measured.charge = lambda *_: cost  # type: ignore[method-assign]
 
     def after(scheme: str, accountant: Accountant) -> AccountedRound:
-        decided = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, Queues.empty(CLIENTS), 0)
+        decided = decide_round(
+            world.begin_round(0), scheme_named(scheme), rules, learning, RadioState.fresh(CLIENTS), 0
+        )
         return account_round(decided, accountant, modelled, 0)
 
     assert after("asfl", measured).state.queues.delay == pytest.approx(2.0)  # (3γ − γ)/γ

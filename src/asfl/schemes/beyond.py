@@ -1,0 +1,25 @@
+"""ASFL with decisions beyond the paper, each by itself and all together (docs/beyond.md).
+
+`asfl-sync` decides whether client sides are averaged, `asfl-quant` how many bits cross, `asfl-rate` how many take part,
+by progress per second and joule, `asfl-plus` all of it.
+"""
+
+from dataclasses import dataclass
+
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import ON_DEMAND, Procedure
+from asfl.optimize import Problem
+from asfl.optimize.problem import Switches
+from asfl.schemes.base import asfl_decision
+
+
+@dataclass(frozen=True)
+class BeyondScheme:
+    """OOE-BCD with a block for each decision that is switched on."""
+
+    name: str
+    switches: Switches
+    procedure: Procedure = ON_DEMAND
+
+    def decide(self, problem: Problem, seed: int) -> Decision:
+        return asfl_decision(problem)

@@ -1,0 +1,106 @@
+"""What decisions beyond the paper need to know of the learning: drift by layer, gradient noise, what few bits cost."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.costs.decision import ALLOWED_BITS, Decision
+from asfl.optimize.problem import BeyondLearning
+from asfl.train.trainer import Trained
+
+Floats = NDArray[np.float64]
+
+MEMORY = 0.9
+"""How much of what was measured before counts after another round."""
+LEAST_NOISE, MOST_NOISE = 0.25, 1000.0
+"""Where B is believed: a single round's estimate may be anything."""
+FIRST_NOISE = 2.0
+"""B in mini-batches, before it is measured: small, as it is when training begins."""
+FIRST_ERROR = 0.05
+"""‖Q(x) − x‖² / ‖x‖² at 4 bits before it is measured: a channel whose range is eight standard deviations."""
+
+
+@dataclass(frozen=True, eq=False)
+class BeyondSignals:
+    """What is remembered between two rounds. M layers."""
+
+    layer_unit: Floats
+    """[M] what one round adds to a layer's spread; NaN before it is seen."""
+    layer_age: Floats
+    """[M] rounds since clients' copies of a layer were equal."""
+    layer_debt: Floats
+    """[M] drift, summed over these rounds."""
+    noise: float = np.nan
+    """S and |G|² (`asfl.train.noise`), running means."""
+    signal: float = np.nan
+    error: float = FIRST_ERROR
+    """Relative squared error of what crosses at 4 bits."""
+
+    @classmethod
+    def none_yet(cls, num_layers: int) -> "BeyondSignals":
+        return cls(np.full(num_layers, np.nan), np.zeros(num_layers), np.zeros(num_layers))
+
+    @property
+    def noise_scale(self) -> float:
+        """B in mini-batches."""
+        if not self.signal > 0:
+            return FIRST_NOISE if np.isnan(self.signal) else MOST_NOISE
+        return float(np.clip(self.noise / self.signal, LEAST_NOISE, MOST_NOISE))
+
+    def seen(self, layer_spread: Floats) -> "BeyondSignals":
+        """Spreads [M] as clients report them before a round; those of layers one round old are a unit."""
+        return replace(
+            self, layer_unit=_mixed(self.layer_unit, layer_spread, (self.layer_age == 1) & (layer_spread > 0))
+        )
+
+    def learning(self, layer_spread: Floats) -> BeyondLearning:
+        known = self.layer_unit > 0
+        measured = np.divide(layer_spread, self.layer_unit, out=self.layer_age.copy(), where=known)
+        return BeyondLearning(
+            layer_drift=np.where(self.layer_age > 0, measured, 0.0),
+            layer_debt=self.layer_debt,
+            noise_scale=self.noise_scale,
+            precision_error={bits: self.error * (15 / (2.0**bits - 1)) ** 2 for bits in ALLOWED_BITS if bits < 32},
+        )
+
+    def after(self, decision: Decision, trained: Trained, drift: Floats, num_clients: int) -> "BeyondSignals":
+        """After a round that began with this drift [M]."""
+        arrived = np.isfinite(trained.loss)
+        if not arrived.any():
+            return self
+        layers = np.arange(1, len(drift) + 1)
+        unit, averaged = self.layer_unit, layers <= decision.synced
+        if trained.averaged_spread is not None:
+            # Those who didn't arrive are where they were, so over all clients the spread is smaller.
+            spread = trained.averaged_spread * arrived.sum() / num_clients
+            unit = _mixed(unit, spread, averaged & (self.layer_age == 0) & (spread > 0))
+        apart = (layers <= np.max(decision.cut)) & ~averaged
+        noise, signal = self.noise, self.signal
+        if trained.gradient_norms is not None:
+            noise, signal = (
+                new if np.isnan(old) else MEMORY * old + (1 - MEMORY) * new
+                for old, new in zip((noise, signal), trained.gradient_norms.noise_and_signal(), strict=True)
+            )
+        return replace(
+            self,
+            layer_unit=unit,
+            layer_age=np.where(apart, self.layer_age + 1, 0.0),
+            layer_debt=np.where(apart, self.layer_debt + drift, 0.0),
+            noise=noise,
+            signal=signal,
+        )
+
+    def arrays(self) -> dict[str, Floats]:
+        numbers = np.array([self.noise, self.signal, self.error])
+        return {"unit": self.layer_unit, "age": self.layer_age, "debt": self.layer_debt, "numbers": numbers}
+
+    @classmethod
+    def of(cls, arrays: dict[str, Floats]) -> "BeyondSignals":
+        return cls(arrays["unit"], arrays["age"], arrays["debt"], *arrays["numbers"].tolist())
+
+
+def _mixed(before: Floats, new: Floats, where: NDArray[np.bool_]) -> Floats:
+    """Running means, where there is something new."""
+    mixed = np.where(np.isnan(before), new, MEMORY * before + (1 - MEMORY) * new)
+    return np.asarray(np.where(where, mixed, before))
