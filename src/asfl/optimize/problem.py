@@ -171,9 +171,9 @@ class Problem:
 
     @cached_property
     def drift_cost_of_cut(self) -> Floats:
-        """[M+1] V times what the drift of the client sides adds to the objective."""
+        """[M+1] what the drift of the client sides costs: V times what it adds to the objective."""
         weight = self.rules.drift_weight if self.rules.equations == "corrected" else 1.0
-        return np.asarray(self.rules.penalty_weight * weight * self.spread_of_cut)
+        return np.asarray(self.progress_weight * weight * self.spread_of_cut)
 
     def plan_cost(self, cuts: NDArray[np.int64], synced: NDArray[np.int64]) -> Floats:
         """[C] what the drift of client sides costs under each plan: as published, V times the spread.

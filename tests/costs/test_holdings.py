@@ -1,0 +1,102 @@
+"""What averages, bits and clients that are brought up to date on demand cost: loops over clients and layers."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings, strategies as st
+from worlds import rounds_with_decisions
+
+from asfl.costs.decision import Decision
+from asfl.costs.holdings import Holdings
+from asfl.costs.modelled import ON_DEMAND, SFL, round_cost
+from asfl.costs.round import Round
+
+BITS = (32, 16, 8, 4)
+
+
+@st.composite
+def on_demand(draw: st.DrawFn) -> tuple[Round, Decision]:
+    """A round in the middle of a run, and a decision with bits and an average."""
+    round_, decision = draw(rounds_with_decisions())
+    clients, layers = round_.num_clients, round_.profile.num_layers
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    owed = rng.choice([0.0, 4.0, 20.0, 32.0], (clients, layers))
+    holdings = Holdings(owed, rng.random(layers) < 0.5)
+    synced = draw(st.integers(0, int(decision.cut)))
+    bits = rng.choice(BITS, clients)
+    return replace(round_, holdings=holdings), replace(decision, synced=synced, bits=bits)
+
+
+@given(on_demand(), st.booleans())
+def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realised: bool) -> None:
+    round_, decision = case
+    profile, holdings, cut = round_.profile, round_.holdings, int(decision.cut)
+    assert holdings is not None
+    arrived = np.arange(round_.num_clients) % 2 if realised else None
+    cost = round_cost(round_, decision, arrived, ON_DEMAND)
+    arrival = (1 - cost.packet_error_rate) if arrived is None else arrived
+    bits = np.broadcast_to(decision.bits, round_.num_clients)
+    stage = np.zeros((3, round_.num_clients))
+    for n in np.flatnonzero(decision.scheduled):
+        up, down, precision = cost.uplink_rate_bps[n], cost.downlink_rate_bps[n], bits[n] / 32
+        fetched = sum(holdings.owed_bits[n, m] / 32 * profile.param_bits[m] for m in range(cut))
+        sent = 0.0
+        if round_.previous_cut is not None:
+            for m in range(cut, round_.previous_cut):
+                if holdings.apart[m] and holdings.owed_bits[n, m] == 0:
+                    sent += profile.param_bits[m] * precision
+        averaged = profile.param_bits[: decision.synced].sum() * precision
+        activations = round_.charged_samples * profile.activation_bits[cut - 1] * precision
+        gradients = activations
+        if round_.equations.gradient_bits == "next_layer":
+            gradients = round_.charged_samples * profile.param_bits[cut] * precision
+        samples = round_.charged_samples
+        forward = samples * profile.forward_flops[:cut].sum() * round_.client_s_per_flop[n]
+        backward = samples * profile.backward_flops[:cut].sum() * round_.client_s_per_flop[n]
+        stage[0, n] = sent / up
+        stage[1, n] = fetched / down + forward + activations / up
+        stage[2, n] = arrival[n] * (gradients / down + backward + averaged / up)
+        watts = round_.client_j_per_flop[n] / round_.client_s_per_flop[n]
+        energy = decision.tx_power_w[n] * (sent + activations + arrival[n] * averaged) / up
+        energy += watts * (forward + arrival[n] * backward)
+        np.testing.assert_allclose(cost.energy_j[n], energy, rtol=1e-7)
+    server = cost.server_delay_s.sum()
+    np.testing.assert_allclose(cost.delay_s, stage.max(axis=1).sum() + server, rtol=1e-7)
+
+
+@given(rounds_with_decisions(), st.sampled_from(BITS))
+@settings(max_examples=30)
+def test_all_averaged_every_round_is_split_fed(case: tuple[Round, Decision], bits: int) -> None:
+    """Whoever took part in the last round, averaged whole, owes itself that average: SplitFed's model down and up."""
+    round_, decision = case
+    cut, clients, layers = int(decision.cut), round_.num_clients, round_.profile.num_layers
+    decision = replace(decision, synced=cut, bits=bits)
+    before = Holdings.fresh(clients, layers).after(
+        replace(decision, rb_count=np.ones(clients)), np.ones(clients, dtype=bool), trained=True
+    )
+    here = replace(round_, holdings=before, previous_cut=cut)
+    ours, theirs = round_cost(here, decision, None, ON_DEMAND), round_cost(round_, decision, None, SFL)
+    np.testing.assert_allclose(ours.delay_s, theirs.delay_s, rtol=1e-9)
+    np.testing.assert_allclose(ours.energy_j, theirs.energy_j, rtol=1e-9)
+
+
+def test_what_a_client_owes_itself() -> None:
+    everybody, cut = np.ones(3), 2
+    decision = Decision(cut, everybody, everybody, bits=8, synced=0)
+    here = np.array([True, True, False])
+    one = Holdings.fresh(3, 4).after(decision, here, trained=True)
+    assert one.owed_bits.tolist() == [[0, 0, 32, 32]] * 3  # the server trained what is behind the cut
+    assert one.apart.tolist() == [True, True, False, False]
+    two = one.after(replace(decision, synced=1), here, trained=True)
+    assert two.owed_bits.tolist() == [[8, 0, 32, 32]] * 3  # an average at 8 bits, to be received
+    assert two.apart.tolist() == [False, True, False, False]
+    three = two.after(replace(decision, synced=1), here, trained=True)
+    assert three.owed_bits[:, 0].tolist() == [8, 8, 16]  # the last one has missed two
+    assert three.after(decision, here, trained=False).owed_bits.tolist() == [
+        [0, 0, 32, 32],
+        [0, 0, 32, 32],
+        [16, 0, 32, 32],
+    ]
+    deeper = three.after(replace(decision, cut=3), np.ones(3, dtype=bool), trained=True)
+    assert deeper.owed_bits.tolist() == [[0, 0, 0, 32]] * 3
+    assert deeper.after(replace(decision, cut=1), here, trained=True).apart.tolist() == [True, False, False, False]

@@ -1,0 +1,162 @@
+"""Decisions beyond the paper: each switch off is ASFL; on, the objective is what the definitions say, and brute force."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from problems import every_count, plain_objective, random_problem
+
+from asfl.costs.decision import ALLOWED_BITS, Decision, check_decision
+from asfl.costs.holdings import Holdings
+from asfl.costs.modelled import ON_DEMAND, round_cost
+from asfl.optimize import Problem, ooe_bcd, solve_jointly
+from asfl.optimize.problem import BeyondLearning, Prices, Switches
+from asfl.optimize.progress import Rate, effective_arrivals, net_cost, solve_by_rate
+
+seeds = st.integers(0, 10**6)
+switches = st.builds(Switches, sync=st.booleans(), quant=st.booleans(), rate=st.booleans())
+
+
+def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
+    """A random problem in the middle of a run of `asfl-plus`."""
+    problem, rng = random_problem(seed, equations="corrected", **sizes), np.random.default_rng(seed + 1)
+    clients, layers = problem.round.num_clients, problem.round.profile.num_layers
+    before = problem.round.previous_cut or 0
+    held = np.arange(1, layers + 1) <= before
+    beyond = BeyondLearning(
+        layer_drift=held * rng.exponential(3.0, layers),
+        layer_debt=held * rng.exponential(10.0, layers),
+        noise_scale=float(rng.uniform(0.5, 8)),
+        precision_error={16: 1e-8, 8: 2e-4, 4: 0.05},
+    )
+    holdings = Holdings(rng.choice([0.0, 8.0, 32.0], (clients, layers)), held & (rng.random(layers) < 0.7))
+    prices = None
+    if switches.rate:
+        scale = np.full(clients, 1 / (clients * problem.rules.energy_budget_j))
+        prices = Prices(
+            1 / problem.rules.delay_budget_s, scale, float(rng.uniform(1, 6)), float(rng.uniform(1, clients))
+        )
+    return replace(
+        problem,
+        round=replace(problem.round, holdings=holdings),
+        learning=replace(problem.learning, beyond=beyond),
+        rules=problem.rules.model_copy(update={"drift_weight": 0.05}),
+        switches=switches,
+        prices=prices,
+    )
+
+
+def plainly(problem: Problem, decision: Decision) -> float:
+    """The objective from its definition: loops, and the costs of `asfl.costs`."""
+    beyond, rules, prices = problem.learning.beyond, problem.rules, problem.prices
+    assert beyond is not None
+    cost = round_cost(problem.round, decision, None, ON_DEMAND)
+    layers, cut = len(beyond.layer_drift), int(decision.cut)
+    weight = rules.penalty_weight if prices is None else prices.per_progress
+    lost_bits = beyond.lost_precision(int(decision.bits))
+    arrival = decision.scheduled * (1 - cost.packet_error_rate)
+    if prices is None:
+        value = plain_objective(replace(problem, rules=rules.model_copy(update={"drift_weight": 0.0})), decision)
+        share = problem.learning.update_norm2 / (len(arrival) * problem.learning.update_scale)
+        value += rules.penalty_weight * float((share * arrival * lost_bits).sum())
+    else:
+        value = prices.per_s * float(cost.delay_s) + float((prices.per_j * cost.energy_j).sum())
+        slope = prices.per_progress * beyond.noise_scale / (prices.arrivals + beyond.noise_scale) ** 2
+        value += slope * float((1 - arrival * (1 - lost_bits)).sum())
+        value += float((problem.queues.participation * (rules.participation_floor - decision.scheduled)).sum())
+    if problem.switches.sync:
+        for m in range(cut):
+            value += weight * rules.drift_weight / layers * beyond.layer_drift[m]
+            if m >= decision.synced:
+                standing = beyond.layer_debt[m] + beyond.layer_drift[m] + 1
+                value += weight * rules.drift_weight / layers * standing
+    else:
+        spread = problem.learning.layer_spread[: min(cut, problem.round.previous_cut or cut)].sum()
+        value += weight * rules.drift_weight * spread / problem.learning.update_scale
+    return float(value)
+
+
+@given(seeds, switches, st.integers(1, 5), st.integers(1, 5), st.integers(2, 5))
+@settings(max_examples=40)
+def test_decisions_are_valid_and_the_descent_never_rises(
+    seed: int, switches: Switches, clients: int, num_rbs: int, layers: int
+) -> None:
+    problem = beyond_problem(seed, switches, clients=clients, num_rbs=num_rbs, layers=layers)
+    solution = ooe_bcd(problem)
+    check_decision(solution.decision, layers, num_rbs, problem.round.radio.max_tx_power_w)
+    assert solution.objective == pytest.approx(plainly(problem, solution.decision), rel=1e-7, abs=1e-7)
+    values = [value for _, value in solution.trace]
+    assert all(after <= before + 1e-9 * max(1, abs(before)) for before, after in pairwise(values))
+    assert switches.quant or solution.decision.bits == 32
+    assert switches.sync or solution.decision.synced == 0
+
+
+@given(seeds, switches)
+@settings(max_examples=10)
+def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, switches: Switches) -> None:
+    """Every cut, average, bits and allocation of two clients, and a fine grid of powers."""
+    problem = beyond_problem(seed, switches, clients=2, num_rbs=2, layers=3)
+    ladder = 1.5 * np.geomspace(1e-4, 1, 16)
+    best = np.inf
+    for cut, bits in product((1, 2), ALLOWED_BITS if switches.quant else (32,)):
+        for synced in range(cut + 1) if switches.sync else (0,):
+            for counts in every_count(problem):
+                for pair in product(*(ladder if count else ladder[-1:] for count in counts)):
+                    power = np.where(counts > 0, pair, 0.0)
+                    decision = Decision(cut, counts, power, bits, synced)
+                    best = min(best, plainly(problem, decision))
+    found = solve_jointly(problem).objective
+    assert found <= best + 0.01 * max(1.0, abs(best))
+
+
+@given(seeds)
+@settings(max_examples=20)
+def test_everything_off_is_asfl(seed: int) -> None:
+    problem = random_problem(seed)
+    known = replace(
+        problem, learning=replace(problem.learning, beyond=beyond_problem(seed, Switches()).learning.beyond)
+    )
+    one, other = ooe_bcd(problem), ooe_bcd(known)
+    assert one.objective == other.objective
+    assert (one.decision.rb_count == other.decision.rb_count).all()
+    assert (one.decision.tx_power_w == other.decision.tx_power_w).all()
+
+
+@given(seeds)
+@settings(max_examples=20)
+def test_progress_itself_counts_not_its_slope(seed: int) -> None:
+    """The slope is only a means: what is returned has the least cost − θ · A/(A + B) of all that was tried."""
+    problem = beyond_problem(seed, Switches(sync=True, quant=True, rate=True), clients=4, num_rbs=4)
+    solution = solve_by_rate(problem, ooe_bcd)
+    assert problem.prices is not None
+    once = ooe_bcd(problem)
+    theta = replace(solution.problem.prices, per_progress=problem.prices.per_progress)  # type: ignore[type-var]
+    assert theta.per_progress == problem.prices.per_progress
+    reached = effective_arrivals(solution)
+    assert net_cost(solution, reached) <= net_cost(once, effective_arrivals(once)) + 1e-9
+
+
+def test_the_price_of_progress_is_what_it_has_cost() -> None:
+    problem = beyond_problem(3, Switches(rate=True), clients=3)
+    assert problem.prices is not None
+    rate = Rate()
+    for _ in range(200):
+        rate = rate.after(problem, 2.0, np.array([1.0, 2.0, 3.0]), 2.0, 0.0)
+    cost = 2.0 * problem.prices.per_s + 6.0 * float(problem.prices.per_j[0])
+    prices = rate.prices(problem.rules, 3)
+    assert prices.per_progress == pytest.approx(cost / problem.progress(2.0))
+    assert prices.arrivals == 2.0
+
+
+@given(st.floats(0.3, 100), st.floats(1e-6, 1))
+def test_bits_cost_what_their_noise_does(noise: float, error: float) -> None:
+    """1 / (1 + B'/A) with B' = B + v (1 + B) is A'/(A' + B) with A' = A (1 − lost)."""
+    beyond = BeyondLearning(np.zeros(1), np.zeros(1), noise, {4: error})
+    arrivals = 5.0
+    worth = arrivals * (1 - beyond.lost_precision(4))
+    noisier = noise + error * (1 + noise)
+    assert worth / (worth + noise) == pytest.approx(arrivals / (arrivals + noisier))
+    assert beyond.lost_precision(32) == 0
