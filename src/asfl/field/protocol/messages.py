@@ -19,7 +19,7 @@ from asfl.field.protocol.codec import Message, check_numbers, numbers
 from asfl.field.protocol.wire import LARGEST
 from asfl.schemes import scheme_named
 from asfl.train.layout import ModelVectors
-from asfl.train.quantise import Crossing, Quantised
+from asfl.train.quantise import CHOICES, UNQUANTISED, Crossing, Quantised
 
 MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
@@ -34,6 +34,12 @@ def _read_config(value: object) -> Config:
         raise AsflError(f"the server's configuration: {explain(error, Config)}") from None
 
 
+def _check_bits(bits: int) -> int:
+    if bits not in CHOICES:
+        raise ValueError(f"= {bits} must be one of {', '.join(map(str, CHOICES))}")
+    return bits
+
+
 def _check_layers(layers: ModelVectors) -> ModelVectors:
     for vector in (layers.parameters, layers.statistics):
         check_numbers(vector, (torch.float32,), axes=1)
@@ -44,7 +50,7 @@ Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
 Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
-Bits = Literal[32, 16, 8, 4]
+Bits = Annotated[int, Strict(), AfterValidator(_check_bits)]
 Number = Annotated[Tensor, numbers(torch.float32, axes=0)]
 Vector = Annotated[Tensor, numbers(torch.float32, axes=1)]
 Steps = Annotated[Tensor, numbers(torch.int64, axes=1)]
@@ -239,7 +245,7 @@ class Forward(Request[Activations]):
     step: Natural
     cut: Natural
     side: Layers | None = None
-    bits: Bits = 32
+    bits: Bits = UNQUANTISED
     """Per number that crosses the cut, on the way back too."""
 
 
