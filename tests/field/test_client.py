@@ -157,7 +157,7 @@ def raw(node: ClientNode, op: str, fields: dict[str, Json], tensors: dict[str, t
         (lambda n: forward(n, cut=99), "cut = 99"),
         (lambda n: forward(n, cut=0), "cut = 0"),
         (lambda n: forward(n, step=1), "step = 1"),
-        (lambda n: asked(n, msg.Backward(0, CUT, (), **NOW)), "gradients is missing"),
+        (lambda n: forward(n) and asked(n, msg.Backward(0, CUT, (), **NOW)), "gradients: 0 tensors"),
         (lambda n: asked(n, msg.Backward(0, CUT, (torch.ones(1),), **NOW)), "no forward pass"),
         (lambda n: backward(n, forward(n), step=1), "no forward pass of round 0, step 1"),
         (lambda n: backward(n, forward(n), round_index=1), "meant for a state of round 1"),
@@ -281,7 +281,7 @@ def test_the_largest_message_is_large_enough_and_not_much_more() -> None:
     config = tiny("model.width=1", "training.batch_size=64")
     blueprint = Blueprint.of(config)
     shapes = blueprint.shapes
-    activations = msg.Activations((torch.ones(shapes.carries[1][0]),), torch.ones(64, dtype=torch.int64))
+    activations = msg.Activations(torch.ones(64, dtype=torch.int64), (torch.ones(shapes.carries[1][0]),))
     size, units = shapes.layout.num_parameters, torch.ones(shapes.layout.num_units, dtype=torch.int64)
     client = msg.ClientState(ModelVectors(torch.ones(size), torch.ones(0)), msg.Memory(torch.ones(2, size), units))
     largest = max(len(encode(message)) for message in (activations, client))

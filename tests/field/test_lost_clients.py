@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
-from asfl.models.cuttable import Carry
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
+from asfl.train.quantise import Crossing
 from asfl.train.trainer import RoundPlan
 
 CLIENTS, VICTIM = 4, 2
@@ -26,14 +26,16 @@ class LosingFleet(LocalFleet):
 
     stage = ""
 
-    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
+    def forward(
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+    ) -> list[Packet | None]:
         if self.stage != "forward":
-            return super().forward(index, step, clients, cut)
-        there = [client for client in clients if client != VICTIM]
-        packets = dict(zip(there, super().forward(index, step, there, cut), strict=True))
+            return super().forward(index, step, clients, cut, bits)
+        there = {client: own for client, own in zip(clients, bits, strict=True) if client != VICTIM}
+        packets = dict(zip(there, super().forward(index, step, list(there), cut, list(there.values())), strict=True))
         return [packets.get(client) for client in clients]
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         norms = super().backward(clients, gradients)
         return lambda: self._without(clients, norms(), "backward")
 

@@ -75,11 +75,11 @@ def test_running_mean_and_unknown_updates() -> None:
     columns = np.arange(fast.state.clients.parameters.shape[1])
     signals = Signals.none_yet(3)
     assert signals.learning(fast.fleet, columns, 1.0, norms=False).update_norm2.tolist() == [1, 1, 1]
-    signals = signals.after(Trained(np.zeros(3), np.array([4.0, np.nan, 2.0])))
+    signals = signals.after(Trained(np.zeros(3), np.array([4.0, np.nan, 2.0]), np.zeros(3)))
     learning = signals.learning(fast.fleet, columns, 1.0, norms=False)
     assert learning.update_scale == 3.0
     assert learning.update_norm2.tolist() == [4.0, 3.0, 2.0]  # client 1 has none yet and counts like the mean
-    signals = signals.after(Trained(np.zeros(3), np.array([np.nan, 13.0, np.nan])))
+    signals = signals.after(Trained(np.zeros(3), np.array([np.nan, 13.0, np.nan]), np.zeros(3)))
     assert signals.update_scale == pytest.approx((3.0 + 13.0) / 2)  # of all rounds so far, so that it forgets nothing
     assert signals.after(Trained.nothing(3)) is signals
 

@@ -33,6 +33,7 @@ from asfl.train.device import device_named
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
+from asfl.train.quantise import UNQUANTISED
 from asfl.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class ClientNode:
         self._fleet = LocalFleet(*parts, keeps_sides=self._keeps_sides, first_client=self.client)
         self._open: tuple[int, int, int] | None = None
         """Round, step and cut of a forward pass whose backward pass is to come."""
+        self._open_bits = UNQUANTISED
         self._done: tuple[int, int, int] | None = None
         """Likewise of the latest whole step."""
 
@@ -184,17 +186,19 @@ class ClientNode:
         if request.cut >= self._layout.num_units:
             raise WireError(f"cut = {request.cut} must be 1 … {self._layout.num_units - 1}")
         place = self._begin_step(request, request.cut)
-        (packet,) = self._fleet.forward(*place[:2], [0], request.cut)
+        (packet,) = self._fleet.forward(*place[:2], [0], request.cut, [request.bits])
         assert packet is not None
         self._open, self._done, self.round_index = place, None, place[0]
-        return msg.Activations(*packet)
+        self._open_bits = request.bits
+        return msg.Activations(packet.labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
 
     @_do.register
     def _backward(self, request: msg.Backward) -> msg.Update:
         asked = self._check_turn(request), request.step
         if self._open is None or self._open[:2] != asked:
             raise WireError(f"no forward pass of round {asked[0]}, step {asked[1]} is waiting for it")
-        gradients = self._shapes.check_carry("gradients", request.gradients, self._open[2])
+        parts = request.gradients, request.codes
+        gradients = self._shapes.check_crossing("gradients", *parts, self._open[2], self._open_bits)
         self._done, self._open = self._open, None
         (norm2,) = self._fleet.backward([0], [gradients])()
         assert norm2 is not None

@@ -28,11 +28,12 @@ from asfl.field.protocol.messages import A, Answer, Request
 from asfl.field.protocol.shapes import Shapes
 from asfl.field.protocol.wire import WireError
 from asfl.field.roster import Patience, Roster
-from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import Bools, Fault, FleetMaker, Knowledge, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
+from asfl.train.quantise import UNQUANTISED, Crossing
 from asfl.train.state import TrainingState
 
 Value = TypeVar("Value")
@@ -206,50 +207,64 @@ class RemoteFleet:
 
     # ------------------------------------------------------------------ stages 2 and 3
     def announce(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], whole: ModelVectors | None
+        self,
+        index: int,
+        step: int,
+        clients: Sequence[int],
+        cuts: Sequence[int],
+        bits: Sequence[int],
+        whole: ModelVectors | None,
     ) -> None:
-        for client, cut in zip(clients, cuts, strict=True):
-            self._start(client, step, cut, whole)
+        for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
+            self._start(client, step, cut, own_bits, whole)
 
     def load(self, clients: Sequence[int], side: ModelVectors) -> None:
         """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
         self._loads = {client: side for client in clients if client not in self._started}
 
-    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
-        started = self._all_started(clients, step, cut)
-        packets = [
-            self._roster.answer(one, lambda answer: self._shapes.check_activations(answer, cut)) for one in started
-        ]
+    def forward(
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+    ) -> list[Packet | None]:
+        started = self._all_started(clients, step, cut, bits)
+        reads = [self._reads_activations(cut, own_bits) for own_bits in bits]
+        packets = [self._roster.answer(one, read) for one, read in zip(started, reads, strict=True)]
         self._passing = time.monotonic(), cut
         return packets
 
+    def _reads_activations(self, cut: int, bits: int) -> Callable[[msg.Activations], Packet]:
+        return lambda answer: self._shapes.check_activations(answer, cut, bits)
+
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        started = self._all_started(clients, step, self._shapes.layout.num_units)
+        started = self._all_started(clients, step, self._shapes.layout.num_units, [UNQUANTISED] * len(clients))
         learnt = [self._roster.answer(one, self._loss_and_norm) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
                 self._has_learnt(client)
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
-    def _all_started(self, clients: Sequence[int], step: int, cut: int) -> list[OpenRequest[Any] | None]:
+    def _all_started(
+        self, clients: Sequence[int], step: int, cut: int, bits: Sequence[int]
+    ) -> list[OpenRequest[Any] | None]:
         """Passes that were announced are under way; the others begin now."""
-        for client in clients:
+        for client, own_bits in zip(clients, bits, strict=True):
             if client not in self._started:
-                self._start(client, step, cut, self._loads.pop(client, None))
+                self._start(client, step, cut, own_bits, self._loads.pop(client, None))
         return [self._started.pop(client) for client in clients]
 
-    def _start(self, client: int, step: int, cut: int, model: ModelVectors | None) -> None:
+    def _start(self, client: int, step: int, cut: int, bits: int, model: ModelVectors | None) -> None:
         side = None if model is None else self._shapes.layers(model, 0, cut)
         self._place[client] = step, cut
         whole = cut == self._shapes.layout.num_units
-        self._started[client] = self._ask(client, msg.Learn(step, side) if whole else msg.Forward(step, cut, side))
+        request = msg.Learn(step, side) if whole else msg.Forward(step, cut, side, bits)
+        self._started[client] = self._ask(client, request)
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         began, cut = self._passing
         if self._clocks is not None:
             self._clocks.server_pass(cut, len(clients), time.monotonic() - began)
-        for client, carry in zip(clients, gradients, strict=True):
-            self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, carry))
+        for client, crossing in zip(clients, gradients, strict=True):
+            parts = msg.tensors_of(crossing), msg.codes_of(crossing)
+            self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, *parts))
         return lambda: [self._norm_of(client) for client in clients]
 
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:

@@ -177,7 +177,9 @@ class Simulation:
         trained = self.trainer.round(self._plan(decided, ready))
         if self.scheme.procedure.central:  # of one model: the same for all
             everybody = self.config.scenario.clients
-            trained = Trained(trained.loss.repeat(everybody), trained.update_norm2.repeat(everybody))
+            of_one = trained.loss, trained.update_norm2, trained.quantisation_error
+            loss, norm2, error = (own.repeat(everybody) for own in of_one)
+            trained = Trained(loss, norm2, error)
         # 4. Account: delay, energy, queues.
         accounted = account_round(decided, self.accountant, self._modelled, state.radio, seed)
         faults = fleet.take_faults()

@@ -37,7 +37,8 @@ class Batches:
         self._parts = parts
         self.batch_size = min(batch_size, parts.shape[1])
         self.local_steps = local_steps
-        self._seed = seed
+        self.seed = seed
+        """Of all that is drawn in training."""
         self._dtype, self._device = dtype, device
         self._size = data.train_images.shape[2:]
         self._margin = max(self._size[0] // 8, 1) if augment else 0
@@ -81,7 +82,7 @@ class Batches:
         As many of each client, so that there are `at_least` so many; fewer if the clients don't have them.
         """
         count = min(math.ceil(at_least / len(self._parts)), self._parts.shape[1] // self.batch_size)
-        order = random_stream(self._seed, "calibration").permuted(self._parts, axis=1)
+        order = random_stream(self.seed, "calibration").permuted(self._parts, axis=1)
         for samples in order[:, : count * self.batch_size].reshape(-1, self.batch_size):
             chosen = torch.from_numpy(samples).to(self._device)
             yield self._to_input(self._windows[chosen, self._margin, self._margin].permute(0, 3, 1, 2))
@@ -89,14 +90,14 @@ class Batches:
     def _samples(self, now: int, client: int) -> NDArray[np.int64]:
         epoch, place = divmod(now, self._parts.shape[1] // self.batch_size)
         if self._order[0] != epoch:
-            self._order = epoch, random_stream(self._seed, "batches", epoch).permuted(self._parts, axis=1)
+            self._order = epoch, random_stream(self.seed, "batches", epoch).permuted(self._parts, axis=1)
         return self._order[1][client, place * self.batch_size : (place + 1) * self.batch_size]
 
     def _crop(self, samples: Tensor, now: int, client: int) -> Tensor:
         """Each image shifted by up to an eighth of its size, half of them mirrored."""
         if self._crops[0] != now:
             shape = len(self._parts), self.batch_size
-            random = random_stream(self._seed, "augment", now)
+            random = random_stream(self.seed, "augment", now)
             shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
             self._crops = now, np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
         top, left, mirrored = torch.from_numpy(self._crops[1][:, client]).to(self._device)

@@ -33,6 +33,7 @@ from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
+from asfl.train.quantise import quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
 from asfl.train.trainer import RoundPlan, Trained
@@ -65,6 +66,8 @@ class FastTrainer:
         self._watch_noise = watch_noise
         self._gradient_norms: GradientNorms | None = None
         keeps = procedure.keeps_client_sides
+        self._errors: dict[int, list[Tensor]] = {}
+        """Relative errors of what the clients sent, step by step; of the round under way."""
         self.fleet: Fleet = fleet(model, self._state, batches, rule, keeps_sides=keeps)
 
     @property
@@ -78,7 +81,7 @@ class FastTrainer:
     def round(self, plan: RoundPlan) -> Trained:
         """Stages 1 to 3."""
         arrived, shift = np.flatnonzero(plan.arrived), 0.0
-        self._gradient_norms = None
+        self._gradient_norms, self._errors = None, {}
         if self.procedure.keeps_client_sides and plan.scheduled.any():
             shift = self.fleet.resplit(int(plan.cut[np.argmax(plan.scheduled)]), plan.scheduled)
         if not arrived.size:
@@ -86,24 +89,26 @@ class FastTrainer:
         cuts = plan.cut[arrived]
         if self.procedure.in_sequence:
             order = random_stream(self._seed, "scheme: order", plan.index).permutation(arrived)
-            outcome = self._hand_on(plan.index, order.tolist(), int(cuts[0]))
+            outcome = self._hand_on(plan, order.tolist(), int(cuts[0]))
         elif self._batches.local_steps == 1 or self.procedure.aggregated_share > 0:
-            outcome = self._together(plan.index, arrived, cuts)
+            outcome = self._together(plan, arrived, cuts)
         else:
-            outcome = self._several_steps(plan.index, arrived, cuts)
+            outcome = self._several_steps(plan, arrived, cuts)
         trained = Trained.nothing(self.state.num_clients, shift)
         if outcome:
             losses, norms = zip(*outcome.values(), strict=True)
             trained.loss[list(outcome)] = torch.stack(losses).double().cpu().numpy()
             trained.update_norm2[list(outcome)] = torch.stack(norms).double().cpu().numpy()
+        for client in self._errors.keys() & outcome.keys():
+            trained.quantisation_error[client] = torch.stack(self._errors[client]).double().mean().item()
         spread = self.fleet.average(plan.synced, list(outcome)) if plan.synced else None
         return replace(trained, averaged_spread=spread, gradient_norms=self._gradient_norms)
 
     # ------------------------------------------------------------------ one server model, one step after the other
-    def _together(self, index: int, arrived: Ints, cuts: Ints) -> Outcome:
+    def _together(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:
         steps: list[Outcome] = []
         for step in range(self._batches.local_steps):
-            steps.append(self._one_step(index, step, arrived, cuts))
+            steps.append(self._one_step(plan, step, arrived, cuts))
             still = np.isin(arrived, list(steps[-1]))
             if not still.any():
                 break
@@ -114,7 +119,7 @@ class FastTrainer:
             outcome[client] = torch.stack(losses).mean(), torch.stack(norms).sum()
         return outcome
 
-    def _one_step(self, index: int, step: int, arrived: Ints, cuts: Ints) -> Outcome:
+    def _one_step(self, plan: RoundPlan, step: int, arrived: Ints, cuts: Ints) -> Outcome:
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
         lowest = int(cuts.min())
         self._server_gradient[edges[lowest] :].zero_()
@@ -126,12 +131,13 @@ class FastTrainer:
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
         whole = None if total is None else state.server
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
-        self.fleet.announce(index, step, arrived.tolist(), cuts.tolist(), whole)
+        bits = [plan.bits_of(client) for client in arrived.tolist()]
+        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, whole)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
             if total is not None:
                 self.fleet.load(clients, self._front(state.server, cut))
-            of_group, norms = self._exchange(index, step, clients, cut, [statistics[member] for member in members])
+            of_group, norms = self._exchange(plan, step, clients, cut, [statistics[member] for member in members])
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
                 noise.add(sum(loss is not None for loss in of_group))
@@ -185,7 +191,7 @@ class FastTrainer:
                 yield members[start : start + together], cut
 
     # ------------------------------------------------------------------ several local steps: a server copy each
-    def _several_steps(self, index: int, arrived: Ints, cuts: Ints) -> Outcome:
+    def _several_steps(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:
         state, layout, units = self.state, self.layout, self.layout.num_units
         edges, local_steps = layout.parameter_edges, self._batches.local_steps
         sums = ModelVectors(torch.zeros_like(state.server.parameters), torch.zeros_like(state.server.statistics))
@@ -201,7 +207,7 @@ class FastTrainer:
             of_client: list[Tensor] = []
             for step in range(local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                (loss,), _ = self._exchange(index, step, [client], cut, [copy.statistics])
+                (loss,), _ = self._exchange(plan, step, [client], cut, [copy.statistics])
                 if loss is None:
                     break
                 of_client.append(loss)
@@ -236,7 +242,7 @@ class FastTrainer:
         return {client: (loss, _plus(norms[client], server_norm)) for client, loss in losses.items()}
 
     # ------------------------------------------------------------------ one after the other: one model for all
-    def _hand_on(self, index: int, order: Sequence[int], cut: int) -> Outcome:
+    def _hand_on(self, plan: RoundPlan, order: Sequence[int], cut: int) -> Outcome:
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
         self._server.bind(state.server, self._server_gradient, cut, units)
         front, several = self._front(state.server, cut), self._batches.local_steps > 1
@@ -247,7 +253,7 @@ class FastTrainer:
             of_client: list[Tensor] = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                (loss,), norms = self._exchange(index, step, [client], cut, [state.server.statistics])
+                (loss,), norms = self._exchange(plan, step, [client], cut, [state.server.statistics])
                 if loss is None:
                     break
                 of_client.append(loss)
@@ -265,7 +271,7 @@ class FastTrainer:
 
     # ------------------------------------------------------------------ forward and backward through the cut
     def _exchange(
-        self, index: int, step: int, clients: Sequence[int], cut: int, statistics: Sequence[Tensor]
+        self, plan: RoundPlan, step: int, clients: Sequence[int], cut: int, statistics: Sequence[Tensor]
     ) -> tuple[list[Tensor | None], Norms]:
         """Forward on the clients, server pass, backward and a step on the clients.
 
@@ -275,19 +281,22 @@ class FastTrainer:
         """
         units = self.layout.num_units
         if cut == units:  # FedAvg: the client has the loss itself
-            learnt, norms = self.fleet.learn(index, step, clients)
+            learnt, norms = self.fleet.learn(plan.index, step, clients)
             return learnt, lambda: norms
-        sent = self.fleet.forward(index, step, clients, cut)
+        bits = [plan.bits_of(client) for client in clients]
+        sent = self.fleet.forward(plan.index, step, clients, cut, bits)
+        there = [place for place, packet in enumerate(sent) if packet is not None]
         packets = [packet for packet in sent if packet is not None]
         if not packets:
             return [None] * len(sent), lambda: [None] * len(sent)
-        there = [place for place, packet in enumerate(sent) if packet is not None]
-        received = tuple(
-            _as_one(parts).requires_grad_() for parts in zip(*(carry for carry, _ in packets), strict=True)
-        )
+        for place, packet in zip(there, packets, strict=True):
+            if packet.error is not None:
+                self._errors.setdefault(clients[place], []).append(packet.error)
+        carries = [restore_carry(packet.carry, self._server_gradient.dtype) for packet in packets]
+        received = tuple(_as_one(parts).requires_grad_() for parts in zip(*carries, strict=True))
         self._server.bind_statistics([statistics[place] for place in there])
         (logits,) = self._server.run(received, cut, units)
-        labels = torch.cat([truth for _, truth in packets])
+        labels = torch.cat([packet.labels for packet in packets])
         losses = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
         shared = round(self.procedure.aggregated_share * self._batches.batch_size)
         if shared:
@@ -295,8 +304,11 @@ class FastTrainer:
         else:
             torch.autograd.backward(losses.sum())
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
+        asked = [clients[place] for place in there]
         by_client = zip(*(tensor.chunk(len(packets)) for tensor in returned), strict=True)
-        norms_there = self.fleet.backward([clients[place] for place in there], list(by_client))
+        coins = (rounding(self._batches.seed, "down", plan.index, client, step) for client in asked)
+        own_bits = [bits[place] for place in there]
+        norms_there = self.fleet.backward(asked, list(map(quantise_carry, by_client, own_bits, coins)))
         return (
             _in_place(list(losses.detach()), there, len(sent)),
             lambda: _in_place(norms_there(), there, len(sent)),

@@ -19,17 +19,27 @@ from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Rule, step_units
+from asfl.train.quantise import UNQUANTISED, Crossing, quantise_carry, relative_error, restore_carry, rounding
 from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
 
 Bools = NDArray[np.bool_]
 
 
-Packet = tuple[Carry, Tensor]
-"""What a client sends up: activations at the cut, and labels."""
 Knowledge = dict[str, NDArray[Any]]
 Norms = Callable[[], list[Tensor | None]]
 """‖update‖² of client sides, waited for when called."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packet:
+    """What a client sends up."""
+
+    carry: Crossing
+    """Activations at the cut."""
+    labels: Tensor
+    error: Tensor | None = None
+    """‖x̂ − x‖² / ‖x‖² of the activations, if they are quantised: only the client knows x."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,13 @@ class Fleet(Protocol):
         ...
 
     def announce(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], whole: ModelVectors | None
+        self,
+        index: int,
+        step: int,
+        clients: Sequence[int],
+        cuts: Sequence[int],
+        bits: Sequence[int],
+        whole: ModelVectors | None,
     ) -> None:
         """Whom `forward` or `learn` will ask in this step, group by group: clients elsewhere begin at once.
 
@@ -70,11 +86,13 @@ class Fleet(Protocol):
         """These clients take a copy of this client side for the round, in schemes that exchange client models."""
         ...
 
-    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
-        """Stage 2: the activations at the cut and the labels of a mini-batch, without history."""
+    def forward(
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+    ) -> list[Packet | None]:
+        """Stage 2: the activations at the cut, with each client's bits, and the labels of a mini-batch."""
         ...
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         """Stage 3: back from the gradients of what `forward` gave, and a step; ‖update‖² of the client side."""
         ...
 
@@ -161,21 +179,38 @@ class LocalFleet:
         return self.state.resplit(cut, scheduled)
 
     def announce(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], whole: ModelVectors | None
+        self,
+        index: int,
+        step: int,
+        clients: Sequence[int],
+        cuts: Sequence[int],
+        bits: Sequence[int],
+        whole: ModelVectors | None,
     ) -> None:
         pass  # one after the other saves memory, and nobody waits
 
     def load(self, clients: Sequence[int], side: ModelVectors) -> None:
         self._loaded = {client: side.clone() for client in clients}
 
-    def forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet | None]:
-        return list(self._forward(index, step, clients, cut))
+    def forward(
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+    ) -> list[Packet | None]:
+        labels = self._forward(index, step, clients, cut)
+        sent: list[Packet | None] = []
+        for client, own_bits, carry, truth in zip(clients, bits, self._carries, labels, strict=True):
+            carry = tuple(tensor.detach() for tensor in carry)
+            coins = rounding(self._batches.seed, "up", index, self._first + client, step)
+            crossing = quantise_carry(carry, own_bits, coins)
+            error = None if own_bits == UNQUANTISED else relative_error(carry, crossing)
+            sent.append(Packet(crossing, truth, error))
+        return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Packet]:
+    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Tensor]:
+        """Leaves the activations in `_carries`, with history; the labels."""
         self._prepare(cut, len(clients))
         self._cut = cut
         self._carries = []
-        sent: list[Packet] = []
+        all_labels: list[Tensor] = []
         for replica, gradient, client in zip(self._replicas, self._gradients, clients, strict=False):
             side = self._side(client)
             if step == 0 and self._batches.local_steps > 1:
@@ -183,20 +218,19 @@ class LocalFleet:
             gradient[: self._layout.parameter_edges[cut]].zero_()
             replica.bind(side, gradient, 0, cut)
             images, labels = self._batches.batch(index, self._first + client, step)
-            carry = replica.run((images,), 0, cut)
-            self._carries.append(carry)
-            sent.append((tuple(tensor.detach() for tensor in carry), labels))
-        return sent
+            self._carries.append(replica.run((images,), 0, cut))
+            all_labels.append(labels)
+        return all_labels
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Carry]) -> Norms:
+    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         for carry, returned in zip(self._carries, gradients, strict=True):
-            torch.autograd.backward(carry, returned)
+            torch.autograd.backward(carry, restore_carry(returned, carry[0].dtype))
         self._carries = []
         norms = self._step(clients)
         return lambda: norms
 
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        labels = [truth for _, truth in self._forward(index, step, clients, self._layout.num_units)]
+        labels = self._forward(index, step, clients, self._layout.num_units)
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []

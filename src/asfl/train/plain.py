@@ -20,6 +20,7 @@ from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.optimizers import Name
+from asfl.train.quantise import quantise_carry, relative_error, restore_carry, rounding
 from asfl.train.trainer import Floats, RoundPlan, Trained
 
 
@@ -90,28 +91,25 @@ class PlainTrainer:
 
         # Stages 2 and 3: every client that arrives, with a server-side model of its own.
         before = {client: self._whole(client, int(plan.cut[client])) for client in arrived}
-        losses = np.full(len(self.clients), np.nan)
+        trained, steps = Trained.nothing(len(self.clients)), range(self._batches.local_steps)
         if self._procedure.aggregated_share > 0:
-            for step in range(self._batches.local_steps):
-                of_step = self._aggregated_step(plan, arrived, step)
-                losses = of_step if step == 0 else losses + of_step
-            losses /= self._batches.local_steps
+            of_steps = [self._aggregated_step(plan, arrived, step) for step in steps]
+            trained.loss[:], trained.quantisation_error[:] = np.mean(of_steps, axis=0)
         else:
             copies = {client: deepcopy(self.server) for client in arrived}
             for client in arrived:
-                steps = range(self._batches.local_steps)
                 of_client = [self._step(plan, client, copies[client], step) for step in steps]
-                losses[client] = np.mean(of_client)
+                trained.loss[client], trained.quantisation_error[client] = np.mean(of_client, axis=0)
             self._average(plan, arrived, copies, keeps)
 
-        norms = np.full(len(self.clients), np.nan)
         for client in arrived:
-            norms[client] = float((self._whole(client, int(plan.cut[client])) - before[client]).square().sum())
+            moved = self._whole(client, int(plan.cut[client])) - before[client]
+            trained.update_norm2[client] = float(moved.square().sum())
         for unit in range(plan.synced):
             average_units(self.server.model.units[unit], [self.clients[client].model.units[unit] for client in arrived])
             for everybody in self.clients:
                 copy_unit(self.server.model.units[unit], everybody.model.units[unit])
-        return Trained(losses, norms)
+        return trained
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
         """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""
@@ -122,22 +120,37 @@ class PlainTrainer:
             average_units(self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders])
         self.cut = cut
 
-    def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> float:
-        """One mini-batch across the cut."""
+    def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
+        """One mini-batch across the cut: its loss, and the relative error of what was sent up."""
         cut, own = int(plan.cut[client]), self.clients[client]
         images, labels = self._batches.batch(plan.index, client, step)
         # Stage 2: the client goes forward and sends activations and labels.
         activations = own.forward((images,), range(cut))
-        received = tuple(tensor.detach().requires_grad_() for tensor in activations)
+        received, error = self._send_up(plan, client, step, activations)
         # Stage 3: the server goes forward and backward and returns the gradient of the activations.
         (logits,) = server.forward(received, range(cut, self._units))
         loss = F.cross_entropy(logits, labels)
         torch.autograd.backward(loss)
-        torch.autograd.backward(activations, [tensor.grad for tensor in received])
+        gradients = tuple(tensor.grad for tensor in received if tensor.grad is not None)
+        torch.autograd.backward(activations, self._send_down(plan, client, step, gradients))
         own.step(range(cut))
         if not self._one_server_step:
             server.step(range(cut, self._units))
-        return loss.item()
+        return loss.item(), error
+
+    def _send_up(self, plan: RoundPlan, client: int, step: int, activations: Carry) -> tuple[Carry, float]:
+        """What the server receives, and its relative error."""
+        bits, coins = self._bits(plan, client), rounding(self._batches.seed, "up", plan.index, client, step)
+        sent = quantise_carry(tuple(tensor.detach() for tensor in activations), bits, coins)
+        error = float(relative_error(activations, sent)) if bits < 32 else np.nan
+        return tuple(tensor.requires_grad_() for tensor in restore_carry(sent, activations[0].dtype)), error
+
+    def _send_down(self, plan: RoundPlan, client: int, step: int, gradients: Carry) -> Carry:
+        bits, coins = self._bits(plan, client), rounding(self._batches.seed, "down", plan.index, client, step)
+        return restore_carry(quantise_carry(gradients, bits, coins), gradients[0].dtype)
+
+    def _bits(self, plan: RoundPlan, client: int) -> int:
+        return plan.bits_of(client) if plan.cut[client] < self._units else 32  # without a cut nothing crosses one
 
     @property
     def _one_server_step(self) -> bool:
@@ -159,16 +172,20 @@ class PlainTrainer:
                 average_units(self.server.model.units[unit], updated)
 
     def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
-        """EPSL: one server model; a share φ of the sample positions goes backward once for all clients."""
+        """EPSL: one server model; a share φ of the sample positions goes backward once for all clients.
+
+        [2, N] losses, and relative errors of what was sent up.
+        """
         cut, batch = int(plan.cut[arrived[0]]), self._batches.batch_size
         shared, behind = round(self._procedure.aggregated_share * batch), range(cut, self._units)
-        losses = np.full(len(self.clients), np.nan)
+        losses, errors = np.full((2, len(self.clients)), np.nan)
         copies = [deepcopy(self.server) for _ in arrived]
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
             images, labels = self._batches.batch(plan.index, client, step)
             activations.append(self.clients[client].forward((images,), range(cut)))
-            received.append(tuple(tensor.detach().requires_grad_() for tensor in activations[-1]))
+            restored, errors[client] = self._send_up(plan, client, step, activations[-1])
+            received.append(restored)
             (logits,) = copy.forward(received[-1], behind)
             all_logits.append(logits)
             loss = F.cross_entropy(logits, labels)
@@ -195,7 +212,7 @@ class PlainTrainer:
             for gradient, mix in zip(returned, mixed if shared else (), strict=bool(shared)):
                 assert mix.grad is not None
                 gradient[:shared] += mix.grad
-            torch.autograd.backward(activations[index], returned)
+            torch.autograd.backward(activations[index], self._send_down(plan, client, step, tuple(returned)))
             self.clients[client].step(range(cut))
         for unit in behind:
             if shared:  # as if each client had gone backward through the mix
@@ -203,7 +220,7 @@ class PlainTrainer:
                     _add_gradients(mixed_server.model.units[unit], copy.model.units[unit])
             average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies])
             _step_with_mean_gradient(self.server, copies, unit)
-        return losses
+        return np.stack([losses, errors])
 
     def _hand_on(self, plan: RoundPlan, arrived: Sequence[int]) -> Trained:
         """SL: one model; each client takes the client side from the one before, trains, and hands it on."""
@@ -214,7 +231,8 @@ class PlainTrainer:
             for unit in range(cut):
                 copy_unit(self.server.model.units[unit], own.model.units[unit])
             steps = range(self._batches.local_steps)
-            trained.loss[client] = np.mean([self._step(plan, client, self.server, step) for step in steps])
+            of_client = [self._step(plan, client, self.server, step) for step in steps]
+            trained.loss[client], trained.quantisation_error[client] = np.mean(of_client, axis=0)
             for unit in range(cut):
                 copy_unit(own.model.units[unit], self.server.model.units[unit])
             trained.update_norm2[client] = float((self.server.values(range(self._units)) - before).square().sum())

@@ -23,6 +23,11 @@ class RoundPlan:
     """[N] whose packet arrived."""
     synced: int = 0
     """Client-side layers 1 … `synced` are averaged over those who arrived, at the end of the round."""
+    bits: NDArray[np.int64] | None = None
+    """[N] per number that crosses the cut, up and down: 32, 16, 8 or 4. None: 32 for everybody."""
+
+    def bits_of(self, client: int) -> int:
+        return 32 if self.bits is None else int(self.bits[client])
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,8 @@ class Trained:
     """[N] of each client's own mini-batches, mean over local steps, before the step."""
     update_norm2: Floats
     """[N] ‖Δ_n‖²: its client side's update and the server's in which it took part."""
+    quantisation_error: Floats
+    """[N] ‖x̂ − x‖² / ‖x‖² of the activations it sent, mean over local steps, as it says itself; NaN at 32 bits."""
     resplit_shift: float = 0.0
     """How far stage 1 moved the average model, ‖·‖²: not at all unless a client without block was left out."""
     averaged_spread: Floats | None = None
@@ -42,4 +49,5 @@ class Trained:
 
     @classmethod
     def nothing(cls, num_clients: int, resplit_shift: float = 0.0) -> "Trained":
-        return cls(np.full(num_clients, np.nan), np.full(num_clients, np.nan), resplit_shift)
+        loss, update_norm2, quantisation_error = np.full((3, num_clients), np.nan)
+        return cls(loss, update_norm2, quantisation_error, resplit_shift)

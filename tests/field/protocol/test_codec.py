@@ -19,6 +19,7 @@ from asfl.train.layout import ModelVectors
 
 SIDE = ModelVectors(torch.randn(5), torch.randn(2))
 MEMORY = msg.Memory(torch.randn(2, 5), torch.arange(4))
+CODES = msg.Codes(torch.arange(5, dtype=torch.uint8), torch.randn(3), torch.rand(3))
 COST: dict[str, Any] = {"busy_s": 0.25, "energy_j": 3.0, "battery": 0.5}
 NOW: dict[str, Any] = {"round": 3, "after": 2}
 IMAGES = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
@@ -31,7 +32,8 @@ EXAMPLES: list[Message] = [
     msg.Side(SIDE, **COST),
     msg.Side(),
     msg.ClientState(SIDE, MEMORY),
-    msg.Activations((IMAGES, torch.ones(2, 1)), torch.arange(2), **COST),
+    msg.Activations(torch.arange(2), (IMAGES, torch.ones(2, 1)), **COST),
+    msg.Activations(torch.arange(2), (), (CODES,), torch.tensor(0.5), **COST),
     msg.Update(torch.tensor(1.5)),
     msg.Update(torch.tensor(1.5), torch.tensor(0.5)),
     msg.Values(torch.randn(9)),
@@ -42,7 +44,9 @@ EXAMPLES: list[Message] = [
     msg.Shrink(3, send=True, **NOW),
     msg.Forward(0, 3, SIDE, **NOW),
     msg.Forward(1, 3, **NOW),
+    msg.Forward(1, 3, bits=4, **NOW),
     msg.Backward(0, 3, (IMAGES,), **NOW),
+    msg.Backward(0, 3, (), (CODES, CODES), **NOW),
     msg.Learn(0, SIDE, **NOW),
     msg.Give(**NOW),
     msg.Moved(**NOW),
@@ -119,7 +123,21 @@ def test_only_tensors_are_payload() -> None:
             {"layers.parameters": torch.ones(1), "layers.statistics": torch.tensor([torch.nan])},
             "not finite",
         ),
-        ("activations", {}, {"labels": torch.ones(1, dtype=torch.int64)}, "carry is missing"),
+        ("activations", {}, {"carry.0": torch.ones(1)}, "labels is missing"),
+        ("activations", {}, {"codes.0.low": torch.ones(1), "labels": torch.arange(1)}, "codes.0.codes is missing"),
+        (
+            "activations",
+            {},
+            {
+                "codes.0.codes": torch.ones(1),
+                "codes.0.low": torch.ones(1),
+                "codes.0.step": torch.ones(1),
+                "labels": torch.arange(1),
+            },
+            "codes.0.codes is float32",
+        ),
+        ("forward", {"step": 0, "cut": 1, "bits": 5}, {}, "bits = 5 must be one of 32, 16, 8, 4"),
+        ("forward", {"step": 0, "cut": 1, "bits": 4.0}, {}, "bits = 4.0"),
         ("activations", {}, {"carry.0": torch.ones(1), "carry.2": torch.ones(1), "labels": torch.arange(1)}, "carry"),
         ("activations", {}, {"carry.0.0": torch.ones(1), "labels": torch.arange(1)}, "carry.0"),
         ("probed", {}, {"data": torch.ones(2)}, "data is float32"),

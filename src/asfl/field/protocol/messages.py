@@ -19,6 +19,7 @@ from asfl.field.protocol.codec import Message, check_numbers, numbers
 from asfl.field.protocol.wire import LARGEST
 from asfl.schemes import scheme_named
 from asfl.train.layout import ModelVectors
+from asfl.train.quantise import CHOICES, UNQUANTISED, Crossing, Quantised
 
 MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
@@ -33,6 +34,12 @@ def _read_config(value: object) -> Config:
         raise AsflError(f"the server's configuration: {explain(error, Config)}") from None
 
 
+def _check_bits(bits: int) -> int:
+    if bits not in CHOICES:
+        raise ValueError(f"= {bits} must be one of {', '.join(map(str, CHOICES))}")
+    return bits
+
+
 def _check_layers(layers: ModelVectors) -> ModelVectors:
     for vector in (layers.parameters, layers.statistics):
         check_numbers(vector, (torch.float32,), axes=1)
@@ -43,6 +50,7 @@ Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
 Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
+Bits = Annotated[int, Strict(), AfterValidator(_check_bits)]
 Number = Annotated[Tensor, numbers(torch.float32, axes=0)]
 Vector = Annotated[Tensor, numbers(torch.float32, axes=1)]
 Steps = Annotated[Tensor, numbers(torch.int64, axes=1)]
@@ -60,6 +68,25 @@ class Memory:
     """[moments of the rule, parameters of all layers it has stepped so far]"""
     steps: Steps
     """[layers of the network] how often it has stepped each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """A tensor with few bits (`asfl.train.quantise`). Its shape and how many bits are known to whoever receives it."""
+
+    codes: Octets
+    low: Vector
+    step: Vector
+
+
+def tensors_of(crossing: Crossing) -> Tensors:
+    """Those that cross as they are."""
+    return tuple(sent for sent in crossing if isinstance(sent, Tensor))
+
+
+def codes_of(crossing: Crossing) -> tuple[Codes, ...]:
+    """Those that cross with few bits."""
+    return tuple(Codes(sent.codes, sent.low, sent.step) for sent in crossing if isinstance(sent, Quantised))
 
 
 # ---------------------------------------------------------------------- greetings
@@ -133,10 +160,13 @@ class ClientState(Answer):
 
 
 class Activations(Answer):
-    """What crosses the cut, for one mini-batch."""
+    """What crosses the cut, for one mini-batch: tensors, or their codes."""
 
-    carry: Tensors
     labels: Steps
+    carry: Tensors = ()
+    codes: tuple[Codes, ...] = ()
+    error: Number | None = None
+    """‖x̂ − x‖² / ‖x‖² of what the codes stand for."""
 
 
 class Update(Answer):
@@ -215,15 +245,18 @@ class Forward(Request[Activations]):
     step: Natural
     cut: Natural
     side: Layers | None = None
+    bits: Bits = UNQUANTISED
+    """Per number that crosses the cut, on the way back too."""
 
 
 class Backward(Request[Update]):
-    """Stage 3: gradients of what `Forward` gave."""
+    """Stage 3: gradients of what `Forward` gave, as tensors or as codes."""
 
     stage = "backward"
     step: Natural
     cut: Natural
-    gradients: Tensors
+    gradients: Tensors = ()
+    codes: tuple[Codes, ...] = ()
 
 
 class Learn(Request[Update]):

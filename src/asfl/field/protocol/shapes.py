@@ -1,5 +1,6 @@
 """What may cross between server and clients of one network: shapes at every cut, and the largest message."""
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from asfl.config import Config
 from asfl.data.shapes import INPUT_SHAPE
-from asfl.field.protocol.messages import Activations, Memory
+from asfl.field.protocol.messages import Activations, Codes, Memory, Tensors
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.fleet import Packet
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState, rule_named
+from asfl.train.quantise import UNQUANTISED, Crossing, Quantised, num_code_bytes, num_groups
 
 Shape = tuple[int, ...]
 _MARGIN = 1 << 16
@@ -69,20 +72,33 @@ class Shapes:
             raise WireError("steps must not be negative")
         return OptimizerState(self.check("moments", memory.moments, (self.num_moments, width)), steps.cpu().numpy())
 
-    def check_carry(self, name: str, carry: Carry, cut: int) -> Carry:
-        """Activations, or their gradients."""
-        shapes = self.carries[cut]
-        if len(carry) != len(shapes):
-            raise WireError(f"{name}: {len(carry)} tensors, not {len(shapes)}")
+    def check_crossing(self, name: str, carry: Tensors, codes: Sequence[Codes], cut: int, bits: int) -> Crossing:
+        """Activations, or their gradients: with as many bits as was agreed on, as codes if those are few."""
+        shapes, few = self.carries[cut], bits != UNQUANTISED
+        wanted = (0, len(shapes)) if few else (len(shapes), 0)
+        if (len(carry), len(codes)) != wanted:
+            found = f"{len(carry)} tensors and codes of {len(codes)}"
+            raise WireError(f"{name}: {found}, not {wanted[0]} and {wanted[1]} as at {bits} bits")
+        if few:
+            return tuple(self._check_codes(f"codes.{i}", sent, shapes[i], bits) for i, sent in enumerate(codes))
         return tuple(self.check(f"{name}.{i}", tensor, shapes[i]) for i, tensor in enumerate(carry))
 
-    def check_activations(self, answer: Activations, cut: int) -> tuple[Carry, Tensor]:
+    def _check_codes(self, name: str, sent: Codes, shape: Shape, bits: int) -> Quantised:
+        codes = self.check(f"{name}.codes", sent.codes, (num_code_bytes(math.prod(shape), bits),))
+        low, step = (self.check(f"{name}.{key}", getattr(sent, key), (num_groups(shape),)) for key in ("low", "step"))
+        if (step < 0).any() or not torch.isfinite(low + step * 2**bits).all():
+            raise WireError(f"{name}.step must not be negative, nor the largest number beyond float32")
+        return Quantised(codes, low, step, bits, shape)
+
+    def check_activations(self, answer: Activations, cut: int, bits: int) -> Packet:
         batch_size, classes = self.carries[0][0][0], self.carries[-1][0][-1]
-        carry = self.check_carry("carry", answer.carry, cut)
+        carry = self.check_crossing("carry", answer.carry, answer.codes, cut, bits)
+        if (answer.error is None) != (bits == UNQUANTISED) or (answer.error is not None and answer.error < 0):
+            raise WireError("error must come with codes and only with them, and must not be negative")
         labels = self.check("labels", answer.labels, (batch_size,))
         if labels.min() < 0 or labels.max() >= classes:
             raise WireError(f"labels must be 0 … {classes - 1}")
-        return carry, labels
+        return Packet(carry, labels, answer.error)
 
     def check(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
         if tuple(tensor.shape) != shape:

@@ -1,0 +1,288 @@
+"""Few bits: unbiased, as close as a step, exact where it can be, and as many bits as are said; plain and fast alike."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import Tensor
+from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
+
+from asfl.config.errors import AsflError
+from asfl.train.layout import Layout
+from asfl.train.optimizers import Name
+from asfl.train.quantise import (
+    CHOICES,
+    Quantised,
+    QuantisedLayers,
+    num_code_bytes,
+    num_groups,
+    quantise,
+    quantise_side,
+    relative_error,
+    rounding,
+)
+
+CLIENTS = 5
+FEW = [16, 8, 4]
+few_bits = st.sampled_from(FEW)
+seeds = st.integers(0, 2**32 - 1)
+shapes = st.one_of(
+    st.tuples(*[st.integers(1, 5)] * 4),
+    st.tuples(st.integers(1, 6), st.integers(1, 9)),
+    st.tuples(*[st.integers(1, 4)] * 3),
+)
+
+
+def coins(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def drawn(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Channels of very different sizes; some all above zero, some below, some with zeros, some constant."""
+    random = np.random.default_rng(seed)
+    values = random.standard_normal(shape) * 10.0 ** random.uniform(-4, 4)
+    channel = values.swapaxes(0, 1)
+    for each in range(shape[1]):
+        kind, size = random.integers(6), 10.0 ** random.uniform(-3, 3)
+        channel[each] *= size
+        if kind == 0:
+            channel[each] = np.maximum(channel[each], 0)
+        elif kind in (1, 2):
+            channel[each] += (3 - 2 * kind) * 4 * np.abs(channel[each]).max()
+        elif kind == 3:
+            channel[each] = channel[each].flat[0]
+        elif kind == 4:
+            channel[each] *= random.random(channel[each].shape) < 0.5
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def quantised(values: Tensor, bits: int, random: np.random.Generator) -> Quantised:
+    found = quantise(values, bits, random)
+    assert isinstance(found, Quantised)
+    return found
+
+
+def of_each(of_group: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A group's number at the place of each of its values: by channel, or by sample where channels are features."""
+    axis = 1 if prod(shape[2:]) > 1 else 0
+    return of_group.view(*(-1 if a == axis else 1 for a in range(len(shape)))).expand(shape)
+
+
+def resolution(codes: Quantised) -> Tensor:
+    """What float32 can't tell apart in each group."""
+    return 4 * torch.finfo(torch.float32).eps * torch.maximum(codes.low.abs(), codes.step * 2**codes.bits)
+
+
+def tolerance(draws: int) -> float:
+    """Steps: the mean of draws within a step is farther off than t with probability ≤ 2·exp(−2·draws·t²) = 10⁻¹²."""
+    return float(np.sqrt(np.log(2 / 1e-12) / (2 * draws)))
+
+
+# ---------------------------------------------------------------------- laws of the quantiser
+@given(shape=shapes, bits=few_bits, seed=seeds)
+def test_every_number_comes_back_within_a_step(shape: tuple[int, ...], bits: int, seed: int) -> None:
+    values = drawn(shape, seed)
+    codes = quantised(values, bits, coins(seed))
+    back = codes.restored()
+    assert back.shape == values.shape
+    assert back.dtype == torch.float32
+    assert ((back - values).abs() <= of_each(codes.step + resolution(codes), shape)).all()
+    assert (back[values == 0] == 0).all()
+
+
+@given(shape=shapes, bits=few_bits, seed=seeds)
+def test_the_mean_of_many_draws_is_the_number(shape: tuple[int, ...], bits: int, seed: int) -> None:
+    values, draws = drawn(shape, seed), 64
+    found = [quantised(values, bits, random) for random in coins(seed).spawn(draws)]
+    mean = torch.stack([codes.restored().double() for codes in found]).mean(0)
+    bound = tolerance(draws) * found[0].step + resolution(found[0])
+    assert ((mean - values).abs() <= of_each(bound, shape)).all()
+
+
+@pytest.mark.parametrize("bits", FEW)
+def test_the_mean_of_equal_numbers_is_the_number(bits: int) -> None:
+    """Many numbers at the same place between two steps: their mean is that place."""
+    for share in (0.01, 0.3, 0.5, 0.77):
+        values = torch.full((2, 1, 400, 400), 3.0 + share)
+        values[0, 0, 0, 0], values[0, 0, 0, 1] = 0, 2**bits - 1  # so a step is 1
+        codes = quantised(values, bits, coins(7))
+        assert codes.step.item() == pytest.approx(1, rel=1e-6)
+        inner = codes.restored()[1].double() - 3
+        deviation = np.sqrt(share * (1 - share) / inner.numel())
+        assert abs(inner.mean().item() - share) < 5 * deviation + 2.0**-15
+        assert set(inner.round().flatten().tolist()) == {0, 1}
+
+
+@given(shape=shapes, bits=few_bits, seed=seeds)
+def test_as_the_formula_says(shape: tuple[int, ...], bits: int, seed: int) -> None:
+    """Code and value again in plain NumPy: low + q · step, with q one of the two neighbours."""
+    values = drawn(shape, seed)
+    codes = quantised(values, bits, coins(seed))
+    raw = codes.codes.numpy()
+    if bits == 16:
+        q = raw.view("<u2").astype(np.int64)
+    elif bits == 8:
+        q = raw.astype(np.int64)
+    else:
+        q = np.concatenate([raw & 15, raw >> 4])[: values.numel()].astype(np.int64)
+    q = np.moveaxis(q.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+    low, step = of_each(codes.low, shape).numpy(), of_each(codes.step, shape).numpy()
+    expected = q.astype(np.float32) * step + low
+    np.testing.assert_array_equal(codes.restored().numpy(), expected)
+
+
+@given(shape=shapes, bits=few_bits, seed=seeds)
+def test_every_bit_is_counted(shape: tuple[int, ...], bits: int, seed: int) -> None:
+    codes = quantised(drawn(shape, seed), bits, coins(seed))
+    count = prod(shape)
+    assert len(codes.low) == len(codes.step) == num_groups(shape)
+    assert len(codes.codes) == num_code_bytes(count, bits)
+    assert codes.num_bits == 8 * num_code_bytes(count, bits) + 64 * num_groups(shape)
+    assert 0 <= codes.num_bits - 64 * num_groups(shape) - bits * count < 8
+
+
+@given(shape=shapes, seed=seeds)
+def test_32_bits_are_the_very_same_tensor(shape: tuple[int, ...], seed: int) -> None:
+    values, random = drawn(shape, seed), coins(seed)
+    assert quantise(values, 32, random) is values
+    assert random.bit_generator.state == coins(seed).bit_generator.state
+
+
+@given(shape=shapes, bits=few_bits, number=st.floats(-(2.0**100), 2.0**100, width=32))
+def test_equal_numbers_come_back_exactly(shape: tuple[int, ...], bits: int, number: float) -> None:
+    values = torch.full(shape, number)
+    codes = quantised(values, bits, coins())
+    assert torch.equal(codes.restored(), values)
+    assert relative_error((values,), (codes,)) == 0
+
+
+@given(shape=shapes, bits=few_bits, seed=seeds, bad=st.sampled_from([np.nan, np.inf, -np.inf]))
+def test_what_is_not_finite_stays_so(shape: tuple[int, ...], bits: int, seed: int, bad: float) -> None:
+    values = drawn(shape, seed)
+    values.view(-1)[seed % values.numel()] = bad
+    codes = quantised(values, bits, coins(seed))
+    back = codes.restored()
+    assert not back[~values.isfinite()].isfinite().any()
+    assert not relative_error((values,), (codes,)).isfinite()
+    fine = of_each(codes.step, shape).isfinite()
+    assert back[fine].isfinite().all()
+
+
+@given(bits=few_bits, seed=seeds)
+def test_the_order_in_memory_does_not_matter(bits: int, seed: int) -> None:
+    values = drawn((3, 4, 2, 5), seed)
+    as_given, last = (quantised(v, bits, coins(seed)) for v in (values, values.to(memory_format=torch.channels_last)))
+    assert torch.equal(as_given.codes, last.codes)
+    assert torch.equal(as_given.restored(), last.restored())
+    assert last.restored().is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 12, 33, -8])
+def test_other_numbers_of_bits(bits: int) -> None:
+    with pytest.raises(AsflError, match=f"bits = {bits} must be one of 32, 16, 8, 4"):
+        quantise(torch.zeros(2, 3), bits, coins())
+
+
+def test_each_client_step_round_and_direction_has_coins_of_its_own() -> None:
+    keys = [("up", 0, 0, 0), ("down", 0, 0, 0), ("layers", 0, 0, 0), ("up", 1, 0, 0), ("up", 0, 1, 0), ("up", 0, 0, 1)]
+    drawn_first = {int(rounding(1, way, *key).integers(2**62)) for way, *key in keys}  # type: ignore[arg-type]
+    assert len(drawn_first) == len(keys)
+
+
+# ---------------------------------------------------------------------- layers
+@pytest.mark.parametrize("bits", FEW)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_layers_by_output_channel(depth: int, bits: int) -> None:
+    """Each tensor again by itself, as PyTorch has it: [outputs, …]."""
+    model = tiny_model().float()
+    layout = Layout(model)
+    difference = torch.from_numpy(np.random.default_rng(1).standard_normal(int(layout.parameter_edges[depth]))).float()
+    slots = [slot for slot in layout.parameters if slot.unit < depth]
+    for place, slot in enumerate(slots):
+        difference[slot.start : slot.stop] *= 10.0 ** (place % 5 - 2)
+    codes = quantise_side(layout, difference, depth, bits, coins(3))
+    assert isinstance(codes, QuantisedLayers)
+    back, group = codes.restored(), 0
+    for slot in slots:
+        before, after = (slot.view(v).flatten(1) if slot.shape[1:] else slot.view(v)[None] for v in (difference, back))
+        step = codes.step[group : group + len(before)]
+        group += len(before)
+        width = before.amax(1) - before.amin(1)
+        assert ((after - before).abs() <= step[:, None] * (1 + 1e-5)).all()
+        assert (step <= width / (2**bits - 2) * (1 + 1e-5)).all()
+    assert group == len(codes.step) == len(codes.low)
+    assert codes.num_bits == 8 * num_code_bytes(len(difference), bits) + 64 * group
+
+
+@pytest.mark.parametrize("bits", FEW)
+def test_layers_are_unbiased(bits: int) -> None:
+    layout = Layout(tiny_model())
+    difference = torch.from_numpy(np.random.default_rng(1).standard_normal(int(layout.parameter_edges[2]))).float()
+    found = [quantise_side(layout, difference, 2, bits, random) for random in coins(1).spawn(64)]
+    back = torch.stack([codes.restored().double() for codes in found if isinstance(codes, QuantisedLayers)])
+    assert isinstance(found[0], QuantisedLayers)
+    step = found[0].step.repeat_interleave(found[0].sizes)
+    assert ((back.mean(0) - difference).abs() <= tolerance(len(back)) * step + 1e-6).all()
+
+
+def test_layers_at_32_bits_and_no_layers() -> None:
+    layout = Layout(tiny_model())
+    difference = torch.ones(int(layout.parameter_edges[2]))
+    assert quantise_side(layout, difference, 2, 32, coins()) is difference
+    assert len(quantise_side(layout, difference[:0], 0, 4, coins())) == 0  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- in training
+def mixed_bits(seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.random.default_rng(seed).choice(CHOICES, CLIENTS)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize(("procedure", "optimizer"), [("asfl", "adam"), ("sfl", "sgd"), ("sl", "sgd"), ("epsl", "sgd")])
+def test_plain_and_fast_send_the_same_codes(procedure: str, optimizer: Name, local_steps: int) -> None:
+    model = tiny_model()
+    batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
+    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, merge=2)
+    for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
+        plan = replace(plan, bits=mixed_bits(plan.index))
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
+        np.testing.assert_allclose(found.quantisation_error, expected.quantisation_error, rtol=1e-6)
+        np.testing.assert_array_equal(np.isnan(found.quantisation_error), ~plan.arrived | (plan.bits == 32))
+        assert_same(plain, fast)
+
+
+def test_plain_and_fast_with_a_cut_per_client() -> None:
+    model = tiny_model("resnet18", width=0.03)
+    plain, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES["sfl"], "sgd", CLIENTS, merge=3)
+    for plan in random_plans(range(1, len(model.units)), 3, CLIENTS, by_client=True):
+        plan = replace(plan, bits=mixed_bits(plan.index))
+        np.testing.assert_allclose(fast.round(plan).loss, plain.round(plan).loss, rtol=1e-8)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("procedure", ["asfl", "sl", "fedavg"])
+def test_32_bits_are_as_if_nothing_had_been_said(procedure: str) -> None:
+    model = tiny_model()
+    cut = len(model.units) if procedure == "fedavg" else 2
+    _, said = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[procedure], "adam", CLIENTS)
+    _, unsaid = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[procedure], "adam", CLIENTS)
+    for index in range(2):
+        plan = full_round(index, cut, CLIENTS)
+        # A FedAvg client holds everything: there is no cut that anything could cross with 4 bits.
+        bits = np.full(CLIENTS, 4 if procedure == "fedavg" else 32)
+        assert np.isnan(said.round(replace(plan, bits=bits)).quantisation_error).all()
+        unsaid.round(plan)
+    for name, tensor in unsaid.state.tensors().items():
+        assert torch.equal(said.state.tensors()[name], tensor), name
+
+
+def test_fewer_bits_are_less_exact() -> None:
+    model = tiny_model()
+    _, fast = trainers(model, tiny_batches(tiny_images(), 4), PROCEDURES["asfl"], "sgd", 4)
+    error = fast.round(replace(full_round(0, 2, 4), bits=np.array([32, 16, 8, 4]))).quantisation_error
+    assert np.isnan(error[0])
+    assert 0 < 1000 * error[1] < 30 * error[2] < error[3] < 0.1
