@@ -44,7 +44,7 @@ def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realise
         if round_.previous_cut is not None:
             for m in range(cut, round_.previous_cut):
                 if holdings.apart[m] and holdings.owed_bits[n, m] == 0:
-                    sent += profile.param_bits[m] * precision
+                    sent += profile.param_bits[m]
         averaged = profile.param_bits[: decision.synced].sum() * precision
         activations = round_.charged_samples * profile.activation_bits[cut - 1] * precision
         gradients = activations

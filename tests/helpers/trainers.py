@@ -82,14 +82,13 @@ def vectors_of(model: CuttableModel, fast: FastTrainer) -> ModelVectors:
     return fast.layout.flatten(model, CPU, torch.float64)
 
 
-def assert_same(plain: PlainTrainer, fast: FastTrainer) -> None:
+def assert_same(plain: PlainTrainer, fast: FastTrainer, rtol: float = 1e-9, atol: float = 1e-10) -> None:
     """Average model, client sides and server side agree."""
     cut = fast.state.cut
-    expected, found = vectors_of(plain.average_model(cut), fast), fast.state.average_model()
-    torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(found.statistics, expected.statistics, rtol=1e-9, atol=1e-10)
+    pairs = [(fast.state.average_model(), vectors_of(plain.average_model(cut), fast))]
     for client in range(fast.state.num_clients if cut else 0):
-        own = vectors_of(plain.clients[client].model, fast)
-        row = fast.state.clients.row(client)
-        torch.testing.assert_close(row.parameters, own.parameters[: len(row.parameters)], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(row.statistics, own.statistics[: len(row.statistics)], rtol=1e-9, atol=1e-10)
+        own = fast.layout.front(vectors_of(plain.clients[client].model, fast), cut)
+        pairs.append((fast.state.clients.row(client), own))
+    for found, expected in pairs:
+        torch.testing.assert_close(found.parameters, expected.parameters, rtol=rtol, atol=atol)
+        torch.testing.assert_close(found.statistics, expected.statistics, rtol=rtol, atol=atol)

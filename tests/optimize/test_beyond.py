@@ -1,4 +1,4 @@
-"""Decisions beyond the paper: each switch off is ASFL; on, the objective is what the definitions say, and brute force."""
+"""Decisions beyond the paper: switched off they are ASFL; on, they follow their definitions, and brute force."""
 
 from dataclasses import replace
 from itertools import pairwise, product

@@ -24,7 +24,8 @@ class Decision:
     tx_power_w: NDArray[np.float64]
     """[N] transmit power in W, 0 … P^max."""
     bits: int | NDArray[np.int64] = BITS_PER_VALUE
-    """Of every value that crosses: activations, gradients, layers; one number, or one per client [N]."""
+    """Of every value that crosses: activations, gradients, layers that are averaged; one number, or one per client [N].
+    Layers that move because the cut does cross whole."""
     synced: int = 0
     """Client-side layers 1 … `synced` are averaged at the end of the round; 0: each client keeps its own."""
 

@@ -242,11 +242,11 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
     if procedure.exchanges_client_model:
         down_bits = up_bits = model_bits * precision
     elif round_.holdings is not None:
-        shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut) * precision
+        shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut)
         down_bits = round_.holdings.download_bits(profile, cut)
     elif round_.previous_cut is not None:
         moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
-        grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0) * precision
+        grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
     if not procedure.exchanges_client_model:
         up_bits = profile.client_param_bits[np.minimum(plan.synced, cut)] * precision
     resplit = times(grown_bits, prices.receiving_s_per_bit) + times(shrunk_bits, prices.uplink_s_per_bit)

@@ -83,7 +83,7 @@ class CutTerms:
             bits=bits,
             resplit_down_s=down_s,
             resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
-            resplit_up_bits=shrunk * precision,
+            resplit_up_bits=shrunk,
             upload_bits=upload,
             model_up_bits=profile.client_param_bits[synced][:, None] * precision,
             lost_precision=lost_precision[:, None],

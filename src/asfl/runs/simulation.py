@@ -257,6 +257,7 @@ class Simulation:
             decided.decision.scheduled & ready,
             decided.arrived & ready,
             synced=decided.decision.synced,
+            bits=np.broadcast_to(decided.decision.bits, self.config.scenario.clients),
         )
 
     def _state_after(

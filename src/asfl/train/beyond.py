@@ -82,8 +82,13 @@ class BeyondSignals:
                 new if np.isnan(old) else MEMORY * old + (1 - MEMORY) * new
                 for old, new in zip((noise, signal), trained.gradient_norms.noise_and_signal(), strict=True)
             )
+        error, bits = self.error, np.broadcast_to(decision.bits, arrived.shape)
+        if (known := np.isfinite(trained.quantisation_error)).any():
+            at_4_bits = trained.quantisation_error * ((2.0**bits - 1) / 15) ** 2
+            error = MEMORY * error + (1 - MEMORY) * float(at_4_bits[known].mean())
         return replace(
             self,
+            error=error,
             layer_unit=unit,
             layer_age=np.where(apart, self.layer_age + 1, 0.0),
             layer_debt=np.where(apart, self.layer_debt + drift, 0.0),

@@ -30,15 +30,17 @@ from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.layout import Layout, ModelVectors, layer_spreads
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
-from asfl.train.quantise import quantise_carry, restore_carry, rounding
+from asfl.train.quantise import layers_received, layers_to_send, quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
-from asfl.train.trainer import RoundPlan, Trained
+from asfl.train.trainer import Floats, RoundPlan, Trained
 
 Ints = NDArray[np.int64]
+EVERYBODY = -1
+"""In the place of a client, where all get the same."""
 Outcome = dict[int, tuple[Tensor, Tensor]]
 """Loss and ‖update‖² of each client whose activations went through the server."""
 
@@ -101,8 +103,28 @@ class FastTrainer:
             trained.update_norm2[list(outcome)] = torch.stack(norms).double().cpu().numpy()
         for client in self._errors.keys() & outcome.keys():
             trained.quantisation_error[client] = torch.stack(self._errors[client]).double().mean().item()
-        spread = self.fleet.average(plan.synced, list(outcome)) if plan.synced else None
+        spread = self._average_sides(plan, list(outcome)) if plan.synced else None
         return replace(trained, averaged_spread=spread, gradient_norms=self._gradient_norms)
+
+    def _average_sides(self, plan: RoundPlan, clients: Sequence[int]) -> Floats | None:
+        """The first layers of everybody's side become their mean over these clients; [M] how far they were apart.
+
+        What comes down is one difference for all, with as many bits as the most precise of those that went up. Whoever
+        is elsewhere gets it now or when it takes part again; that is a matter of costs.
+        """
+        depth, state = plan.synced, self.state
+        sent = self.fleet.upload(plan.index, depth, clients, [plan.bits_of(client) for client in clients])
+        if not sent:
+            return None
+        mean = torch.stack([side.parameters for side in sent.values()]).mean(0)
+        statistics = torch.stack([side.statistics for side in sent.values()]).mean(0)
+        shared, bits = self.layout.front(state.server, depth).parameters, max(map(plan.bits_of, sent))
+        coins = rounding(self._batches.seed, "layers", plan.index, EVERYBODY)
+        crossing = layers_to_send(self.layout, mean, shared, depth, bits, coins)
+        self.fleet.share(depth, crossing, statistics)
+        spread = layer_spreads(self.layout, torch.stack([side.parameters for side in sent.values()]))
+        state.share(depth, ModelVectors(layers_received(crossing, shared), statistics))
+        return spread
 
     # ------------------------------------------------------------------ one server model, one step after the other
     def _together(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:
@@ -136,7 +158,7 @@ class FastTrainer:
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
             if total is not None:
-                self.fleet.load(clients, self._front(state.server, cut))
+                self.fleet.load(clients, self.layout.front(state.server, cut))
             of_group, norms = self._exchange(plan, step, clients, cut, [statistics[member] for member in members])
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
@@ -202,7 +224,7 @@ class FastTrainer:
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
             copy, optimizer = state.server.clone(), state.server_optimizer.clone()
             if averages_sides:
-                self.fleet.load([client], self._front(state.server, cut))
+                self.fleet.load([client], self.layout.front(state.server, cut))
             self._server.bind(copy, self._server_gradient, cut, units)
             of_client: list[Tensor] = []
             for step in range(local_steps):
@@ -245,7 +267,7 @@ class FastTrainer:
     def _hand_on(self, plan: RoundPlan, order: Sequence[int], cut: int) -> Outcome:
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
         self._server.bind(state.server, self._server_gradient, cut, units)
-        front, several = self._front(state.server, cut), self._batches.local_steps > 1
+        front, several = self.layout.front(state.server, cut), self._batches.local_steps > 1
         outcome: Outcome = {}
         for client in order:
             before = state.server.parameters[edges[cut] :].clone() if several else None
@@ -343,11 +365,6 @@ class FastTrainer:
         return tuple(returned)
 
     # ------------------------------------------------------------------ pieces
-    def _front(self, vectors: ModelVectors, cut: int) -> ModelVectors:
-        """The first `cut` units, as a view."""
-        parameters, statistics = self.layout.parameter_edges[cut], self.layout.statistic_edges[cut]
-        return ModelVectors(vectors.parameters[:parameters], vectors.statistics[:statistics])
-
     def _step_server(self, server: ModelVectors, gradient: Tensor, optimizer: OptimizerState, cut: int) -> Tensor:
         with torch.no_grad():
             units = self.layout.num_units

@@ -19,7 +19,17 @@ from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Rule, step_units
-from asfl.train.quantise import UNQUANTISED, Crossing, quantise_carry, relative_error, restore_carry, rounding
+from asfl.train.quantise import (
+    UNQUANTISED,
+    Crossing,
+    QuantisedLayers,
+    layers_received,
+    layers_to_send,
+    quantise_carry,
+    relative_error,
+    restore_carry,
+    rounding,
+)
 from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
 
@@ -104,11 +114,15 @@ class Fleet(Protocol):
         """The client sides that `load` gave, trained."""
         ...
 
-    def average(self, depth: int, clients: Sequence[int]) -> NDArray[np.float64] | None:
-        """The first layers of everybody's side become the mean of these clients'; [M] how far those were apart.
+    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, ModelVectors]:
+        """The first layers of these clients' sides, for an average, with so many bits; of those who weren't lost.
 
-        None, and nothing changes, if nobody's layers came.
+        With few bits they cross as differences to what all last shared, which `state.server` still has.
         """
+        ...
+
+    def share(self, depth: int, crossing: Tensor | QuantisedLayers, statistics: Tensor) -> None:
+        """Everybody takes the average of its first layers; with few bits, its difference to what all last shared."""
         ...
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
@@ -239,8 +253,18 @@ class LocalFleet:
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         return [self._loaded[client] for client in clients]
 
-    def average(self, depth: int, clients: Sequence[int]) -> NDArray[np.float64] | None:
-        return self.state.average_sides(depth, np.array(clients)) if clients else None
+    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, ModelVectors]:
+        shared = self._layout.front(self.state.server, depth).parameters
+        sent = {}
+        for client, own_bits in zip(clients, bits, strict=True):
+            side = self._layout.front(self.state.clients.row(client), depth)
+            coins = rounding(self._batches.seed, "layers", index, self._first + client)
+            crossing = layers_to_send(self._layout, side.parameters, shared, depth, own_bits, coins)
+            sent[client] = ModelVectors(layers_received(crossing, shared), side.statistics)
+        return sent
+
+    def share(self, depth: int, crossing: Tensor | QuantisedLayers, statistics: Tensor) -> None:
+        pass  # their sides are rows of the state
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         return [(self._side(client).parameters - self._before.pop(client)).square().sum() for client in clients]

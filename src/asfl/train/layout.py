@@ -78,6 +78,11 @@ class Layout:
                     slot.view(vector).copy_(tensors[slot.key])
         return vectors
 
+    def front(self, vectors: "ModelVectors", units: int) -> "ModelVectors":
+        """The first units, as views."""
+        parameters, statistics = self.parameter_edges[units], self.statistic_edges[units]
+        return ModelVectors(vectors.parameters[..., :parameters], vectors.statistics[..., :statistics])
+
     def state_dict(self, vectors: "ModelVectors") -> dict[str, Tensor]:
         """Contiguous copies under the names of the model's `state_dict`, on the CPU."""
         pairs = ((self.parameters, vectors.parameters), (self.statistics, vectors.statistics))

@@ -19,8 +19,16 @@ from asfl.config.randomness import random_stream
 from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
+from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
-from asfl.train.quantise import quantise_carry, relative_error, restore_carry, rounding
+from asfl.train.quantise import (
+    layers_received,
+    layers_to_send,
+    quantise_carry,
+    relative_error,
+    restore_carry,
+    rounding,
+)
 from asfl.train.trainer import Floats, RoundPlan, Trained
 
 
@@ -105,11 +113,34 @@ class PlainTrainer:
         for client in arrived:
             moved = self._whole(client, int(plan.cut[client])) - before[client]
             trained.update_norm2[client] = float(moved.square().sum())
-        for unit in range(plan.synced):
-            average_units(self.server.model.units[unit], [self.clients[client].model.units[unit] for client in arrived])
-            for everybody in self.clients:
-                copy_unit(self.server.model.units[unit], everybody.model.units[unit])
+        if plan.synced:
+            self._average_sides(plan, arrived)
         return trained
+
+    def _average_sides(self, plan: RoundPlan, arrived: Sequence[int]) -> None:
+        """The first layers of all clients become their average; with few bits, differences to the last one cross."""
+        model, bits, units = self.server.model, max(self._bits(plan, n) for n in arrived), range(plan.synced)
+        layout, here = Layout(model), torch.device("cpu")
+        shared = layout.front(layout.flatten(model, here, torch.float64), plan.synced).parameters
+        for unit in units:
+            average_units(model.units[unit], [self.clients[client].model.units[unit] for client in arrived])
+        if bits < 32:
+
+            def crossed(values: Tensor, own_bits: int, client: int) -> Tensor:
+                coins = rounding(self._batches.seed, "layers", plan.index, client)
+                return layers_received(layers_to_send(layout, values, shared, plan.synced, own_bits, coins), shared)
+
+            own = [layout.flatten(self.clients[client].model, here, torch.float64) for client in arrived]
+            sides = [layout.front(vectors, plan.synced).parameters for vectors in own]
+            received = [crossed(side, self._bits(plan, n), n) for side, n in zip(sides, arrived, strict=True)]
+            new = crossed(torch.stack(received).mean(0), bits, -1)
+            with torch.no_grad():
+                for slot in layout.parameters:
+                    if slot.unit < plan.synced:
+                        model.get_parameter(slot.key).copy_(slot.view(new))
+        for unit in units:
+            for client in self.clients:
+                copy_unit(model.units[unit], client.model.units[unit])
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
         """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""

@@ -123,6 +123,18 @@ def quantise_side(
     return QuantisedLayers(codes, low, step, bits, sizes)
 
 
+def layers_to_send(
+    layout: Layout, values: Tensor, shared: Tensor, depth: int, bits: int, random: np.random.Generator
+) -> Tensor | QuantisedLayers:
+    """The first layers [P], whole; or with few bits, as the difference to what both sides have of them already."""
+    return values if check_bits(bits) == UNQUANTISED else quantise_side(layout, values - shared, depth, bits, random)
+
+
+def layers_received(crossing: Tensor | QuantisedLayers, shared: Tensor) -> Tensor:
+    """What the other side has of them then."""
+    return crossing if isinstance(crossing, Tensor) else shared + crossing.restored().to(shared.dtype)
+
+
 def quantise_carry(carry: Carry, bits: int, random: np.random.Generator) -> Crossing:
     return tuple(quantise(tensor, bits, random) for tensor in carry)
 

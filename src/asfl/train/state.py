@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.train.layout import Layout, ModelVectors, layer_spreads
+from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState
 
 Bools = NDArray[np.bool_]
@@ -102,18 +102,11 @@ class TrainingState:
         self.cut = cut
         return moved
 
-    def average_sides(self, depth: int, members: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Layers 1 … `depth` of all client sides become the mean of the members', which the server keeps too.
-
-        Returns how far the members' copies of each layer were apart, [M].
-        """
-        here = torch.from_numpy(members).to(self.clients.parameters.device)
-        edges = int(self.layout.parameter_edges[depth]), int(self.layout.statistic_edges[depth])
-        spread = layer_spreads(self.layout, self.clients.parameters[here, : edges[0]])
-        for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
-            server[:edge] = rows[here, :edge].mean(0)
-            rows[:, :edge] = server[:edge]
-        return spread
+    def share(self, depth: int, average: ModelVectors) -> None:
+        """Layers 1 … `depth` of everybody's side become this average, and the server keeps what all share."""
+        for holder in (self.server, self.clients):
+            for mine, new in zip(_vectors(self.layout.front(holder, depth)), _vectors(average), strict=True):
+                mine.copy_(new)
 
     def average_model(self) -> ModelVectors:
         """The mean of the client sides with the server side behind it; running statistics too."""
