@@ -40,7 +40,7 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 """Every scheme that is known here, in the order of tables and colours."""
 
 
-ON_REQUEST = ("epsl-0", "epsl-1")
+ON_REQUEST = ("asfl-sync", "asfl-quant", "asfl-rate", "epsl-0", "epsl-1")
 """Variants that a comparison has only if they are named."""
 
 
