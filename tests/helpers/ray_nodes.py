@@ -52,6 +52,8 @@ class TwoNodes:
             "health_check_initial_delay_ms": 0,
             "health_check_period_ms": 500,
             "health_check_failure_threshold": 4,
+            "health_check_timeout_ms": int(1000 * LONG_S),  # dead is who refuses the connection, not who is slow
+            "worker_register_timeout_seconds": int(LONG_S),
         }
         with self._environment():
             from ray.cluster_utils import Cluster
