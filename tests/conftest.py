@@ -21,6 +21,8 @@ jaxtyping.install_import_hook(
 
 if TYPE_CHECKING:
     from ray_nodes import TwoNodes
+    from shared_work import FileByFile
+    from xdist.remote import Producer
 
 # Several test processes share the cores; PyTorch would start a thread per core in each of them, and have them spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,6 +32,20 @@ settings.register_profile(
     "asfl", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("asfl")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "FileByFile":
+    from shared_work import FileByFile
+
+    return FileByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.has_plugin("xdist"):
+        from shared_work import longest_first
+
+        items.sort(key=longest_first)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,7 +109,7 @@ def asfl_process(tmp_path: Path) -> Asfl:
 
 @pytest.fixture(scope="session")
 def ray_nodes() -> Iterator["TwoNodes"]:
-    """One Ray cluster for all tests that need one (with `--dist loadgroup`, they are in one process)."""
+    """One Ray cluster for all tests that need one (they are in one process: `shared_work`)."""
     from ray_nodes import SWITCHES, TwoNodes
 
     with pytest.MonkeyPatch.context() as patch:

@@ -36,7 +36,7 @@ def test_the_notebook_runs_and_shows_what_is_saved(saved: Any, tmp_path: Path, m
         folder.mkdir()
         monkeypatch.setenv(variable, str(folder))  # nobody's own kernels, settings or history
     fresh = deepcopy(saved)
-    training = fresh["cells"][1]
+    training = fresh["cells"][2]
     assert FULL_LENGTH in training["source"]
     training["source"] = training["source"].replace(FULL_LENGTH, "training.rounds=2")  # the same kinds of output
     here = {"metadata": {"path": str(tmp_path)}}
