@@ -21,9 +21,12 @@ jaxtyping.install_import_hook(
 
 if TYPE_CHECKING:
     from ray_nodes import TwoNodes
+    from shared_work import FileByFile
+    from xdist.remote import Producer
 
-# Several test processes share the cores; PyTorch would start a thread per core in each of them.
+# Several test processes share the cores; PyTorch would start a thread per core in each of them, and have them spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile(
     "asfl", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -31,11 +34,39 @@ settings.register_profile(
 settings.load_profile("asfl")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "FileByFile":
+    from shared_work import FileByFile
+
+    return FileByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.has_plugin("xdist"):
+        from shared_work import longest_first
+
+        items.sort(key=longest_first)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Shapes are checked where decisions are the subject: a checked decision takes five times as long."""
+    """Shapes are checked where decisions are the subject: a checked decision takes five times as long.
+
+    Sums are rounded by how many threads share them. A run leaves its number of threads to the process, in all threads
+    but those that have one of their own: without this, the bits of a test would depend on the tests before it.
+    """
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     jaxtyping.config.update("jaxtyping_disable", folder not in {"optimize", "schemes"})
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_for_each_run() -> Iterator[None]:
+    """Unless a test says how many: on two cores that all tests share, a second one is for waiting."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asfl.runs.run.usual_threads", lambda: 1)
+        yield
 
 
 Asfl = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -78,7 +109,7 @@ def asfl_process(tmp_path: Path) -> Asfl:
 
 @pytest.fixture(scope="session")
 def ray_nodes() -> Iterator["TwoNodes"]:
-    """One Ray cluster for all tests that need one (with `--dist loadgroup`, they are in one process)."""
+    """One Ray cluster for all tests that need one (they are in one process: `shared_work`)."""
     from ray_nodes import SWITCHES, TwoNodes
 
     with pytest.MonkeyPatch.context() as patch:

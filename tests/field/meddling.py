@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from asfl.field.links import Link, failed
-from asfl.field.protocol.messages import Answer, AnyRequest
+from small_runs import PATIENT
+
+from asfl.field.links import Link, OpenRequest, failed
+from asfl.field.protocol.messages import A, Answer, AnyRequest, Request
+from asfl.field.roster import Roster
+from asfl.runs.simulation import Simulation
 
 Bend = Callable[[Any], Answer]
 R = TypeVar("R", bound=AnyRequest)
@@ -51,6 +56,25 @@ class MeddledLink:
 
     def requests(self, kind: type[R], round_index: int | None = None) -> list[R]:
         return [m for m in self.asked if isinstance(m, kind) and round_index in (None, m.round)]
+
+
+def give_up_soon(simulation: Simulation, client: int, stage: str, deadline_s: float) -> None:
+    """From now on this client has a deadline in this stage that it won't keep; the others have all the time."""
+    roster: Roster = simulation.trainer.fleet._roster  # type: ignore[attr-defined]
+    ask = roster.ask
+    soon = replace(PATIENT, deadlines=PATIENT.deadlines.model_copy(update={f"{stage}_s": deadline_s}))
+
+    def ask_each(asked: int, request: Request[A]) -> OpenRequest[A] | None:
+        roster._patience = soon if asked == client else PATIENT
+        return ask(asked, request)
+
+    roster.ask = ask_each  # type: ignore[method-assign]
+
+
+def give_all_the_time(simulation: Simulation) -> None:
+    roster: Roster = simulation.trainer.fleet._roster  # type: ignore[attr-defined]
+    roster.__dict__.pop("ask", None)
+    roster._patience = PATIENT
 
 
 class Absent:

@@ -1,6 +1,5 @@
 """Whatever a client answers, the round goes on, and the record says what happened. Clients are in this process here."""
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from meddling import Absent, Bend, MeddledLink
+from meddling import Absent, Bend, MeddledLink, give_all_the_time, give_up_soon
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 from waiting import LONG_S
 
@@ -345,17 +344,15 @@ def test_a_late_answer_is_not_used_and_its_client_rejoins() -> None:
         slow = Slow(links[VICTIM])
         everybody: list[Link] = [slow if client == VICTIM else link for client, link in enumerate(links)]
         simulation = planned_simulation(agreement, CUTS, over(everybody, PATIENT))
-        started = time.monotonic()
         play(simulation, WHEN)
-        forward_s = round(max(0.2, 20 * (time.monotonic() - started)), 1)  # what the others keep on a busy machine too
-        short = PATIENT.deadlines.model_copy(update={"forward_s": forward_s})
-        simulation.trainer.fleet._roster._patience = Patience(short, nobody_s=LONG_S)  # type: ignore[attr-defined]
+        give_up_soon(simulation, VICTIM, "forward", 0.1)
         records = play(simulation, 2)
         slow.let_go()
+        give_all_the_time(simulation)
         records += play(simulation, 1)
     assert [record.arrived[VICTIM] for record in records] == [0, 0, 1]
     reasons = [[fault["reason"] for fault in record.faults or []] for record in records]
-    assert reasons == [[f"no answer within {forward_s:g} s"], ["still busy"], []]
+    assert reasons == [["no answer within 0.1 s"], ["still busy"], []]
 
 
 def test_deadlines_are_by_stage() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import pairwise
@@ -28,7 +29,7 @@ from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
 from conftest import Asfl, assert_refused
 
-pytestmark = [RAY_LEAVES_THINGS_OPEN, pytest.mark.xdist_group("ray")]
+pytestmark = RAY_LEAVES_THINGS_OPEN
 PING = Ping()
 
 
@@ -136,20 +137,29 @@ def test_an_actor_that_hangs_is_busy_until_it_answers(clients: RayClients) -> No
     assert link.generation == generation
 
 
-def test_an_actor_that_dies_unasked_is_replaced(clients: RayClients, agreement: Agreement, tmp_path: Path) -> None:
+def test_an_actor_that_dies_unasked_is_replaced(
+    clients: RayClients, agreement: Agreement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between two rounds: the new one is brought up to date before it is asked, so nobody is lost."""
     link, generation = clients[1], clients[1].generation
+    may_start, start = threading.Event(), link._start
+
+    def start_when_allowed() -> None:
+        assert may_start.wait(LONG_S)
+        start()
 
     def replace_it(record: RoundRecord) -> None:
         if record.round == 3:
+            monkeypatch.setattr(link, "_start", start_when_allowed)
             os.kill(pid_of(link), signal.SIGKILL)
             wait_until(lambda: link.trouble is not None, "the death is noticed")
             assert link.trouble == "its actor died (its process was killed or crashed; out of memory?)"
             with pytest.raises(AsflError, match="its actor died"):
-                link.ask(PING, 1.0).result(0)
+                link.ask(PING, LONG_S).result(0)
+            may_start.set()
             wait_until(lambda: link.trouble is None, "another actor is there")
             assert link.generation == generation + 1
-            where = link.ask(PING, 60.0).result(LONG_S)
+            where = link.ask(PING, LONG_S).result(LONG_S)
             assert isinstance(where, Where)
             assert where.round is None  # it knows nothing yet
 

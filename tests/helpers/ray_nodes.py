@@ -52,6 +52,9 @@ class TwoNodes:
             "health_check_initial_delay_ms": 0,
             "health_check_period_ms": 500,
             "health_check_failure_threshold": 4,
+            "health_check_timeout_ms": int(1000 * LONG_S),  # dead is who refuses the connection, not who is slow
+            "worker_register_timeout_seconds": int(LONG_S),
+            "timeout_ms_task_wait_for_death_info": int(1000 * LONG_S),  # else it doesn't know why an actor is gone
         }
         with self._environment():
             from ray.cluster_utils import Cluster

@@ -79,7 +79,8 @@ def test_split_step_is_the_unsplit_step_at_every_cut(architecture: Architecture,
     torch.autograd.backward(cross_entropy(tapped_logits, labels))
     assert same(tapped_logits, logits)
 
-    for cut in range(1, UNITS[architecture]):
+    # Every cut with batch norm; with the others, those of the deepest network in steps of two through blocks of three.
+    for cut in range(1, UNITS[architecture], 2 if architecture == "resnet50" and norm != "batch" else 1):
         split = deepcopy(initial)
         split_logits, sent_back = split_step(split, cut, x, labels)
         assert same(split_logits, logits), f"logits at cut {cut}"

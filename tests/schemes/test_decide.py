@@ -159,13 +159,13 @@ def test_the_schemes_are_those_of_the_comparison() -> None:
 
 
 def test_many_rounds_of_all_schemes(asfl: Asfl, tmp_path: Path) -> None:
-    result = asfl("decide", "--rounds", 5, "--preset", "demo", "--seeds", 2, "--plot", "play.png")
+    result = asfl("decide", "--rounds", 2, "--preset", "demo", "--seeds", 2, "--plot", "play.png")
     assert result.returncode == 0, result.stderr
     for name in usual_schemes():
         assert (name[:8] in result.stdout) == (name != "central")  # which has no radio
     assert not [name for name in ON_REQUEST if name in result.stdout]
     assert (tmp_path / "play.png").exists()
-    data = json.loads(asfl("decide", "--rounds", 4, "--scheme", "asfl,fedavg", "--json").stdout)
+    data = json.loads(asfl("decide", "--rounds", 2, "--scheme", "asfl,fedavg", "--json").stdout)
     assert list(data["schemes"]) == ["asfl", "fedavg"]
     assert data["schemes"]["fedavg"][0]["cut"] is None  # it has none
 

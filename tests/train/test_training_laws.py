@@ -97,7 +97,7 @@ def test_a_merged_server_pass_is_the_mean_of_the_clients_passes(architecture: Ar
             torch.testing.assert_close(mine.statistics, yours.statistics, rtol=1e-7, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_moving_the_cut_keeps_the_average_and_makes_layers_equal(data: st.DataObject) -> None:
     clients = 4

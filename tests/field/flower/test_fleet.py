@@ -124,9 +124,12 @@ def test_a_clientapp_is_killed_and_then_the_command_itself(place: Path, start: S
     (fault,) = rounds_in(folder)[-1].faults or []
     assert (fault["stage"], fault["reason"]) == ("begin", "not connected")
     assert rounds_in(folder)[-1].arrived_count == 1
+    # Errors are looked for in this log. Flower sends it on every half a second, so what was said last dies with it.
+    log = place / "run-fleet-logs" / "run.log"
+    wait_until(lambda: "asfl: round 1: " in log.read_text(), "the log of the ServerApp arrives", LONG_S)
     command.kill()
     command.communicate(timeout=LONG_S)
-    assert "asfl: round 1: " in (place / "run-fleet-logs" / "run.log").read_text()  # where errors are looked for
+    assert "asfl: round 1: " in log.read_text()  # it stays
     wait_until(lambda: not processes_in(place), "everybody has gone", LONG_S)
     assert not is_finished(folder)
 

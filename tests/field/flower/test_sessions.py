@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from hypothesis import given, strategies as st
 from post import Post, context_of
 from small_runs import CLIENTS, agreement_of, tiny
-from waiting import wait_until
+from waiting import LONG_S, wait_until
 
 from asfl.config.errors import AsflError
 from asfl.field.flower import client_app, sessions
@@ -49,7 +50,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stream
 @pytest.fixture
 def office(authority: tuple[StreamServer, str]) -> tuple[Post, Sessions]:
     post = Post(NODES)
-    return post, Sessions(post, *(authority[0], NODES, authority[1]), patience_s=5.0)
+    return post, Sessions(post, *(authority[0], NODES, authority[1]), patience_s=LONG_S)
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def taking_part(*clients: Session, node_config: client_app.NodeConfig | None = N
         thread.start()
     yield
     for thread in threads:
-        thread.join(1200)
+        thread.join(LONG_S)
         assert not thread.is_alive()
 
 
@@ -212,7 +213,7 @@ def test_who_is_lost_later_gets_another_session(
     post, server = Post(NODES), authority[0]
     kept = Sessions(post, server, NODES, authority[1], patience_s=0.3)
     kept.invite(kept.node_of)
-    first = {node: post.sessions(node)[0] for node in NODES}
+    first = {node: replace(post.sessions(node)[0], patience_s=LONG_S) for node in NODES}  # they do come
     post.nodes.remove(44)
     with taking_part(first[11], first[22]):
         wait_until(lambda: server.links[0].connected and server.links[1].connected, "two are here")
@@ -253,7 +254,7 @@ def test_the_superlink_may_be_away_for_a_while(
     def away(message_ids: object) -> list[Message]:
         raise ConnectionError("nobody there")
 
-    kept = Sessions(post, authority[0], NODES, authority[1], patience_s=5.0)
+    kept = Sessions(post, authority[0], NODES, authority[1], patience_s=LONG_S)
     kept.invite(kept.node_of)
     with monkeypatch.context() as patch:
         patch.setattr(post, "pull_messages", away)

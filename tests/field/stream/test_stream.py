@@ -13,7 +13,7 @@ import pytest
 import torch
 from impostor import READY, Impostor, words_of
 from small_runs import CLIENTS, agreement_of, tiny
-from waiting import wait_until
+from waiting import LONG_S, wait_until
 
 from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
@@ -54,7 +54,7 @@ class Served:
 
         def work() -> None:
             try:
-                serve(server.address, token, authority=authority, patience_s=10.0, make_node=make_node)
+                serve(server.address, token, authority=authority, patience_s=60.0, make_node=make_node)
             except AsflError as error:
                 self.error = error
 
@@ -62,7 +62,7 @@ class Served:
         self._thread.start()
 
     def ended(self) -> bool:
-        self._thread.join(60)
+        self._thread.join(LONG_S)
         return not self._thread.is_alive()
 
 

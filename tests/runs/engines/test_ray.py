@@ -33,7 +33,7 @@ from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume
 from conftest import Asfl, assert_refused
 
-pytestmark = [RAY_LEAVES_THINGS_OPEN, pytest.mark.xdist_group("ray")]
+pytestmark = RAY_LEAVES_THINGS_OPEN
 WAITS_AFTER = 5
 
 
