@@ -17,7 +17,8 @@ from waiting import LONG_S, wait_until
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.runs.files import append_line
-from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, is_finished, read_manifest
+from asfl.runs.finished import is_finished
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
 from asfl.schemes import SCHEMES
