@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError
@@ -38,10 +38,20 @@ def read_sealed_json(file: Path, format_: int) -> dict[str, Any]:
         raise AsflError(
             f"{file}: format {ascii(data['format'])[:40]}, but this asfl ({__version__}) reads format {format_}"
         )
-    if data.pop(_SEAL, None) != _checksum(data):
+    if _SEAL not in data:
+        raise ValueError("no seal in it")
+    try:
+        return _opened(data)
+    except ValueError:
         raise AsflError(
             f"{file} was changed or damaged after it was written: its seal doesn't match; bring back the file as it was"
-        )
+        ) from None
+
+
+def _opened(data: Any) -> dict[str, Any]:
+    """Without its seal, which must match."""
+    if not isinstance(data, dict) or data.pop(_SEAL, None) != _checksum(data):
+        raise ValueError("the seal doesn't match")
     return data
 
 
@@ -79,7 +89,7 @@ def write_sealed(file: Path, content: bytes, *, round_index: int, fingerprint: s
         records=records,
     )
     write_whole(file, content)
-    write_whole(seal_of(file), json.dumps(seal.model_dump()).encode())
+    write_whole(seal_of(file), sealed_json(seal.model_dump()))
 
 
 class DamagedError(Exception):
@@ -91,11 +101,11 @@ def read_sealed(file: Path) -> tuple[Seal, bytes]:
     if not file.is_file():
         raise DamagedError("it is gone")
     try:
-        seal = Seal.model_validate_json(seal_of(file).read_bytes())
+        seal = Seal.model_validate(_opened(json.loads(seal_of(file).read_bytes())))
     except FileNotFoundError:
         raise DamagedError("it has no seal: its writing was never finished, or the seal was removed") from None
-    except (OSError, ValidationError):
-        raise DamagedError(f"its seal, {seal_of(file).name}, can't be read") from None
+    except (OSError, ValueError, RecursionError):  # a ValidationError is a ValueError
+        raise DamagedError(f"its seal, {seal_of(file).name}, was changed or can't be read") from None
     try:
         if file.stat().st_size != seal.bytes:
             raise DamagedError(f"it has {file.stat().st_size:,} bytes instead of {seal.bytes:,}")
