@@ -8,7 +8,7 @@ import json
 import logging
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -67,11 +67,13 @@ def _train(folder: Path, config: Config, stop_after: int | None = None) -> None:
 
 
 # ---------------------------------------------------------------------- what must hold
-def _judge(folder: Path, before: list[RoundRecord], reference: tuple[bytes, ...], what: str, counts: Counts) -> None:
+def _judge(
+    folder: Path, before: Sequence[RoundRecord], reference: tuple[bytes, ...], what: str, counts: Counts
+) -> None:
     """Count what is wrong with how a damaged folder is taken."""
     with _words() as said:
         found = _attempt(lambda: read_run(folder).records, what, counts)
-        if isinstance(found, list) and found != before[: len(found)]:
+        if isinstance(found, list) and found != list(before[: len(found)]):
             counts.defect("silent", f"other rounds were read from {what}")
         findings = _attempt(lambda: check_run(folder), what, counts)
         noticed = not isinstance(findings, list) or not all(finding.intact for finding in findings)
@@ -209,7 +211,7 @@ def _duplicate(file: Path, random: Random) -> str:
 
 def _swap_lines(file: Path, random: Random) -> str:
     lines = _lines(file)
-    random.shuffle(lines)  # type: ignore[arg-type]
+    random.shuffle(lines)
     file.write_bytes(b"".join(lines))
     return "in disorder"
 

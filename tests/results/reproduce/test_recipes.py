@@ -23,7 +23,7 @@ from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES
 from conftest import Asfl, assert_refused
 
-TINY = ("training.rounds=2", "training.batch_size=8", "model.width=0.1")
+TINY = ("training.rounds=4", "training.batch_size=8", "model.width=0.1")
 
 
 def pretend_all(plan: Plan) -> None:
