@@ -1,6 +1,5 @@
 """Schemes, channels, models and data sets from files outside the package: who may load them, and what goes wrong."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up import made_up_round
+from made_up import leave_run, made_up_round
 from own_things import forgotten_afterwards, loud_scheme
 from torch import nn
 
@@ -26,10 +25,11 @@ from asfl.radio.channel import ChannelState
 from asfl.results.figures.training import style_of
 from asfl.results.page.collect import collect
 from asfl.results.page.origins import run_command
+from asfl.runs.files import write_whole
 from asfl.runs.manifest import MANIFEST_FILE, Manifest
 from asfl.runs.play import play
-from asfl.runs.records import RECORDS_FILE
 from asfl.runs.run import resume
+from asfl.runs.seals import sealed_json
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.asfl import AsflScheme
 from conftest import Asfl, assert_refused
@@ -137,10 +137,10 @@ def test_neither_a_configuration_nor_a_run_folder_runs_code(tmp_path: Path) -> N
     write(tmp_path / "evil.toml", f'[scenario.channel]\nkind = "{evil}"\n')
     write(tmp_path / "key.toml", f'plugins = ["{evil}"]\n')
     manifest = Manifest(load_config("demo").config, "asfl", Budgets(1, 1), 1, {"plugins": {str(evil): ""}})
-    plain: dict[str, Any] = {**manifest.to_json(), "plugins": [str(evil)]}
+    plain: dict[str, Any] = manifest.to_json()
     of_channel = {**plain, "config": {**plain["config"], "scenario": {"channel": {"kind": str(evil)}}}}
-    write(tmp_path / "scheme" / MANIFEST_FILE, json.dumps({**plain, "scheme": str(evil)}))
-    write(tmp_path / "kind" / MANIFEST_FILE, json.dumps(of_channel))
+    write_whole(tmp_path / "scheme" / MANIFEST_FILE, sealed_json({**plain, "scheme": str(evil)}))
+    write_whole(tmp_path / "kind" / MANIFEST_FILE, sealed_json(of_channel))
     asked: list[tuple[Callable[[], object], str]] = [
         (lambda: load_config(tmp_path / "evil.toml"), "unknown channel .* --plugin FILE"),
         (lambda: load_config(tmp_path / "key.toml"), "unknown key 'plugins'"),
@@ -293,8 +293,7 @@ def test_the_report_says_that_a_plugin_is_needed_to_repeat_a_run(tmp_path: Path)
         ("nothing", "asfl", []),
     ):
         manifest = Manifest(load_config("demo", overrides).config, scheme, Budgets(1, 1), 1, {})
-        write(tmp_path / name / MANIFEST_FILE, json.dumps(manifest.to_json()))
-        write(tmp_path / name / RECORDS_FILE, made_up_round(1, 0.5).to_line())
+        leave_run(tmp_path / name, manifest, [made_up_round(1, 0.5)])
         (found,) = collect([tmp_path / name]).runs
         commands[name] = run_command(found).partition(" --set")[0]
     assert commands == {

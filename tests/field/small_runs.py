@@ -20,7 +20,7 @@ from asfl.field.local import LocalLink
 from asfl.field.protocol.messages import Agreement
 from asfl.field.roster import Patience
 from asfl.optimize import Problem
-from asfl.runs.checkpoints import load_checkpoint
+from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.simulation import Simulation
@@ -61,9 +61,8 @@ def assert_same_run(found: Path, expected: Path) -> None:
     assert comparable(read_records(found)) == comparable(read_records(expected))
     assert (found / MODEL_FILE).read_bytes() == (expected / MODEL_FILE).read_bytes()
     fingerprint = read_manifest(expected).fingerprint
-    states = [load_checkpoint(folder / CHECKPOINTS, fingerprint) for folder in (found, expected)]
-    assert states[0] is not None
-    assert states[1] is not None
+    newest = [next(checkpoint_files(folder / CHECKPOINTS))[1] for folder in (found, expected)]
+    states = [read_checkpoint(file, fingerprint).tensors for file in newest]
     assert states[0].keys() == states[1].keys()
     for name, tensor in states[1].items():
         assert tensor.shape == states[0][name].shape, name

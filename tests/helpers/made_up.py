@@ -1,11 +1,11 @@
 """Rounds and runs that were never trained, and runs that are trained without another process."""
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
@@ -13,8 +13,9 @@ from asfl.results.curves import Run
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.processes import attempt
 from asfl.runs.jobs import Ended, Job, Train, train
-from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, write_manifest
+from asfl.runs.records import Journal, RoundRecord, read_records, read_rounds
+from asfl.runs.seals import write_sealed
 from asfl.runs.watching import ShouldStop
 
 
@@ -75,17 +76,28 @@ def made_up_run(
     return Run(scheme, seed, records, Budgets(1.6, 1.0))
 
 
+def leave_run(folder: Path, manifest: Manifest, more: Sequence[RoundRecord] = (), *, finished: bool = False) -> None:
+    """Write a run folder as a run would, or add rounds to it."""
+    if not (folder / MANIFEST_FILE).exists():
+        write_manifest(folder, manifest)
+    fingerprint = read_manifest(folder).fingerprint
+    rounds = read_rounds(folder, fingerprint)
+    journal = Journal.after(folder, rounds, len(rounds.lines))
+    for record in more:
+        journal.append(record)
+    if finished:
+        played = len(rounds.lines) + len(more)
+        write_sealed(folder / MODEL_FILE, b"", round_index=played, fingerprint=fingerprint, records=journal.seal)
+
+
 def pretend(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
     """Leave a run folder behind without training; some schemes come to grief after their first round."""
-    job.folder.mkdir(parents=True, exist_ok=True)
-    manifest = Manifest(job.config, job.scheme, Budgets(1.6, 1.0), job.threads, {}, job.recorded)
-    (job.folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
-    file = job.folder / RECORDS_FILE
-    file.touch()
+    config = job.config.for_scheme(job.scheme)
+    manifest = Manifest(config, job.scheme, Budgets(1.6, 1.0), job.threads, {}, job.recorded)
+    leave_run(job.folder, manifest)
     for number in range(len(read_records(job.folder)) + 1, job.config.training.rounds + 1):
-        record = made_up_round(number, 0.1 * number)
-        with file.open("a") as out:
-            out.write(record.to_line())
+        record = made_up_round(number, min(0.1 * number, 1.0))
+        leave_run(job.folder, manifest, [record])
         on_round(record)
         if job.scheme == "epsl":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -97,7 +109,7 @@ def pretend(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Call
             time.sleep(0.05)
         if should_stop():
             return False
-    (job.folder / MODEL_FILE).touch()
+    leave_run(job.folder, manifest, finished=True)
     return True
 
 

@@ -19,7 +19,7 @@ from asfl.cli.compare import compare
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison, read_comparison
-from asfl.runs.engines.processes import train_all
+from asfl.runs.engines.processes import threads_a_run, train_all
 from asfl.runs.jobs import Ended, Event, Job
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from conftest import Asfl, assert_refused
@@ -100,16 +100,15 @@ def test_no_run_outlives_the_comparison(tmp_path: Path) -> None:
 
 
 def test_jobs_share_world_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.runs.engines.processes.usual_threads", lambda: 5)
     comparison = _plan(tmp_path / "out", "asfl,asfl-joint", seeds=2)
     jobs = comparison.jobs()
     names = ["asfl-joint seed 1", "asfl seed 1", "asfl-joint seed 2", "asfl seed 2"]
     assert [job.name for job in jobs] == list(comparison.left()) == names
     assert [job.config.scenario.seed for job in jobs] == [1, 1, 2, 2]
     assert not (tmp_path / "out").exists()  # a plan writes nothing
-    seen: list[int] = []
-    train_all(jobs[:2], on_event=lambda job, _: seen.append(job.threads), train=pretend)
-    assert set(seen) == {2}
+    monkeypatch.setattr("asfl.runs.engines.processes.usual_threads", lambda: 5)
+    assert [threads_a_run(runs) for runs in (1, 2, 3, 99)] == [5, 2, 1, 1]
+    assert threads_a_run(99, workers=2) == 2
 
 
 def test_a_comparison_grows_but_stays_in_its_world(tmp_path: Path) -> None:
@@ -125,10 +124,10 @@ def test_a_comparison_grows_but_stays_in_its_world(tmp_path: Path) -> None:
     before = (folder / "compare.json").read_bytes()
     with pytest.raises(AsflError, match=r"another world \(training.rounds = 3 there, 4 here\); give another --out"):
         _plan(folder, "asfl", rounds=4)
-    (folder / "compare.json").write_text('{"format": 1}')
+    (folder / "compare.json").write_text('{"format": 2}')
     with pytest.raises(AsflError, match="doesn't describe a comparison"):
         _plan(folder, "asfl")
-    (folder / "compare.json").write_bytes(before.replace(b'"format": 1', b'"format": 7'))
+    (folder / "compare.json").write_bytes(before.replace(b'"format": 2', b'"format": 7'))
     with pytest.raises(AsflError, match="format 7, but this asfl"):
         _plan(folder, "asfl")
 

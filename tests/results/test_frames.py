@@ -1,29 +1,24 @@
 """Runs as tables."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_up import made_up_round
+from made_up import leave_run, made_up_round
 
 import asfl as package
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.frames import varied_fields
-from asfl.runs.manifest import MANIFEST_FILE, Manifest
-from asfl.runs.records import RECORDS_FILE
+from asfl.runs.manifest import Manifest
 from conftest import Asfl, assert_refused
 
 
 def write_run(folder: Path, scheme: str, *overrides: str, rounds: int = 3) -> None:
-    folder.mkdir(parents=True)
     config = load_config("demo", overrides).config
     manifest = Manifest(config, scheme, Budgets(1.0, 2.0), 1, {})
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
-    records = [made_up_round(number, 0.1 * number) for number in range(1, rounds + 1)]
-    (folder / RECORDS_FILE).write_text("".join(record.to_line() for record in records))
+    leave_run(folder, manifest, [made_up_round(number, 0.1 * number) for number in range(1, rounds + 1)])
 
 
 def test_one_row_per_round_with_what_differs(tmp_path: Path) -> None:

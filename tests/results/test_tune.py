@@ -1,12 +1,13 @@
 """`asfl tune`: a grid for each scheme on seeds of its own, and a configuration that comes out of it."""
 
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
-from made_up import made_up_round, pretend, train_here
+from made_up import leave_run, made_up_round, pretend, train_here
 
 from asfl.cli.tune import tune
 from asfl.config import load_config
@@ -17,7 +18,6 @@ from asfl.results.tune import FIRST_SEED, TUNED_FILE, Tuned
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import read_manifest
 from asfl.runs.play import play_all
-from asfl.runs.records import RECORDS_FILE
 from asfl.runs.run import run
 from asfl.runs.watching import DIVERGED, OnRound, ShouldStop
 from conftest import Asfl
@@ -75,7 +75,9 @@ def _by_rate(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
     finished = pretend(job, on_round, should_stop)
     accuracy = 0.9 - abs(rate - 0.01) * 10 - 0.002 * (job.seed % 2)
     records = [made_up_round(number, accuracy) for number in range(1, config.training.rounds + 1)]
-    (job.folder / RECORDS_FILE).write_text("".join(record.to_line() for record in records))
+    manifest = read_manifest(job.folder)
+    shutil.rmtree(job.folder)
+    leave_run(job.folder, manifest, records, finished=finished)
     return finished
 
 

@@ -25,6 +25,7 @@ _COMMANDS = {
     "tune": ("tune", "Find the learning rate that suits each scheme best."),
     "sweep": ("sweep", "Compare schemes for every value of some fields."),
     "reproduce": ("reproduce", "Repeat the experiments of the paper."),
+    "check": ("check", "Say what is intact in run folders."),
     "export": ("export", "Write runs as one table, Parquet or CSV."),
     "compare": ("compare", "Train all schemes in the same world and compare them."),
     "report": ("report", "Runs as one HTML page, figures and tables for a paper."),

@@ -25,6 +25,7 @@ from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS,
 from asfl.results.summary import Saving, Summary
 from asfl.results.words import in_words
 from asfl.runs.files import write_whole
+from asfl.runs.lock import writing
 
 
 def compare(
@@ -61,9 +62,9 @@ def compare(
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
     comparison = plan_comparison(config, names, range(first, first + seeds), folder, data_dir)
     trainer = engine_named(engine, workers, address)
-    comparison.remember()
-    failed = train_runs([comparison], data_dir, trainer)
-    _show(comparison, wanted, failed, as_json)
+    with writing(folder):
+        failed = train_runs([comparison], data_dir, *trainer)
+        _show(comparison, wanted, failed, as_json)
     if failed:
         raise typer.Exit(2)
 

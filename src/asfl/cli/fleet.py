@@ -1,7 +1,6 @@
 """`asfl fleet`: a federation of real processes on this machine, from the certificates to the result."""
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,9 @@ from asfl.cli.run import conclude
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml, toml_value
-from asfl.runs.manifest import is_finished, run_to_go_on_with
+from asfl.runs.finished import is_finished
+from asfl.runs.lock import writer_of
+from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RECORDS_FILE, RoundRecord, records_so_far
 from asfl.runs.run import check_training
 from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
@@ -59,6 +60,7 @@ def fleet(
             "auto: namespaces if field.shaping is set and they can be made."
         ),
     ] = NetworkKind.AUTO,
+    lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
     """Train with Flower on this machine: a SuperLink, a SuperNode for each client, new keys and certificates."""
@@ -76,16 +78,25 @@ def fleet(
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
     folder = out or Path(config.output.folder) / name
-    run_to_go_on_with(folder, config, scheme)  # what would be refused is refused before anything is started
+    # What would be refused is refused before anything is started.
+    begun = run_to_go_on_with(folder, config, scheme)
+    if (holder := writer_of(folder)) is not None:
+        raise AsflError(f"{folder} is in use: {holder}; wait for it, or give another --out")
     done = records_so_far(folder)
     if not is_finished(folder):
+        if begun is not None:
+            from asfl.runs.recovery import where_to_go_on
+
+            where_to_go_on(folder, begun, lose_rounds=lose_rounds)
         check_training(config, data_dir, real_clients=True)
         threads = max(usual_threads() // clients, 1)  # everybody computes at the same time, on the same cores
         run_config: dict[str, Value] = {"scheme": scheme, "out": str(folder.absolute()), "threads": threads}
+        if lose_rounds:
+            run_config["lose-rounds"] = True
         if data_dir is not None:
             run_config["data-dir"] = str(data_dir.absolute())
         with (
-            stopping_on_ctrl_c(signal.SIGTERM, signal.SIGHUP) as stop,
+            stopping_on_ctrl_c() as stop,
             namespaces(clients, profile) if in_namespaces else nullcontext() as made,
         ):
             if made is not None:
@@ -195,7 +206,10 @@ def _new_rounds(folder: Path, known: int) -> Iterator[list[RoundRecord]]:
             added = file.read()
         whole = added[: added.rfind(b"\n") + 1]
         offset += len(whole)
-        records = [RoundRecord.from_line(line) for line in whole.decode().splitlines()]
+        try:
+            records = [RoundRecord.from_line(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise AsflError(f"{folder / RECORDS_FILE}: not the records of rounds ({error})") from None
         new = [record for record in records if record.round > known]
         known = max([known, *(record.round for record in new)])
         yield new

@@ -58,6 +58,13 @@ Address = Annotated[
     str | None,
     typer.Option("--address", metavar="HOST:PORT", help="Of a running Ray cluster. Default: one on this machine."),
 ]
+LoseRounds = Annotated[
+    bool,
+    typer.Option(
+        "--lose-rounds",
+        help="If files of a run with measured costs are damaged: give up the rounds that can't be played again.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Plot = Annotated[
     Path | None,

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json, table
-from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.figures.figure import save_figure
@@ -24,6 +24,7 @@ from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.runs.engines import Engine
 from asfl.runs.files import write_whole
+from asfl.runs.lock import writing
 from asfl.runs.this_process import usual_threads
 
 ALL, TRACED = "all", "measured-channel"
@@ -71,8 +72,9 @@ def reproduce(
         for recipe in map(recipe_named, _chosen(options.listed(names or []), bool(trace)))
     ]
     trainer = engine_named(engine, workers, address)
-    failed = _train(plans, data_dir, trainer)
-    found = [_show(plan, as_json) for plan in plans]
+    with writing(folder):
+        failed = _train(plans, data_dir, trainer)
+        found = [_show(plan, as_json) for plan in plans]
     if as_json:
         print_json(found)
     print_failures(failed)
@@ -95,7 +97,7 @@ def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:
     return [name for name in RECIPES if name not in skipped]
 
 
-def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: Engine) -> dict[str, str]:
+def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: tuple[Engine, ThreadsARun]) -> dict[str, str]:
     """Train what all recipes need together, each run once."""
     worlds: dict[Path, Comparison] = {}
     for one in (point.comparison for plan in plans for point in plan.points):
@@ -106,7 +108,7 @@ def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: Engine) -> dic
         worlds[one.folder] = replace(one, schemes=schemes, seeds=seeds)
     for plan in plans:
         plan.remember()
-    return train_runs(list(worlds.values()), data_dir, trainer)
+    return train_runs(list(worlds.values()), data_dir, *trainer)
 
 
 def _show(plan: Plan, quietly: bool) -> dict[str, object]:

@@ -37,13 +37,14 @@ def run(
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
+    lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
     config = options.configuration(preset, overrides).config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
-    _train(config, scheme, out or Path(config.output.folder) / name, data_dir, engine, address, as_json)
+    _train(config, scheme, out or Path(config.output.folder) / name, data_dir, engine, address, lose_rounds, as_json)
 
 
 def resume(
@@ -51,11 +52,12 @@ def resume(
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
+    lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends as if it never had been."""
     manifest = read_manifest(folder)
-    _train(manifest.config, manifest.scheme, folder, data_dir, engine, address, as_json)
+    _train(manifest.config, manifest.scheme, folder, data_dir, engine, address, lose_rounds, as_json)
 
 
 def _train(
@@ -65,6 +67,7 @@ def _train(
     data_dir: Path | None,
     engine: options.ClientEngineName,
     address: str | None,
+    lose_rounds: bool,
     as_json: bool,
 ) -> None:
     train: Callable[..., bool] = run_here
@@ -79,7 +82,15 @@ def _train(
         raise AsflError(f"--address {address} is for --engine ray")
     done = records_so_far(folder) if (folder / MANIFEST_FILE).exists() else []
     with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
-        finished = train(config, scheme, folder, data_dir=data_dir, on_round=progress, should_stop=stop)
+        finished = train(
+            config,
+            scheme,
+            folder,
+            data_dir=data_dir,
+            on_round=progress,
+            should_stop=stop,
+            lose_rounds=lose_rounds,
+        )
     conclude(folder, finished, as_json)
 
 

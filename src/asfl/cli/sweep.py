@@ -20,6 +20,7 @@ from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Summary, choose_targets
 from asfl.results.sweep import Axis, Sweep, plan_sweep
 from asfl.runs.files import write_whole
+from asfl.runs.lock import writing
 
 
 def sweep(
@@ -44,9 +45,10 @@ def sweep(
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
     planned = plan_sweep(preset, overrides or [], axes, options.schemes_named(schemes), seeds, out, data_dir)
     trainer = engine_named(engine, workers, address)
-    planned.remember()
-    failed = train_runs(planned.comparisons, data_dir, trainer)
-    _show(planned)
+    with writing(planned.folder):
+        planned.remember()
+        failed = train_runs(planned.comparisons, data_dir, *trainer)
+        _show(planned)
     print_failures(failed)
     if failed:
         raise typer.Exit(2)

@@ -1,7 +1,7 @@
 """What the commands that train many runs have in common: an engine, progress, Ctrl-C, failures."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,26 +17,39 @@ from asfl.runs.files import write_whole
 from asfl.runs.jobs import error_report, run_name
 from asfl.runs.this_process import stopping_on_ctrl_c
 
+ThreadsARun = Callable[[int], int]
+"""How many threads an engine has for each of so many runs."""
 
-def engine_named(name: options.EngineName, workers: int | None, address: str | None) -> Engine:
+
+def engine_named(name: options.EngineName, workers: int | None, address: str | None) -> tuple[Engine, ThreadsARun]:
     if name == "ray":
         from asfl.runs.engines.ray import train_on_ray
         from asfl.runs.engines.ray_cluster import check_ray
 
         check_ray(address)
-        return partial(train_on_ray, workers=workers, address=address)
+        return partial(train_on_ray, workers=workers, address=address), lambda runs: 1
     if address is not None:
         raise AsflError(f"--address {address} is for --engine ray")
-    from asfl.runs.engines.processes import train_all
+    from asfl.runs.engines.processes import threads_a_run, train_all
 
-    return partial(train_all, workers=workers)
+    return partial(train_all, workers=workers), partial(threads_a_run, workers=workers)
 
 
-def train_runs(comparisons: Sequence[Comparison], data_dir: Path | None, engine: Engine) -> dict[str, str]:
+def train_runs(
+    comparisons: Sequence[Comparison],
+    data_dir: Path | None,
+    engine: Engine,
+    threads_a_run: ThreadsARun = lambda runs: 1,
+) -> dict[str, str]:
     """Train what is left of comparisons; why runs failed, by name. Ctrl-C ends the command when all runs are saved.
 
-    In passes: some runs borrow what others decide, and can begin when those are finished.
+    First it is written down what is to be done, and with how many threads: so the same command again gives the same
+    bits. Then in passes: some runs borrow what others decide, and can begin when those are finished.
     """
+    threads = threads_a_run(sum(one.num_runs for one in comparisons))
+    comparisons = [one.with_threads(threads) for one in comparisons]
+    for one in comparisons:
+        one.remember()
     rounds = {name: one.config.training.rounds for one in comparisons for name in one.left()}
     if not rounds:
         return {}

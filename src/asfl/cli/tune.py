@@ -13,6 +13,7 @@ from asfl.config.units import number
 from asfl.results.quantities import share
 from asfl.results.tune import FIRST_SEED, TUNED_FILE, Tuning, plan_tuning
 from asfl.runs.files import write_whole
+from asfl.runs.lock import writing
 from asfl.runs.watching import DIVERGED
 
 
@@ -53,9 +54,10 @@ def tune(
         data_dir,
     )
     trainer = engine_named(engine, workers, address)
-    planned.remember()
-    failed = train_runs(planned.comparisons, data_dir, trainer)
-    complete = _show(planned, seeds)
+    with writing(planned.folder):
+        planned.remember()
+        failed = train_runs(planned.comparisons, data_dir, *trainer)
+        complete = _show(planned, seeds)
     print_failures(failed)
     if not complete or any(DIVERGED not in reason for reason in failed.values()):
         raise typer.Exit(2)

@@ -5,16 +5,16 @@ compare.json          the resolved configuration, all schemes and seeds so far, 
 summary.json, table.csv, *.png
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from itertools import product
 from pathlib import Path
 from platform import python_version
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from asfl._version import __version__
 from asfl.config import Config
@@ -23,17 +23,19 @@ from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.results.curves import OURS, Run
 from asfl.results.folders import read_run
-from asfl.runs.files import write_whole
+from asfl.runs.files import is_untouched, write_whole
+from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Job, run_name
-from asfl.runs.manifest import first_difference, is_finished
+from asfl.runs.manifest import MOST_THREADS, first_difference
 from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
+from asfl.runs.seals import read_sealed_json, sealed_json
 from asfl.schemes import check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows
 
 COMPARE_FILE = "compare.json"
-FORMAT = 1
+FORMAT = 2
 SLOWEST = ("sl", "asfl-joint")
 """Clients in sequence; the costlier solver. Started first, so that no long run is left over at the end."""
 
@@ -48,6 +50,8 @@ class Comparison:
     seeds: tuple[int, ...]
     point: str = ""
     """Which point of a sweep it is, if any."""
+    threads: Mapping[str, int] = field(default_factory=dict)
+    """Of each run, by the name of its folder, as it was planned by the first command that was to train it."""
 
     @property
     def num_runs(self) -> int:
@@ -80,8 +84,14 @@ class Comparison:
                 elif OURS in self.schemes:
                     continue
             config, folder = with_seed(self.config, seed), self.run_folder(scheme, seed)
-            found.append(Job(scheme, seed, config, folder, data_dir, recorded, point=self.point))
+            threads = self.threads.get(folder.name, 1)
+            found.append(Job(scheme, seed, config, folder, data_dir, recorded, threads, self.point))
         return found
+
+    def with_threads(self, threads: int) -> "Comparison":
+        """Planned with so many threads for each run that wasn't planned before."""
+        folders = [self.run_folder(scheme, seed).name for seed in self.seeds for scheme in self.schemes]
+        return replace(self, threads={name: self.threads.get(name, threads) for name in folders})
 
     def finished_runs(self) -> list[Run]:
         """In the order of schemes, then seeds."""
@@ -95,10 +105,24 @@ class Comparison:
             "format": FORMAT,
             "schemes": list(dict.fromkeys([*before.schemes, *self.schemes])),
             "seeds": sorted({*before.seeds, *self.seeds}),
+            "threads": {**self.threads, **before.threads},
             "versions": _versions(),
             "config": before.config.model_dump(mode="json"),
         }
-        write_whole(self.folder / COMPARE_FILE, json.dumps(data, indent=2).encode())
+        write_whole(self.folder / COMPARE_FILE, sealed_json(data))
+
+
+class _ComparisonFile(BaseModel):
+    """compare.json, value by value."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    format: int
+    schemes: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]]
+    seeds: list[Annotated[int, Field(ge=0)]]
+    threads: dict[str, Annotated[int, Field(ge=1, le=MOST_THREADS)]]
+    versions: dict[str, str]
+    config: dict[str, JsonValue]
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -107,12 +131,10 @@ def read_comparison(folder: Path) -> Comparison:
     if not file.is_file():
         raise AsflError(f"{folder} is not the folder of a comparison: it has no {COMPARE_FILE}")
     try:
-        data = json.loads(file.read_text("utf-8"))
-        if data["format"] != FORMAT:
-            raise AsflError(f"{file}: format {data['format']}, but this asfl ({__version__}) reads format {FORMAT}")
-        config = Config.model_validate(data["config"])
-        return Comparison(folder, config, tuple(map(str, data["schemes"])), tuple(map(int, data["seeds"])))
-    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        read = _ComparisonFile.model_validate(read_sealed_json(file, FORMAT))
+        config = Config.model_validate(read.config)
+        return Comparison(folder, config, tuple(read.schemes), tuple(read.seeds), threads=read.threads)
+    except (ValueError, RecursionError) as error:
         text = str(error).partition("\n")[0]
         raise AsflError(f"{file} doesn't describe a comparison ({type(error).__name__}: {text})") from None
 
@@ -131,15 +153,17 @@ def plan_comparison(
         scheme_named(name)
     if folder.exists() and not folder.is_dir():
         raise AsflError(f"{folder} is a file; give --out the name of a folder")
+    threads: Mapping[str, int] = {}
     if (folder / COMPARE_FILE).exists():
         before = read_comparison(folder)
+        threads = before.threads
         shared = before.config.scenario.model_copy(update={"seed": config.scenario.seed})
         difference = first_difference(before.config.model_copy(update={"scenario": shared}), config)
         if difference is not None:
             raise AsflError(f"{folder} holds a comparison in another world ({difference}); give another --out")
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif not is_untouched(folder):
         raise AsflError(f"{folder} isn't empty and isn't a comparison; give --out the name of a new folder")
-    comparison = Comparison(folder, config, tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds)), point)
+    comparison = Comparison(folder, config, tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds)), point, threads)
     if comparison.left():
         World.of(config)  # a trace or a profile may be missing
         check_training(config, data_dir)

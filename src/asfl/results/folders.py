@@ -1,13 +1,17 @@
 """Run folders as they are read for tables, figures and the page: never written to, finished or not."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
-from asfl.runs.manifest import MANIFEST_FILE, Manifest, is_finished, read_manifest
+from asfl.runs.finished import is_finished, was_finished
+from asfl.runs.manifest import MANIFEST_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, read_records
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,9 @@ class FoundRun(Run):
 
 
 def read_run(folder: Path) -> FoundRun:
-    manifest = read_manifest(folder)
+    manifest, finished = read_manifest(folder), is_finished(folder)
+    if was_finished(folder) and not finished:
+        _log.warning("%s was finished, but isn't intact; asfl check says what is, asfl resume repairs it", folder)
     return FoundRun(
         manifest.scheme,
         manifest.config.scenario.seed,
@@ -38,7 +44,7 @@ def read_run(folder: Path) -> FoundRun:
         manifest.config,
         folder=folder,
         manifest=manifest,
-        finished=is_finished(folder),
+        finished=finished,
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison
-from asfl.runs.files import safe_name, write_whole
+from asfl.runs.files import is_untouched, safe_name, write_whole
 
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
@@ -66,15 +66,15 @@ class Sweep:
         return [point.comparison for point in self.points]
 
     def remember(self) -> None:
-        for point in self.points:
-            point.comparison.remember()
         data = {
             "format": FORMAT,
             "preset": self.preset,
             "set": list(self.overrides),
             "over": {axis.field: list(axis.values) for axis in self.axes},
         }
-        write_whole(self.folder / SWEEP_FILE, json.dumps(data, indent=2).encode())
+        write_whole(self.folder / SWEEP_FILE, json.dumps(data, indent=2).encode())  # first: it makes this a sweep
+        for point in self.points:
+            point.comparison.remember()
 
 
 def plan_sweep(
@@ -94,7 +94,7 @@ def plan_sweep(
         raise AsflError(f"--over names a field twice: {', '.join(fields)}")
     if folder.exists() and not folder.is_dir():
         raise AsflError(f"{folder} is a file; give --out the name of a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / SWEEP_FILE).exists():
+    if not (folder / SWEEP_FILE).exists() and not is_untouched(folder):
         raise AsflError(f"{folder} isn't empty and isn't a sweep; give --out the name of a new folder")
     points = []
     for values in product(*(axis.values for axis in axes)):

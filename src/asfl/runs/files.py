@@ -2,29 +2,58 @@
 
 import os
 import re
-import tempfile
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from asfl.config.errors import AsflError
 
+LOCK_FILE = ".lock"
+"""Who writes to a folder (`asfl.runs.lock`)."""
+_BEING_WRITTEN = re.compile(r"\..+\.(?:[0-9a-f]{8}|part)\.tmp")
 
-def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write beside the file, make sure it is on the disk, then put it in place in one step."""
-    temporary = None
+
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write beside the file, make sure it is on the disk, then put it in place in one step.
+
+    `mode` is what the file may be at most; the process's umask takes from it, as from any other file.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(mode)
         temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
+    except (OSError, ValueError) as error:  # a path with a NUL in it is a ValueError
+        with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
-        raise AsflError(f"can't write {path}: {error.strerror or error}") from None
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise AsflError(f"can't write {path}: {reason or error}") from None
+
+
+def part_of(path: Path) -> Path:
+    """Where a file that arrives in pieces is put together."""
+    return path.with_name(f".{path.name}.part.tmp")
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed writes left in a folder; only for whoever has its lock."""
+    for path in _entries(folder):
+        if _BEING_WRITTEN.fullmatch(path.name):
+            with suppress(OSError):
+                path.unlink()
+
+
+def is_untouched(folder: Path) -> bool:
+    """Whether nothing is in a folder, if there is one, but what a killed process left before its first file."""
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(
+        path.name == LOCK_FILE or _BEING_WRITTEN.fullmatch(path.name) for path in _entries(folder)
+    )
 
 
 def append_line(path: Path, line: str) -> None:
@@ -41,3 +70,10 @@ def append_line(path: Path, line: str) -> None:
 def safe_name(text: str) -> str:
     """A file name: characters that file systems dislike become "_"."""
     return re.sub(r"[^A-Za-z0-9.=,+_-]", "_", text)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

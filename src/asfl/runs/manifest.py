@@ -7,10 +7,10 @@ import subprocess
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names
@@ -18,9 +18,12 @@ from asfl.config.errors import AsflError
 from asfl.config.plugins import loaded_plugins
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.runs.files import is_untouched, write_whole
+from asfl.runs.seals import read_sealed_json, sealed_json
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
-FORMAT = 2
+MOST_THREADS = 1024
+FORMAT = 3
 _WITHOUT_EFFECT = {
     "output": ("folder", "checkpoint_every", "track"),
     "data": ("folder",),
@@ -47,25 +50,29 @@ class Manifest:
     def fingerprint(self) -> str:
         """Changes with anything that changes results; not with where things lie, who watches, or how often is saved."""
         config = comparable(self.config)
-        text = json.dumps([FORMAT, self.scheme, config, self._recorded_as_json()], sort_keys=True)
+        parts = [FORMAT, self.scheme, config, self._budgets_as_json(), self._recorded_as_json()]
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def data_dir(self, given: Path | None) -> Path | None:
         """The folder given now, else the one given when the run began."""
         before = self.facts.get("data_dir")
-        return given or (Path(before) if before else None)
+        return given or (Path(before) if isinstance(before, str) and before else None)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "scheme": self.scheme,
             "seed": self.config.scenario.seed,
-            "budgets": {name: _plain(value) for name, value in asdict(self.budgets).items()},
+            "budgets": self._budgets_as_json(),
             "threads": self.threads,
             "facts": self.facts,
             "recorded": self._recorded_as_json(),
             "config": self.config.model_dump(mode="json"),
         }
+
+    def _budgets_as_json(self) -> dict[str, float | None]:
+        return {name: _plain(value) for name, value in asdict(self.budgets).items()}
 
     def _recorded_as_json(self) -> list[dict[str, Any]]:
         return [
@@ -83,6 +90,45 @@ def comparable(config: Config) -> dict[str, Any]:
     return plain
 
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Budgets(_Part):
+    """None: no bound."""
+
+    delay_s: Amount | None
+    energy_j: Amount | None
+    outage_s: Amount | None
+    own_outage_s: Amount | None
+
+
+class _Recorded(_Part):
+    cut: Annotated[int, Field(ge=0, le=10_000)]
+    rb_count: list[Amount]
+    tx_power_w: list[Amount]
+
+
+class _ManifestFile(_Part):
+    """manifest.json, value by value."""
+
+    format: int
+    scheme: Annotated[str, Field(min_length=1, max_length=200)]
+    seed: int
+    budgets: _Budgets
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
+    facts: dict[str, JsonValue]
+    recorded: list[_Recorded]
+    config: dict[str, JsonValue]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    write_whole(folder / MANIFEST_FILE, sealed_json(manifest.to_json()))
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a run folder; a clear error for anything else."""
     file = folder / MANIFEST_FILE
@@ -91,25 +137,13 @@ def read_manifest(folder: Path) -> Manifest:
     if not file.is_file():
         raise AsflError(f"{folder} is not a run folder: it has no {MANIFEST_FILE}")
     try:
-        data = json.loads(file.read_text("utf-8"))
-        if data["format"] != FORMAT:
-            raise AsflError(f"{file}: format {data['format']}, but this asfl ({__version__}) reads format {FORMAT}")
-        budgets = Budgets(
-            **{name: np.inf if value is None else float(value) for name, value in data["budgets"].items()}
-        )
-        recorded = tuple(
-            Decision(int(of["cut"]), np.array(of["rb_count"], float), np.array(of["tx_power_w"], float))
-            for of in data["recorded"]
-        )
-        config = Config.model_validate(data["config"])
-        return Manifest(config, str(data["scheme"]), budgets, int(data["threads"]), dict(data["facts"]), recorded)
-    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        read = _ManifestFile.model_validate(read_sealed_json(file, FORMAT))
+        config = Config.model_validate(read.config)
+    except (ValueError, RecursionError) as error:
         raise AsflError(f"{file} is not the manifest of a run: {_first_line(error)}") from None
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether all rounds of the run in this folder are done; False if there is no run."""
-    return (folder / MANIFEST_FILE).is_file() and (folder / MODEL_FILE).is_file()
+    budgets = Budgets(**{name: np.inf if value is None else value for name, value in dict(read.budgets).items()})
+    recorded = tuple(Decision(of.cut, np.array(of.rb_count), np.array(of.tx_power_w)) for of in read.recorded)
+    return Manifest(config, read.scheme, budgets, read.threads, read.facts, recorded)
 
 
 def first_difference(before: Config, now: Config) -> str | None:
@@ -125,7 +159,7 @@ def first_difference(before: Config, now: Config) -> str | None:
 def run_to_go_on_with(folder: Path, config: Config, scheme: str) -> Manifest | None:
     """The run that is in the folder, None if it can begin there; refused if it is another run, or something else."""
     if not (folder / MANIFEST_FILE).exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not is_untouched(folder):
             raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
         return None
     manifest = read_manifest(folder)
@@ -180,7 +214,7 @@ def _git_commit() -> str | None:
 
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"config.{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    text = f"no {error} in it" if isinstance(error, KeyError) else str(error)
-    return text.splitlines()[0] if text else type(error).__name__
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{'' if error.title == '_ManifestFile' else 'config.'}{place}: {first['msg']}"
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,81 +1,101 @@
-"""What a round leaves behind, as one line of JSON."""
+"""What a round leaves behind, as one line of JSON; and all rounds of a run, in order and sealed.
 
+The last entry of a line, `seal`, is a short checksum of the line and of the seal before it. So a line that was changed,
+is missing, comes twice or belongs to another run is noticed: the chain begins with the run's fingerprint.
+"""
+
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError
 from asfl.costs.decision import Decision
+from asfl.runs.files import append_line, write_whole
+from asfl.runs.manifest import read_manifest
 
 RECORDS_FILE = "rounds.jsonl"
-_MAY_BE_INFINITE = (
+_INFINITE = (
     "delay_s", "resplit_delay_s", "uplink_stage_delay_s", "server_stage_delay_s", "total_delay_s",
-    "energy_j", "resplit_energy_j", "total_energy_j",
+    "energy_j", "resplit_energy_j", "total_energy_j", "delay_queue", "energy_queue", "participation_queue",
 )  # fmt: skip
 """On a dead link; null in JSON, which knows no infinity."""
+_NOT_A_NUMBER = ("update_scale", "spread", "discrepancy", "resplit_shift")
+"""Null in JSON if it couldn't be computed."""
+_BY_CLIENT = (
+    "rb_count", "tx_power_w", "packet_error_rate", "arrived", "energy_j", "resplit_energy_j", "energy_queue",
+    "participation_queue", "update_norm2",
+)  # fmt: skip
+
+Number = Annotated[float, Strict()]
+Amount = Annotated[float, Strict(), Field(ge=0)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Cut = Annotated[int, Strict(), Field(ge=0, le=10_000)]
 
 
 @dataclass(frozen=True)
 class RoundRecord:
     """One round of one run. Lists have one entry per client; what doesn't exist is None."""
 
-    round: int
+    round: Annotated[int, Strict(), Field(ge=1)]
     """Counted from 1."""
-    cut: int | list[int] | None
+    cut: Cut | list[Cut] | None
     """One for all, one per client (ACC-SFL), or None (FedAvg)."""
-    rb_count: list[float]
-    tx_power_w: list[float]
-    packet_error_rate: list[float]
+    rb_count: list[Amount]
+    tx_power_w: list[Amount]
+    packet_error_rate: list[Share]
     """Expected; 1 for a client without resource block."""
-    arrived: list[int]
+    arrived: list[Annotated[int, Strict(), Field(ge=0, le=1)]]
     """1 if its packet arrived, else 0."""
-    delay_s: float
-    resplit_delay_s: float
+    delay_s: Amount
+    resplit_delay_s: Amount
     """Stage 1: part of `delay_s`, like the two below."""
-    uplink_stage_delay_s: float
-    server_stage_delay_s: float
-    energy_j: list[float]
-    resplit_energy_j: list[float]
+    uplink_stage_delay_s: Amount
+    server_stage_delay_s: Amount
+    energy_j: list[Amount]
+    resplit_energy_j: list[Amount]
     """Part of `energy_j`."""
-    total_delay_s: float
+    total_delay_s: Amount
     """Of all rounds so far; simulated seconds."""
-    total_energy_j: float
+    total_energy_j: Amount
     """Of all rounds and clients so far."""
-    delay_queue: float
+    delay_queue: Amount
     """After the round; so are the others."""
-    energy_queue: list[float]
-    participation_queue: list[float]
-    train_loss: float | None
+    energy_queue: list[Amount]
+    participation_queue: list[Amount]
+    train_loss: Number | None
     """Mean over the clients that arrived; None if nobody did."""
-    update_norm2: list[float | None]
+    update_norm2: list[Amount | None]
     """‖Δ_n‖² of those who arrived."""
-    update_scale: float
+    update_scale: Number
     """U, the running mean of ‖Δ‖² after the round."""
-    spread: float
+    spread: Number
     """(1/N) Σ_n ‖w̄^c − w_n^c‖² in stage 2, as the server knows it (sampled); 0 where client sides are averaged."""
-    discrepancy: float
+    discrepancy: Number
     """Spread plus the share of updates expected to be lost, in updates: the corrected objective, g_obj."""
-    resplit_shift: float
+    resplit_shift: Number
     """‖·‖² by which stage 1 moved the average model."""
-    accuracy: float | None
+    accuracy: Share | None
     """Of the average model on the test images, 0 … 1, with norm statistics measured anew (`asfl.train.calibrate`); None
     in rounds that aren't evaluated."""
-    test_loss: float | None
+    test_loss: Number | None
     """Of the same."""
-    client_accuracy: float | None
+    client_accuracy: Share | None
     """Mean over clients of [own client side; server side], each with the running statistics that come with them."""
-    uncalibrated_accuracy: float | None = None
+    uncalibrated_accuracy: Share | None = None
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
-    measured: dict[str, list[float | None]] | None = None
+    measured: dict[str, list[Number | None]] | None = None
     """With `field.costs = "measured"`: what the server knows of links and processors after the round, and how well
     (docs/field.md). Then delays and energies are real ones."""
 
@@ -110,6 +130,7 @@ class RoundRecord:
         return Decision(self.cut, np.array(self.rb_count), np.array(self.tx_power_w))
 
     def to_line(self) -> str:
+        """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
         for name in ("faults", "measured"):
             if plain[name] is None:
@@ -117,16 +138,41 @@ class RoundRecord:
         return json.dumps(plain, allow_nan=False) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> "RoundRecord":
-        data: dict[str, Any] = json.loads(line)
+    def from_line(cls, line: str | bytes) -> "RoundRecord":
+        """Every value has a type and a range; a ValueError names the first that hasn't."""
+        try:
+            data = json.loads(line)
+        except RecursionError:
+            raise ValueError("not a line of a few numbers") from None
+        if not isinstance(data, dict):
+            raise ValueError("not a JSON object")
         known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
-        for name in _MAY_BE_INFINITE:
-            value = values.get(name, 0.0)
-            is_list = isinstance(value, list)
-            finite = [math.inf if entry is None else entry for entry in (value if is_list else [value])]
-            values[name] = finite if is_list else finite[0]
-        return cls(**values)
+        values = {name: value for name, value in data.items() if name in known}
+        for names, stand_in in ((_INFINITE, math.inf), (_NOT_A_NUMBER, math.nan)):
+            for name in names:
+                if name in values:
+                    values[name] = _filled(values[name], stand_in)
+        try:
+            record = _reader().validate_python(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
+        lengths |= {len(record.cut)} if isinstance(record.cut, list) else set()
+        if len(lengths) > 1:
+            raise ValueError("lists of different lengths, where each has one entry per client")
+        return record
+
+
+@cache
+def _reader() -> TypeAdapter[RoundRecord]:
+    return TypeAdapter(RoundRecord)
+
+
+def _filled(value: Any, stand_in: float) -> Any:
+    if isinstance(value, list):
+        return [stand_in if entry is None else entry for entry in value]
+    return stand_in if value is None else value
 
 
 def _plain(value: Any) -> Any:
@@ -138,29 +184,123 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def read_records(folder: Path) -> list[RoundRecord]:
-    """The rounds of a run folder, in order; a last line that was never finished is left out."""
+# ---------------------------------------------------------------------- all rounds of a run
+_SEALED = re.compile(rb'(\{.*), "seal": "([0-9a-f]{16})"\}')
+
+
+def first_seal(fingerprint: str) -> str:
+    """Where the chain of a run begins."""
+    return fingerprint[:16]
+
+
+def sealed_line(record: RoundRecord, seal_before: str) -> tuple[str, str]:
+    """A line of rounds.jsonl, and its seal."""
+    body = record.to_line().rstrip("\n")
+    seal = _chained(seal_before, body.encode())
+    return f'{body[:-1]}, "seal": "{seal}"}}\n', seal
+
+
+def _chained(seal_before: str, body: bytes) -> str:
+    return hashlib.sha256(seal_before.encode() + body).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of a folder as far as they are intact, and what is wrong behind them."""
+
+    records: list[RoundRecord]
+    lines: list[bytes]
+    seals: list[str]
+    """One more: before the first round, and after each."""
+    problem: str = ""
+    """Why the next line isn't taken; empty if there is none, or one that was never finished."""
+    written: int = 0
+    """How many lines there are, good or bad."""
+    torn: bool = False
+    """Whether another line was begun, and never finished."""
+
+
+class Journal:
+    """rounds.jsonl while rounds are added to it."""
+
+    def __init__(self, folder: Path, seal: str) -> None:
+        """`seal`: of the last round in it."""
+        self._file, self.seal = folder / RECORDS_FILE, seal
+
+    @classmethod
+    def after(cls, folder: Path, rounds: Rounds, count: int) -> "Journal":
+        """Keep so many rounds, to the byte; whatever comes after them goes."""
+        file, kept = folder / RECORDS_FILE, b"".join(rounds.lines[:count])
+        if not file.is_file() or file.read_bytes() != kept:
+            write_whole(file, kept)
+        return cls(folder, rounds.seals[count])
+
+    def append(self, record: RoundRecord) -> None:
+        line, seal = sealed_line(record, self.seal)
+        append_line(self._file, line)
+        self.seal = seal
+
+
+def read_rounds(folder: Path, fingerprint: str) -> Rounds:
+    """The rounds of the run with this fingerprint; nothing is raised but for a file that can't be read."""
     file = folder / RECORDS_FILE
     try:
-        lines = file.read_text("utf-8").splitlines(keepends=True)
+        *lines, rest = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        lines, rest = [], b""
     except OSError as error:
-        raise AsflError(f"{folder} is not a run folder: can't read {RECORDS_FILE} ({error.strerror})") from None
-    return list(_parse(file, lines))
+        raise AsflError(f"can't read {file}: {error.strerror}") from None
+    found = Rounds([], [], [first_seal(fingerprint)], written=len(lines), torn=bool(rest))
+    for line in lines:
+        problem = _take(line, found)
+        if problem:
+            return replace(found, problem=problem)
+    return found
+
+
+def _take(line: bytes, into: Rounds) -> str:
+    """Add a line to the rounds before it, or say what is wrong with it."""
+    number = len(into.lines) + 1
+    match = _SEALED.fullmatch(line)
+    body = match[1] + b"}" if match else b""
+    if match is None or _chained(into.seals[-1], body) != match[2].decode():
+        there = _round_in(line)
+        if there is not None and there != number:
+            return f"line {number}: round {there} where round {number} belongs"
+        return f"line {number}: its seal doesn't match" if match else f"line {number}: not the sealed record of a round"
+    try:
+        record = RoundRecord.from_line(body)
+    except ValueError as error:
+        return f"line {number}: not the record of a round ({error})"
+    if record.round != number:
+        return f"line {number}: round {record.round} where round {number} belongs"
+    into.records.append(record)
+    into.lines.append(line + b"\n")
+    into.seals.append(match[2].decode())
+    return ""
+
+
+def _round_in(line: bytes) -> int | None:
+    """The number a line begins with, whatever else is wrong with it."""
+    match = re.match(rb'\{"round": ([0-9]{1,12}),', line)
+    return int(match[1]) if match else None
+
+
+def read_records(folder: Path) -> list[RoundRecord]:
+    """The rounds of a run folder, in order; a last line that was never finished is left out."""
+    if not (folder / RECORDS_FILE).exists():
+        raise AsflError(f"{folder} is not a run folder: it has no {RECORDS_FILE}")
+    rounds = read_rounds(folder, read_manifest(folder).fingerprint)
+    if rounds.problem:
+        raise AsflError(
+            f"{folder / RECORDS_FILE}, {rounds.problem}: the file was changed or damaged after it was written; "
+            "asfl check says what is intact, asfl resume repairs it"
+        )
+    return rounds.records
 
 
 def records_so_far(folder: Path) -> list[RoundRecord]:
-    """The same; none if no round has been played there yet."""
-    return read_records(folder) if (folder / RECORDS_FILE).exists() else []
-
-
-def _parse(file: Path, lines: Iterable[str]) -> Iterator[RoundRecord]:
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
-            return
-        try:
-            record = RoundRecord.from_line(line)
-        except (ValueError, TypeError) as error:
-            raise AsflError(f"{file}, line {number}: not the record of a round ({error})") from None
-        if record.round != number:
-            raise AsflError(f"{file}, line {number}: round {record.round} where round {number} belongs")
-        yield record
+    """The rounds that are there and intact; none if no round has been played yet."""
+    if not (folder / RECORDS_FILE).exists():
+        return []
+    return read_rounds(folder, read_manifest(folder).fingerprint).records

@@ -3,11 +3,12 @@
     manifest.json     the resolved configuration, scheme, budgets, versions, git commit; written once, at the start
     rounds.jsonl      one line per finished round
     checkpoints/      the state after some of the rounds
-    model.safetensors the average model, once the run is finished
+    model.safetensors the average model, once the run is finished; model.json is its seal
     tensorboard/ …    what trackers leave, if any (asfl.runs.callbacks)
 
-Resuming goes back to the newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed
-and round, so they come out the same, bit for bit.
+Every file is sealed (asfl.runs.seals), and one process at a time may write (asfl.runs.lock). Resuming goes back to the
+newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed and round, so they come out
+the same, bit for bit.
 """
 
 import json
@@ -24,24 +25,27 @@ from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.runs.callbacks import Settings, Tracking, check_trackers, trackers_for
-from asfl.runs.files import append_line, write_whole
+from asfl.runs.files import remove_abandoned
+from asfl.runs.finished import is_finished
+from asfl.runs.lock import writing
 from asfl.runs.manifest import (
     CHECKPOINTS,
-    MANIFEST_FILE,
     MODEL_FILE,
     Manifest,
     facts_of_now,
-    is_finished,
     read_manifest,
     run_to_go_on_with,
+    write_manifest,
 )
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.records import Journal
+from asfl.runs.seals import write_sealed
 from asfl.runs.this_process import usual_threads
 from asfl.runs.watching import Watching
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
 if TYPE_CHECKING:
+    from asfl.runs.checkpoints import Checkpoint
     from asfl.runs.simulation import Simulation
     from asfl.train.fleet import FleetMaker
 
@@ -66,21 +70,25 @@ def run(
     """
     config = config.for_scheme(scheme_named(scheme).name)
     data_dir = watching.get("data_dir")
-    begun = run_to_go_on_with(folder, config, scheme)
-    if begun is not None:
-        if recorded and not begun.recorded:
-            raise AsflError(
-                f"{folder} holds a run that began without what ASFL decided in this world; remove it, or give another "
-                "--out"
-            )
-        manifest = replace(begun, config=config)  # what doesn't change results is taken as it is wished now
-    else:
+    if run_to_go_on_with(folder, config, scheme) is None:
         check_training(config, data_dir, real_clients=world is not None)  # before anything is written
-        budgets = budgets or budgets_of(World.of(config), scheme_named(scheme))
-        threads = watching.get("threads") or usual_threads()
-        manifest = Manifest(config, scheme, budgets, threads, facts_of_now(data_dir), tuple(recorded))
-        write_whole(folder / MANIFEST_FILE, json.dumps(manifest.to_json(), indent=2).encode())
-    return _go_on(folder, manifest, watching, fleet, world)
+    elif is_finished(folder):
+        return True
+    with writing(folder):
+        begun = run_to_go_on_with(folder, config, scheme)  # nobody else changes it from here on
+        if begun is not None:
+            if recorded and not begun.recorded:
+                raise AsflError(
+                    f"{folder} holds a run that began without what ASFL decided in this world; remove it, or give "
+                    "another --out"
+                )
+            manifest = replace(begun, config=config)  # what doesn't change results is taken as it is wished now
+        else:
+            budgets = budgets or budgets_of(World.of(config), scheme_named(scheme))
+            threads = watching.get("threads") or usual_threads()
+            manifest = Manifest(config, scheme, budgets, threads, facts_of_now(data_dir), tuple(recorded))
+            write_manifest(folder, manifest)
+        return _go_on(folder, manifest, watching, fleet, world)
 
 
 def check_training(config: Config, data_dir: Path | None = None, *, real_clients: bool = False) -> None:
@@ -110,7 +118,11 @@ def check_training(config: Config, data_dir: Path | None = None, *, real_clients
 
 def resume(folder: Path, **watching: Unpack[Watching]) -> bool:
     """Play the rest of the rounds of a run folder."""
-    return _go_on(folder, read_manifest(folder), watching)
+    manifest = read_manifest(folder)
+    if is_finished(folder):
+        return True
+    with writing(folder):
+        return _go_on(folder, manifest, watching)
 
 
 def _go_on(
@@ -120,35 +132,37 @@ def _go_on(
     fleet: "FleetMaker | None" = None,
     world: World | None = None,
 ) -> bool:
+    """In a folder that this process has locked."""
     if is_finished(folder):
         return True
+    remove_abandoned(folder / CHECKPOINTS)
     data_dir = manifest.data_dir(watching.get("data_dir"))
     check_training(manifest.config, data_dir, real_clients=world is not None)
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
 
     from asfl.data import load_data
-    from asfl.runs.checkpoints import load_checkpoint
+    from asfl.runs.recovery import where_to_go_on
     from asfl.runs.simulation import Simulation
     from asfl.train.fleet import LocalFleet
     from asfl.train.memory import keep_freed_memory
 
+    start = where_to_go_on(folder, manifest, lose_rounds=watching.get("lose_rounds", False))
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
     data = load_data(manifest.config, data_dir)
     scheme = scheme_named(manifest.scheme)
     clients = fleet or LocalFleet
     simulation = Simulation(manifest.config, scheme, data, manifest.budgets, clients, world, manifest.recorded)
-    checkpoint = load_checkpoint(folder / CHECKPOINTS, manifest.fingerprint)
-    if checkpoint is not None:
-        simulation.restore(checkpoint)
-    before = _keep_rounds(folder, simulation.round_index)
+    if start.checkpoint is not None:
+        _restore(simulation, start.checkpoint)
+    journal = start.clear()
 
     tracking = Tracking([*trackers_for(manifest.config.output.track), *watching.get("trackers", ())])
     finished = False
     try:
-        tracking.begin(folder, _settings(manifest), before)
-        finished = _play(simulation, manifest, folder, tracking, watching)
+        tracking.begin(folder, _settings(manifest), start.rounds.records[: start.round])
+        finished = _play(simulation, manifest, folder, journal, tracking, watching)
     finally:
         tracking.end(finished)
     return finished
@@ -158,6 +172,7 @@ def _play(
     simulation: "Simulation",
     manifest: Manifest,
     folder: Path,
+    journal: Journal,
     tracking: Tracking,
     watching: Watching,
 ) -> bool:
@@ -168,7 +183,9 @@ def _play(
 
     def save_state(*, whole: bool = True) -> float:
         tensors = simulation.tensors(whole=whole)
-        save_checkpoint(folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint)
+        save_checkpoint(
+            folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint, records_seal=journal.seal
+        )
         return time.monotonic()
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every
@@ -176,7 +193,7 @@ def _play(
     on_round, should_stop = watching.get("on_round"), watching.get("should_stop")
     while not simulation.finished:
         record = simulation.play_round()
-        append_line(folder / RECORDS_FILE, record.to_line())
+        journal.append(record)
         if on_round is not None:
             on_round(record)
         tracking.round(record)
@@ -190,25 +207,25 @@ def _play(
         if stop:
             return False
     save_state()
-    write_whole(folder / MODEL_FILE, save(simulation.average_model()))
+    write_sealed(
+        folder / MODEL_FILE,
+        save(simulation.average_model()),
+        round_index=simulation.round_index,
+        fingerprint=manifest.fingerprint,
+        records=journal.seal,
+    )
     return True
 
 
-def _keep_rounds(folder: Path, rounds: int) -> list[RoundRecord]:
-    """Cut the records back to the rounds the checkpoint knows; the later ones are played again, to the same lines."""
-    file = folder / RECORDS_FILE
-    if not file.exists():
-        if rounds:
-            raise AsflError(f"{folder}: the checkpoint is of round {rounds}, but {RECORDS_FILE} is gone")
-        return []
-    records = read_records(folder)
-    if len(records) < rounds:
-        raise AsflError(
-            f"{file} ends after round {len(records)}, but the checkpoint is of round {rounds}: the file was cut short"
-        )
-    kept = records[:rounds]
-    write_whole(file, "".join(record.to_line() for record in kept).encode())
-    return kept
+def _restore(simulation: "Simulation", checkpoint: "Checkpoint") -> None:
+    """A whole checkpoint may still be of another version, with other tensors in it."""
+    try:
+        simulation.restore(checkpoint.tensors)
+    except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
+        reason = f"no {error} in it" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise AsflError(f"{checkpoint.file} doesn't fit this run: {reason}") from None
+    if simulation.round_index != checkpoint.seal.round:
+        raise AsflError(f"{checkpoint.file} is of round {simulation.round_index}, not {checkpoint.seal.round}")
 
 
 def _settings(manifest: Manifest) -> Settings:

@@ -1,4 +1,4 @@
-"""How many threads this process should use, and what Ctrl-C does to it."""
+"""How many threads this process should use, and what Ctrl-C and its relatives do to it."""
 
 import os
 import signal
@@ -17,13 +17,26 @@ def leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+class ToldToEnd:
+    """SIGTERM as a request that is looked at after each round; for a worker whose start was `deaf_to_signals`."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
 @contextmanager
-def deaf_to_ctrl_c() -> Iterator[None]:
-    """A process started now, by this thread, doesn't notice Ctrl-C from its first moment on."""
+def deaf_to_signals() -> Iterator[None]:
+    """A process started now, by this thread, doesn't notice Ctrl-C or SIGTERM from its first moment on."""
     if sys.platform == "win32":  # has no such masks
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -31,10 +44,10 @@ def deaf_to_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def stopping_on_ctrl_c(*also: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C, or a signal of `also`, into a request to stop after the round: the function says so.
+def stopping_on_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP into a request to stop after the round: the function says so.
 
-    The second is an ordinary KeyboardInterrupt.
+    The second is an ordinary KeyboardInterrupt. A signal that is ignored (`nohup`) stays so.
     """
     asked = False
 
@@ -45,7 +58,9 @@ def stopping_on_ctrl_c(*also: signal.Signals) -> Iterator[Callable[[], bool]]:
         asked = True
         print("stopping after this round (Ctrl-C again: at once)", file=sys.stderr, flush=True)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, *also)}
+    numbers = [signal.SIGINT, signal.SIGTERM] + ([] if sys.platform == "win32" else [signal.SIGHUP])
+    heard = [number for number in numbers if number is signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: asked
     finally:

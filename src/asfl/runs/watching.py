@@ -26,3 +26,5 @@ class Watching(TypedDict, total=False):
     """Where data sets lie."""
     threads: int | None
     """Of PyTorch, for a run that begins; one that goes on keeps its own."""
+    lose_rounds: bool
+    """Give up measured rounds whose records or checkpoints are damaged, and go on before them."""

@@ -1,12 +1,11 @@
 """Run folders and comparisons that were never trained, for the report; and a server that shows them."""
 
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from made_up import made_up_round
+from made_up import leave_run, made_up_round
 
 from asfl.config import load_config
 from asfl.costs.budgets import Budgets
@@ -14,8 +13,8 @@ from asfl.results.compare import Comparison
 from asfl.results.page import Report, page
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import LivePage, open_server
-from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest
-from asfl.runs.records import RECORDS_FILE, RoundRecord
+from asfl.runs.manifest import Manifest
+from asfl.runs.records import RoundRecord
 
 BUDGETS = Budgets(1.6, 1.0)
 
@@ -38,13 +37,9 @@ def run_folder(
     ]  # fmt: skip
     total = rounds or max(1, len(played))
     config = load_config("demo", [f"training.rounds={total}", f"scenario.seed={seed}", *overrides]).config
-    folder.mkdir(parents=True)
     facts = {"asfl": "0.1.0", "git_commit": "abc123", "data_dir": "/somebody/private"}
     manifest = Manifest(config, scheme, BUDGETS, 1, facts)
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
-    (folder / RECORDS_FILE).write_text("".join(record.to_line() for record in played))
-    if total == len(played):
-        (folder / MODEL_FILE).touch()
+    leave_run(folder, manifest, played, finished=total == len(played))
     return folder
 
 

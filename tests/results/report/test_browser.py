@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import made_up_round
+from made_up import leave_run, made_up_round
 from run_folders import comparison_folder, live_page, run_folder, serving
 
 from asfl.results.page import Report, chart_library, page
-from asfl.runs.records import RECORDS_FILE
+from asfl.runs.manifest import read_manifest
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -181,8 +181,7 @@ def test_a_served_page_takes_over_news(browser: Any, tmp_path: Path) -> None:
         browser.get(f"http://127.0.0.1:{port}/")
         assert browser.execute_script("return document.querySelector('.live').hidden") is False
         _press(browser, '[data-choice="axis"] [data-value="rounds"]')
-        with (folder / RECORDS_FILE).open("a") as file:
-            file.write(made_up_round(4, 0.7).to_line())
+        leave_run(folder, read_manifest(folder), [made_up_round(4, 0.7)])
         browser.execute_async_script("lookForNews().then(arguments[0])")
         last = "return document.getElementById('chart-accuracy').calcdata[0].at(-1).x"
         assert browser.execute_script(last) == 4  # the axis chosen before, with the round that came

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import made_up_round
+from made_up import leave_run, made_up_round
 from run_folders import comparison_folder, run_folder
 
 from asfl.cli.report import report
@@ -30,7 +30,8 @@ from asfl.results.page.inside import client_map, lines_of, map_columns
 from asfl.results.page.look import MOST_POINTS
 from asfl.results.page.origins import compare_command, nearest_preset, run_command
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
-from asfl.runs.records import RECORDS_FILE, RoundRecord
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.seals import sealed_json
 from conftest import Asfl, assert_refused
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -134,10 +135,13 @@ def test_every_choice_has_a_chart(tmp_path: Path) -> None:
 def test_nothing_is_fetched_and_nothing_breaks_out(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / EVIL)
     file = folder / MANIFEST_FILE
-    data = json.loads(file.read_text())
+    data, records = json.loads(file.read_text()), read_records(folder)
     data["scheme"] = EVIL
     data["config"]["output"]["folder"] = "</script><script>alert(1)</script>"
-    file.write_text(json.dumps(data))
+    del data["seal"]
+    file.write_bytes(sealed_json(data))
+    (folder / RECORDS_FILE).unlink()
+    leave_run(folder, read_manifest(folder), records, finished=True)
     text = _page(folder)
     found = _Parsed(text)
     assert not [tag for tag, _ in found.tags if tag in ("img", "link", "iframe", "object", "embed")]
@@ -224,7 +228,9 @@ def test_schemes_with_settings_of_their_own_share_a_world(tmp_path: Path) -> Non
         for scheme in ("asfl", "fedavg"):
             manifest = read_manifest(folder / f"{scheme}-seed{seed}")
             effective = replace(manifest, config=manifest.config.for_scheme(scheme))
-            (folder / f"{scheme}-seed{seed}" / MANIFEST_FILE).write_text(json.dumps(effective.to_json()))
+            records = read_records(folder / f"{scheme}-seed{seed}")
+            shutil.rmtree(folder / f"{scheme}-seed{seed}")
+            leave_run(folder / f"{scheme}-seed{seed}", effective, records, finished=True)
     (group,) = collect([folder]).groups
     assert group.schemes == ["asfl", "fedavg"]
     text = page(Report.of([folder]), library="")

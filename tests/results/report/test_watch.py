@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_up import made_up_round
+from made_up import leave_run, made_up_round
 from run_folders import live_page, run_folder, serving
 from waiting import LONG_S
 
 from asfl.cli.report import watch
 from asfl.config.errors import AsflError
+from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE
 
 
@@ -51,8 +52,7 @@ def test_a_new_round_makes_a_new_page(folder: Path, port: int) -> None:
     version = _version(port)
     assert f'data-version="{version}"' in text
     assert _get(port, "/")[1] == text
-    with (folder / RECORDS_FILE).open("a") as file:
-        file.write(made_up_round(4, 0.7).to_line())
+    leave_run(folder, read_manifest(folder), [made_up_round(4, 0.7)])
     assert _version(port) != version
     assert "4 of 9 rounds" in _get(port, "/")[1]
     (folder / RECORDS_FILE).write_text("{}\n")  # what can't be read leaves the page before it

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from made_up import made_up_round, train_here
+from made_up import leave_run, made_up_round, train_here
 from renew_files import channels, lts, sounder_attributes, sounder_samples, write_sounder
 
 from asfl.cli.reproduce import ALL
@@ -19,12 +19,11 @@ from asfl.results.reproduce.page import recipe_page
 from asfl.results.reproduce.plan import estimated_duration_s, world_name
 from asfl.results.reproduce.recipes import on_traces
 from asfl.runs.jobs import Job
-from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest
-from asfl.runs.records import RECORDS_FILE
+from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES
 from conftest import Asfl, assert_refused
 
-TINY = ("training.rounds=2", "training.batch_size=8", "model.width=0.1")
+TINY = ("training.rounds=4", "training.batch_size=8", "model.width=0.1")
 
 
 def pretend_all(plan: Plan) -> None:
@@ -45,11 +44,8 @@ def _pretend(job: Job) -> None:
         made_up_round(n, (0.9 - 0.05 * place) * n / 4, delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n)
         for n in range(1, 5)
     ]
-    job.folder.mkdir(parents=True)
     manifest = Manifest(job.config, job.scheme, Budgets(1.6, 1.0), 1, {}, job.recorded)
-    (job.folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
-    (job.folder / RECORDS_FILE).write_text("".join(record.to_line() for record in records))
-    (job.folder / MODEL_FILE).touch()
+    leave_run(job.folder, manifest, records, finished=True)
 
 
 def trace_files(folder: Path) -> tuple[Path, Path]:

@@ -15,7 +15,8 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.results.frames import load_runs
 from asfl.runs.callbacks import Settings, check_trackers, scalars, tracker_names
-from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, is_finished, read_manifest
+from asfl.runs.finished import MODEL_SEAL, is_finished
+from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
 from conftest import Asfl, assert_refused
@@ -211,5 +212,5 @@ def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("{")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "manifest.json", RECORDS_FILE, CHECKPOINTS, MODEL_FILE, "tensorboard",
+        "manifest.json", RECORDS_FILE, CHECKPOINTS, MODEL_FILE, MODEL_SEAL, "tensorboard",
     }  # fmt: skip

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 from little_runs import ROUNDS, little_comparison, outcome, train_here
-from made_up import made_up_round, pretend
+from made_up import leave_run, made_up_round, pretend
 
+from asfl.config import load_config
 from asfl.config.errors import AsflError
+from asfl.costs.budgets import Budgets
 from asfl.runs.engines import ray_worker, scratch, shipping
 from asfl.runs.engines.ray_worker import Trainer
 from asfl.runs.engines.shipping import Destination, Gone, News, Piece, list_files, send
+from asfl.runs.finished import MODEL_SEAL
 from asfl.runs.jobs import Ended, Job, Train, train
-from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume
 
@@ -157,7 +160,9 @@ def test_other_files_travel_too(tmp_path: Path) -> None:
     job = _job(tmp_path / "home")
     assert _train_elsewhere(job, tmp_path, track) == Ended(True)
     assert (job.folder / "events" / "more" / "log").read_bytes() == bytes(range(256)) * 50
-    assert {path.name for path in job.folder.iterdir()} == {MANIFEST_FILE, "rounds.jsonl", MODEL_FILE, "events"}
+    assert {path.name for path in job.folder.iterdir()} == {
+        MANIFEST_FILE, "rounds.jsonl", MODEL_FILE, MODEL_SEAL, "events",
+    }  # fmt: skip
 
 
 def test_trackers_see_the_name_a_run_has_at_home(tmp_path: Path) -> None:
@@ -196,6 +201,7 @@ def test_a_file_that_didnt_arrive_whole_isnt_there(tmp_path: Path) -> None:
 
 
 def test_a_round_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    leave_run(tmp_path, Manifest(load_config("demo").config, "asfl", Budgets(1, 1), 1, {}))
     home = Destination(tmp_path)
     with pytest.raises(AsflError, match="ends after round 0, but round 2 came next"):
         home.take(made_up_round(2))

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from asfl.config.errors import AsflError
+from asfl.runs import end_with_parent
 
 _SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -24,7 +25,7 @@ _SWITCHES = {
 }
 _HOME = "FLWR_HOME"
 """Flower's folder, with its own configuration; also how our processes are told from others."""
-_END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
+_END_WITH_PARENT = Path(end_with_parent.__file__)
 _END_WITHIN_S = 10.0
 
 

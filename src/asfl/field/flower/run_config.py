@@ -8,6 +8,7 @@ from asfl.config import Config, load_config
 from asfl.config.errors import AsflError, nearest
 from asfl.config.load import DEFAULT_PRESET
 from asfl.field.stream.common import check_address
+from asfl.runs.manifest import MOST_THREADS
 from asfl.schemes import check_scheme_settings, scheme_named
 
 Value = bool | int | float | str
@@ -21,6 +22,7 @@ DEFAULTS: dict[str, Value] = {
     "data-dir": "",
     "address": "127.0.0.1:0",
     "threads": 0,
+    "lose-rounds": False,
     "wait-s": 300.0,
     "patience-s": 60.0,
 }
@@ -40,6 +42,8 @@ class Order:
     """None: as many as there are cores."""
     wait_s: float
     patience_s: float
+    lose_rounds: bool
+    """Whether measured rounds may be given up whose files are damaged."""
 
     @classmethod
     def of(cls, run_config: Mapping[str, Value]) -> "Order":
@@ -59,8 +63,12 @@ class Order:
         scheme_named(scheme)
         check_address(address, encrypted=True)
         threads = values["threads"]
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
-            raise AsflError(f"threads = {threads!r} must be a whole number ≥ 0 (set in --run-config)")
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= MOST_THREADS:
+            raise AsflError(
+                f"threads = {threads!r} must be a whole number ≥ 0, at most {MOST_THREADS} (set in --run-config)"
+            )
+        if not isinstance(values["lose-rounds"], bool):
+            raise AsflError(f"lose-rounds = {values['lose-rounds']!r} must be true or false (set in --run-config)")
         default_folder = Path(config.output.folder) / f"{Path(base).stem}-{scheme}-seed{config.scenario.seed}"
         return cls(
             config,
@@ -71,6 +79,7 @@ class Order:
             threads or None,
             _seconds("wait-s", values["wait-s"]),
             _seconds("patience-s", values["patience-s"]),
+            values["lose-rounds"],
         )
 
 

@@ -41,7 +41,7 @@ def conduct(grid: Grid, order: Order, should_stop: ShouldStop) -> bool:
     """A run from the first node to the last bye; True if all rounds are done."""
     from asfl.field.engine import agreement_for, train  # with PyTorch, which takes its time
     from asfl.field.stream.server import StreamServer
-    from asfl.runs.manifest import is_finished
+    from asfl.runs.finished import is_finished
     from asfl.runs.run import check_training
 
     if is_finished(order.folder):
@@ -62,7 +62,13 @@ def conduct(grid: Grid, order: Order, should_stop: ShouldStop) -> bool:
         with sessions:
             try:
                 return train(
-                    terms, order.folder, server.links, data_dir=order.data_dir, on_round=_tell, should_stop=should_stop
+                    terms,
+                    order.folder,
+                    server.links,
+                    data_dir=order.data_dir,
+                    on_round=_tell,
+                    should_stop=should_stop,
+                    lose_rounds=order.lose_rounds,
                 )
             finally:
                 sessions.invite_nobody_else()

@@ -2,23 +2,33 @@
 
 Each process trains one run after the other and talks to the parent through a pipe of its own, so that one that is
 killed takes nothing down but its run. Whatever arrives in the pipe during a run, the end of the pipe included, means:
-finish the round, write a checkpoint, leave. So no run outlives its parent by more than a round.
+finish the round, write a checkpoint, leave. So does SIGTERM. No run outlives its parent: on Linux it is killed with it,
+elsewhere it ends after the round.
 """
 
 import multiprocessing
+import os
 import signal
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from asfl.config.errors import AsflError
+from asfl.runs.end_with_parent import end_with_parent
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.dispatch import WorkerDiedError, dispatch
 from asfl.runs.jobs import Ended, Event, Job, Train, train
-from asfl.runs.this_process import deaf_to_ctrl_c, leave_ctrl_c_to_the_parent, usual_threads
+from asfl.runs.this_process import ToldToEnd, deaf_to_signals, leave_ctrl_c_to_the_parent, usual_threads
 from asfl.runs.watching import OnRound, ShouldStop
+
+TOLD_TO_END = "its process was told to end (SIGTERM), and saved what it had; the same command goes on"
+
+
+def threads_a_run(runs: int, workers: int | None = None) -> int:
+    """How many threads each of so many runs gets, if they share the cores. A plan: how many are left doesn't count."""
+    cores = usual_threads()
+    return max(1, cores // max(1, min(workers or cores, runs)))
 
 
 def train_all(
@@ -29,11 +39,9 @@ def train_all(
     should_stop: ShouldStop = lambda: False,
     train: Train = train,
 ) -> dict[str, Ended]:
-    """An `Engine` of `workers` processes (default: as many as cores), which share the cores."""
-    cores = usual_threads()
-    workers = max(1, min(workers or cores, len(jobs)))
-    shared = [replace(job, threads=max(1, cores // workers)) for job in jobs]
-    return dispatch(shared, lambda: _Process(train), workers, attempts=1, on_event=on_event, should_stop=should_stop)
+    """An `Engine` of `workers` processes (default: as many as cores)."""
+    crew = max(1, min(workers or usual_threads(), len(jobs)))
+    return dispatch(jobs, lambda: _Process(train), crew, attempts=1, on_event=on_event, should_stop=should_stop)
 
 
 class _Process:
@@ -42,10 +50,10 @@ class _Process:
     def __init__(self, train: Train) -> None:
         context = multiprocessing.get_context("spawn")  # PyTorch's threads don't survive a fork
         self._pipe, self._theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(self._theirs, train), daemon=True)
+        self._process = context.Process(target=_work, args=(self._theirs, train, os.getpid()), daemon=True)
 
     def start(self) -> None:
-        with deaf_to_ctrl_c():
+        with deaf_to_signals():
             self._process.start()
         self._theirs.close()
 
@@ -59,8 +67,8 @@ class _Process:
                     self._pipe.send(None)
                 if self._pipe.poll(0.2):
                     event = self._pipe.recv()
-                    if isinstance(event, Ended):
-                        return event
+                    if isinstance(event, Ended):  # whoever tells all processes to end tells us, too
+                        return Ended(False) if event.reason == TOLD_TO_END and should_stop() else event
                     tell(event)
         except (EOFError, OSError):
             self._process.join(timeout=10)
@@ -71,7 +79,7 @@ class _Process:
         self._process.join(timeout=10)
 
     def kill(self) -> None:
-        self._process.terminate()
+        self._process.kill()
 
 
 def _cause_of_death(exit_code: int | None) -> str:
@@ -81,9 +89,11 @@ def _cause_of_death(exit_code: int | None) -> str:
     return f"its process was killed ({name})" + ("; out of memory?" if name == "SIGKILL" else "")
 
 
-def _work(pipe: Connection, train: Train) -> None:
+def _work(pipe: Connection, train: Train, parent: int) -> None:
     """Train the jobs that come out of the pipe until None does, or the parent is gone."""
+    end_with_parent(parent)
     leave_ctrl_c_to_the_parent()
+    told = ToldToEnd()
 
     def tell(event: Event) -> None:
         with suppress(OSError):  # without a parent, `pipe.poll` says stop
@@ -91,7 +101,10 @@ def _work(pipe: Connection, train: Train) -> None:
 
     with suppress(EOFError, OSError):
         while (job := pipe.recv()) is not None:
-            tell(attempt(train, job, tell, pipe.poll))
+            told.asked = False
+            ended = attempt(train, job, tell, lambda: told.asked or pipe.poll())
+            early = told.asked and not ended.finished and not ended.reason
+            tell(Ended(False, TOLD_TO_END) if early else ended)
 
 
 def attempt(train: Train, job: Job, on_round: OnRound, should_stop: ShouldStop) -> Ended:

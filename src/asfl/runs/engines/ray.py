@@ -22,6 +22,7 @@ from asfl.runs.engines.ray_cluster import ray_cluster
 from asfl.runs.engines.ray_worker import Trainer
 from asfl.runs.engines.shipping import Destination, send
 from asfl.runs.jobs import Ended, Event, Job, Train, train
+from asfl.runs.lock import writing
 from asfl.runs.records import RoundRecord
 from asfl.runs.watching import ShouldStop
 
@@ -108,16 +109,17 @@ class _Worker:
 
         home = Destination(job.folder)
         try:
-            for piece in send(job.folder):
-                ray.get(self._actor.receive.remote(piece))
-            ray.get(self._actor.begin.remote(job, self._train))
-            while True:
-                for news in ray.get(self._actor.report.remote(should_stop())):
-                    if isinstance(news, Ended):
-                        return news
-                    home.take(news)
-                    if isinstance(news, RoundRecord):
-                        tell(news)
+            with writing(job.folder):
+                for piece in send(job.folder):
+                    ray.get(self._actor.receive.remote(piece))
+                ray.get(self._actor.begin.remote(job, self._train))
+                while True:
+                    for news in ray.get(self._actor.report.remote(should_stop())):
+                        if isinstance(news, Ended):
+                            return news
+                        home.take(news)
+                        if isinstance(news, RoundRecord):
+                            tell(news)
         except RayTaskError as error:
             failure = Ended(False, cause_of_failure(error), str(error))
         except RayError as error:

@@ -2,7 +2,8 @@
 
 At home the folder can be resumed at any moment, whatever has arrived so far. So the manifest goes first; a round is
 recorded before a checkpoint that knows it; a checkpoint's numbers come before the seal that makes them valid; and the
-model, which says that the run is finished, goes last. A file is put in place in one step, when it is whole.
+model goes last, followed by its seal, which says that the run is finished. A file is put in place in one step, when it
+is whole.
 """
 
 import os
@@ -14,10 +15,11 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from asfl.config.errors import AsflError
-from asfl.runs.files import append_line, write_whole
+from asfl.runs.files import part_of, write_whole
+from asfl.runs.finished import MODEL_SEAL
 from asfl.runs.jobs import Ended
-from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, read_manifest
+from asfl.runs.records import RECORDS_FILE, Journal, RoundRecord, read_rounds
 
 PIECE_BYTES = 16 * 2**20
 """Checkpoints can be gigabytes; nobody on the way has to hold a whole one."""
@@ -64,7 +66,7 @@ def list_files(folder: Path) -> dict[str, Stamp]:
 def _turn(name: str) -> tuple[int, str, bool]:
     if PurePosixPath(name).parts[0] == CHECKPOINTS:
         return 2, PurePosixPath(name).stem, _is_seal(name)  # the seal after what it seals
-    return {MANIFEST_FILE: 0, MODEL_FILE: 3}.get(name, 1), name, False
+    return {MANIFEST_FILE: 0, MODEL_FILE: 3, MODEL_SEAL: 4}.get(name, 1), name, False
 
 
 class Source:
@@ -141,7 +143,7 @@ class Destination:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._appending = False
+        self._journal: Journal | None = None
 
     def take(self, news: News) -> None:
         """Put down what arrived."""
@@ -154,15 +156,15 @@ class Destination:
 
     def _append(self, record: RoundRecord) -> None:
         """Record a round. The first one after a death may have been recorded before: it is played again."""
-        file = self.folder / RECORDS_FILE
-        if self._appending:
-            append_line(file, record.to_line())
-            return
-        before = read_records(self.folder)[: record.round - 1] if file.exists() else []
-        if len(before) < record.round - 1:
-            raise AsflError(f"{file} ends after round {len(before)}, but round {record.round} came next")
-        write_whole(file, "".join(one.to_line() for one in [*before, record]).encode())
-        self._appending = True
+        if self._journal is None:
+            rounds, before = read_rounds(self.folder, read_manifest(self.folder).fingerprint), record.round - 1
+            if len(rounds.lines) < before:
+                raise AsflError(
+                    f"{self.folder / RECORDS_FILE} ends after round {len(rounds.lines)}, but round {record.round} came "
+                    "next"
+                )
+            self._journal = Journal.after(self.folder, rounds, before)
+        self._journal.append(record)
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in sorted(names, key=_turn, reverse=True):  # a seal before what it sealed
@@ -178,7 +180,7 @@ class Destination:
         if piece.first and piece.last:
             write_whole(place, piece.content)
             return
-        part = place.with_name(f".{place.name}.part")  # the next attempt writes over what an interrupted one left
+        part = part_of(place)  # the next attempt writes over what an interrupted one left
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb" if piece.first else "ab") as out:

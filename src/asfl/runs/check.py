@@ -1,0 +1,76 @@
+"""What is intact in a run folder, file by file; nothing is changed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from asfl.config.errors import AsflError
+from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
+from asfl.runs.finished import was_finished
+from asfl.runs.lock import writer_of
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
+from asfl.runs.records import RECORDS_FILE, Rounds, read_rounds
+from asfl.runs.seals import DamagedError, read_sealed
+
+
+@dataclass(frozen=True)
+class Finding:
+    """About one file."""
+
+    file: str
+    intact: bool
+    words: str
+
+
+def check_run(folder: Path) -> list[Finding]:
+    """One finding for each file that belongs to the run."""
+    findings = []
+    if (writer := writer_of(folder)) is not None:
+        findings.append(Finding(".", True, writer))
+    try:
+        manifest = read_manifest(folder)
+    except AsflError as error:
+        return [*findings, Finding(MANIFEST_FILE, False, f"{error}; nothing else can be checked without it")]
+    findings.append(Finding(MANIFEST_FILE, True, f"intact: {manifest.scheme}, seed {manifest.config.scenario.seed}"))
+    try:
+        rounds = read_rounds(folder, manifest.fingerprint)
+    except AsflError as error:
+        return [*findings, Finding(RECORDS_FILE, False, str(error))]
+    finished = was_finished(folder)
+    findings.append(_records(rounds, manifest.config.training.rounds, finished=finished))
+    findings += [_checkpoint(file, manifest, rounds) for _, file in checkpoint_files(folder / CHECKPOINTS)]
+    if finished:
+        findings.append(_model(folder / MODEL_FILE, manifest, rounds))
+    return findings
+
+
+def _records(rounds: Rounds, total: int, *, finished: bool) -> Finding:
+    count = f"{len(rounds.lines)} of {total} rounds"
+    if rounds.problem:
+        return Finding(RECORDS_FILE, False, f"{count} intact, then {rounds.problem}")
+    if finished and (rounds.torn or len(rounds.lines) < total):
+        return Finding(RECORDS_FILE, False, f"{count} intact, but the run was finished: the end was changed")
+    return Finding(RECORDS_FILE, True, f"intact: {count}{', and one that was never finished' if rounds.torn else ''}")
+
+
+def _checkpoint(file: Path, manifest: Manifest, rounds: Rounds) -> Finding:
+    name = f"{CHECKPOINTS}/{file.name}"
+    try:
+        seal = read_checkpoint(file, manifest.fingerprint).seal
+    except DamagedError as damage:
+        return Finding(name, False, str(damage))
+    except AsflError as error:
+        return Finding(name, False, str(error))
+    if seal.round > len(rounds.lines) or seal.records != rounds.seals[seal.round]:
+        return Finding(name, False, f"intact, but of other rounds than {RECORDS_FILE} has")
+    return Finding(name, True, f"intact: after round {seal.round}")
+
+
+def _model(file: Path, manifest: Manifest, rounds: Rounds) -> Finding:
+    try:
+        seal, content = read_sealed(file)
+    except DamagedError as damage:
+        return Finding(MODEL_FILE, False, str(damage))
+    of_this_run = seal.fingerprint == manifest.fingerprint and seal.records == rounds.seals[-1]
+    if not of_this_run:
+        return Finding(MODEL_FILE, False, "it is the model of another run, or of other rounds")
+    return Finding(MODEL_FILE, True, f"intact: {len(content):,} bytes")

@@ -1,0 +1,48 @@
+"""Whether a run is finished: all rounds and the model are there, and nothing of it was changed since."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from asfl.config.errors import AsflError
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, read_manifest
+from asfl.runs.records import RECORDS_FILE, read_rounds
+from asfl.runs.seals import DamagedError, read_sealed, seal_of
+
+MODEL_SEAL = seal_of(Path(MODEL_FILE)).name
+Stamp = tuple[int, int, int]
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether all rounds of the run in this folder are done and intact; False if there is no run."""
+    try:
+        stamps = tuple(_stamp(folder / name) for name in (MANIFEST_FILE, RECORDS_FILE, MODEL_FILE, MODEL_SEAL))
+    except (OSError, ValueError):
+        return False
+    return _is_finished(folder.absolute(), stamps)
+
+
+def was_finished(folder: Path) -> bool:
+    """Whether it was, once, whatever has happened to its files since."""
+    return (folder / MODEL_SEAL).exists() or (folder / MODEL_FILE).exists()
+
+
+@lru_cache(maxsize=4096)  # comparisons ask again and again, and models can be large
+def _is_finished(folder: Path, stamps: tuple[Stamp, ...]) -> bool:
+    try:
+        manifest = read_manifest(folder)
+        rounds = read_rounds(folder, manifest.fingerprint)
+        seal, _ = read_sealed(folder / MODEL_FILE)
+    except (AsflError, DamagedError):
+        return False
+    complete = not rounds.problem and not rounds.torn and len(rounds.lines) == manifest.config.training.rounds
+    of_this_run = (seal.fingerprint, seal.round, seal.records) == (
+        manifest.fingerprint,
+        len(rounds.lines),
+        rounds.seals[-1],
+    )
+    return complete and of_this_run
+
+
+def _stamp(file: Path) -> Stamp:
+    facts = file.stat()
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino

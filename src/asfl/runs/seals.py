@@ -1,0 +1,117 @@
+"""Seals: by which a file shows that nothing in it was changed, cut off or exchanged since it was written.
+
+A JSON file of a few lines carries a checksum of the rest of itself. Beside a file of numbers lies a small JSON file
+with its length and SHA-256, and with what it belongs to: the run, and the rounds before it. Checksums, not signatures:
+they tell accidents, not forgers.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from asfl._version import __version__
+from asfl.config.errors import AsflError
+from asfl.runs.files import write_whole
+
+_SEAL = "seal"
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+LineSeal = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+# ---------------------------------------------------------------------- of a JSON file, in itself
+def sealed_json(data: dict[str, Any]) -> bytes:
+    return json.dumps({**data, _SEAL: _checksum(data)}, indent=2).encode()
+
+
+def read_sealed_json(file: Path, format_: int) -> dict[str, Any]:
+    """What is in such a file; `AsflError` if it isn't of this format or was changed, ValueError if it isn't JSON."""
+    try:
+        data = json.loads(file.read_bytes())
+    except (OSError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(data, dict) or "format" not in data:
+        raise ValueError("no format in it")
+    if data["format"] != format_:
+        raise AsflError(
+            f"{file}: format {ascii(data['format'])[:40]}, but this asfl ({__version__}) reads format {format_}"
+        )
+    if _SEAL not in data:
+        raise ValueError("no seal in it")
+    try:
+        return _opened(data)
+    except ValueError:
+        raise AsflError(
+            f"{file} was changed or damaged after it was written: its seal doesn't match; bring back the file as it was"
+        ) from None
+
+
+def _opened(data: Any) -> dict[str, Any]:
+    """Without its seal, which must match."""
+    if not isinstance(data, dict) or data.pop(_SEAL, None) != _checksum(data):
+        raise ValueError("the seal doesn't match")
+    return data
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------- of a file of numbers, beside it
+class Seal(BaseModel):
+    """What is written beside a checkpoint or a model."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    round: Annotated[int, Field(ge=0)]
+    """How many rounds were played."""
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Sha256
+    fingerprint: Sha256
+    """Of the run."""
+    records: LineSeal
+    """Of the last of those rounds, in rounds.jsonl; so also of all before it."""
+
+
+def seal_of(file: Path) -> Path:
+    return file.with_suffix(".json")
+
+
+def write_sealed(file: Path, content: bytes, *, round_index: int, fingerprint: str, records: str) -> None:
+    """First the content, then the seal that makes it valid."""
+    seal = Seal(
+        round=round_index,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        fingerprint=fingerprint,
+        records=records,
+    )
+    write_whole(file, content)
+    write_whole(seal_of(file), sealed_json(seal.model_dump()))
+
+
+class DamagedError(Exception):
+    """A sealed file isn't what was written. The message says in which way."""
+
+
+def read_sealed(file: Path) -> tuple[Seal, bytes]:
+    """Seal and content, if they belong together; else `DamagedError`."""
+    if not file.is_file():
+        raise DamagedError("it is gone")
+    try:
+        seal = Seal.model_validate(_opened(json.loads(seal_of(file).read_bytes())))
+    except FileNotFoundError:
+        raise DamagedError("it has no seal: its writing was never finished, or the seal was removed") from None
+    except (OSError, ValueError, RecursionError):  # a ValidationError is a ValueError
+        raise DamagedError(f"its seal, {seal_of(file).name}, was changed or can't be read") from None
+    try:
+        if file.stat().st_size != seal.bytes:
+            raise DamagedError(f"it has {file.stat().st_size:,} bytes instead of {seal.bytes:,}")
+        content = file.read_bytes()
+    except OSError as error:
+        raise DamagedError(f"it can't be read ({error.strerror})") from None
+    if hashlib.sha256(content).hexdigest() != seal.sha256:
+        raise DamagedError("its content was changed: the checksum doesn't match")
+    return seal, content

@@ -1,0 +1,365 @@
+"""Run folders under attack: two writers, damaged files, kills at bad moments. Nothing lost, nothing silent."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import leave_run, made_up_round, train_here
+from waiting import LONG_S, wait_until
+
+from asfl.cli.training import train_runs
+from asfl.config import Config, load_config
+from asfl.config.errors import AsflError
+from asfl.costs.budgets import Budgets
+from asfl.results.compare import plan_comparison, read_comparison
+from asfl.runs import lock
+from asfl.runs.check import check_run
+from asfl.runs.checkpoints import checkpoint_files
+from asfl.runs.files import write_whole
+from asfl.runs.finished import MODEL_SEAL, is_finished
+from asfl.runs.jobs import Ended
+from asfl.runs.lock import writer_of, writing
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
+from asfl.runs.recovery import where_to_go_on
+from asfl.runs.run import resume, run
+from asfl.runs.seals import sealed_json
+from conftest import Asfl, assert_refused
+
+TINY = [
+    "scenario.clients=2", "radio.num_rbs=2", "model.width=0.1", "training.batch_size=4", "training.rounds=4",
+    "output.checkpoint_every=1", "output.test_samples=20", "output.evaluate_every=4", "output.track=none",
+]  # fmt: skip
+
+
+def tiny(*overrides: str) -> Config:
+    return load_config("demo", [*TINY, *overrides]).config
+
+
+def contents(folder: Path) -> tuple[bytes, ...]:
+    return tuple((folder / name).read_bytes() for name in (RECORDS_FILE, MODEL_FILE, MODEL_SEAL))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert run(tiny(), "asfl", folder, threads=1)
+    return folder
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    """Of that run: something can happen to it."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """After round 3, with checkpoints of rounds 2 and 3."""
+    folder, rounds = tmp_path / "stopped", list[RoundRecord]()
+    assert not run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
+    return folder
+
+
+def unfinished(folder: Path, costs: str = "modelled", rounds: int = 3) -> Manifest:
+    """A folder of made-up rounds without a checkpoint."""
+    config = load_config("demo", [f'field.costs="{costs}"']).config
+    manifest = Manifest(config, "asfl", Budgets(1, 1), 1, {})
+    leave_run(folder, manifest, [made_up_round(number) for number in range(1, rounds + 1)])
+    return manifest
+
+
+# ---------------------------------------------------------------------- one writer
+def test_the_second_writer_is_told_who_the_first_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/asfl", "compare", "my demo"])
+    with writing(tmp_path / "run"):
+        words = (
+            rf"is in use: process {os.getpid()} on .* \(asfl compare 'my demo'\) has been writing to it since \d{{4}}-"
+        )
+        with pytest.raises(AsflError, match=words):
+            run(tiny(), "asfl", tmp_path / "run", threads=1)
+        assert not (tmp_path / "run" / MANIFEST_FILE).exists()
+        assert writer_of(tmp_path / "run") is not None
+    assert writer_of(tmp_path / "run") is None
+    assert list((tmp_path / "run").iterdir()) == []
+    with writing(tmp_path / "run"):  # it is free again
+        pass
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, signal; from pathlib import Path; from asfl.runs.lock import writing\n"
+        "with writing(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / "run" / ".lock").exists()
+    assert writer_of(tmp_path / "run") is None
+    with writing(tmp_path / "run"):
+        pass
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep", "tune"])
+def test_commands_of_many_runs_lock_their_folder(
+    command: str, asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
+    (tmp_path / "out").mkdir()
+    more = ["--over", "data.dirichlet_alpha=1,10"] if command == "sweep" else []
+    with writing(tmp_path / "out"):
+        assert_refused(asfl(command, "--schemes", "asfl", *more, "--out", "out"), "out is in use: process")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# ---------------------------------------------------------------------- seals
+def test_a_whole_folder_is_intact(asfl: Asfl, copy: Path) -> None:
+    assert is_finished(copy)
+    result = asfl("check", copy)
+    assert result.returncode == 0, result.stderr
+    for name in (MANIFEST_FILE, RECORDS_FILE, MODEL_FILE, "round-000004.safetensors"):
+        assert f"{name}: intact" in result.stdout
+    assert all(one["intact"] for one in json.loads(asfl("check", copy, "--json").stdout)[str(copy)])
+    assert_refused(asfl("check", "nowhere"), "nowhere: there is no such folder")
+
+
+def _change_digit(file: Path) -> None:
+    text = file.read_text()
+    place = text.index("delay_s") + 12
+    file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+
+
+def _rewrite(file: Path, change: Any) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(change(lines)))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "says"),
+    [
+        (RECORDS_FILE, _change_digit, "line 1: its seal doesn't match"),
+        (RECORDS_FILE, lambda file: _rewrite(file, lambda lines: lines[:2]), "2 of 4 rounds intact, but"),
+        (RECORDS_FILE, lambda file: _rewrite(file, lambda lines: [*lines[:2], *lines[1:]]), "line 3: round 2 where"),
+        (RECORDS_FILE, lambda file: _rewrite(file, lambda lines: [lines[1], lines[0], *lines[2:]]), "line 1: round 2"),
+        (RECORDS_FILE, lambda file: file.write_bytes(b"\xff\n"), "line 1: not the sealed record"),
+        (RECORDS_FILE, lambda file: file.unlink(), "0 of 4 rounds intact, but"),
+        (MODEL_FILE, lambda file: file.write_bytes(b""), "it has 0 bytes instead of"),
+        (MODEL_FILE, lambda file: file.unlink(), "it is gone"),
+        (MODEL_SEAL, lambda file: file.unlink(), "it has no seal"),
+    ],
+)  # fmt: skip
+def test_damage_is_found_and_repaired_with_a_word(
+    name: str, damage: Any, says: str, asfl: Asfl, copy: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(copy / name)
+    assert not is_finished(copy)
+    checked = asfl("check", copy)
+    assert checked.returncode == 2
+    assert says in checked.stdout
+    with caplog.at_level(logging.WARNING):
+        assert resume(copy)
+    assert "the run goes on after round" in caplog.text
+    assert contents(copy) == contents(whole)
+    assert asfl("check", copy).returncode == 0
+
+
+def test_rounds_of_another_run_are_not_taken_for_ours(copy: Path, tmp_path: Path) -> None:
+    run(tiny("scenario.seed=2"), "asfl", tmp_path / "other", threads=1)
+    shutil.copy(tmp_path / "other" / RECORDS_FILE, copy / RECORDS_FILE)
+    with pytest.raises(AsflError, match=r"line 1: its seal doesn't match.*asfl check says what is intact"):
+        read_records(copy)
+    assert not is_finished(copy)
+
+
+@pytest.mark.parametrize("delay_s", [0.1, -1.0, float("nan"), None])
+def test_budgets_belong_to_the_run(delay_s: float | None, stopped: Path) -> None:
+    """A changed manifest is refused; with a matching seal, too: it isn't the run that was recorded."""
+    file = stopped / MANIFEST_FILE
+    data = json.loads(file.read_bytes())
+    data["budgets"]["delay_s"] = delay_s
+    file.write_text(json.dumps(data))
+    with pytest.raises(AsflError, match="was changed or damaged after it was written"):
+        resume(stopped)
+    del data["seal"]
+    file.write_bytes(sealed_json(data))
+    with pytest.raises(AsflError, match=r"budgets.delay_s|belongs to another configuration"):
+        resume(stopped)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"threads": 10**6}, "threads: Input should be less than or equal to 1024"),
+        ({"threads": "2"}, "threads: Input should be a valid integer"),
+        ({"scheme": 3}, "scheme: "),
+        ({"recorded": [{"cut": 1}]}, "recorded.0.rb_count"),
+        ({"config": {"scenario": {"clients": -1}}}, "config.scenario.clients"),
+        ({"format": 2}, "format 2, but this asfl"),
+        ({"format": "9" * 5000}, "format '999"),
+    ],
+)
+def test_every_value_of_a_manifest_has_a_type_and_a_range(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    data = unfinished(tmp_path / "run").to_json()
+    (tmp_path / "run" / MANIFEST_FILE).write_bytes(sealed_json({**data, **change}))
+    with pytest.raises(AsflError) as caught:
+        read_manifest(tmp_path / "run")
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff", b"null", b"9" * 5000])
+def test_what_is_no_manifest_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+    write_whole(tmp_path / "run" / MANIFEST_FILE, content)
+    with pytest.raises(AsflError, match="is not the manifest of a run"):
+        resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("round", 1.5), ("round", True), ("cut", "3"), ("cut", -1), ("rb_count", [1.0]), ("delay_s", -1.0),
+        ("packet_error_rate", [0.1, 0.3, 1.1]), ("arrived", [1, 1, 2]), ("accuracy", 1.5), ("train_loss", "low"),
+        ("update_norm2", {}), ("faults", 3), ("measured", {"a": 1}), ("energy_j", None),
+    ],
+)  # fmt: skip
+def test_every_value_of_a_record_has_a_type_and_a_range(name: str, value: object) -> None:
+    plain = json.loads(made_up_round(1, 0.5).to_line())
+    assert RoundRecord.from_line(json.dumps(plain)) == made_up_round(1, 0.5)
+    with pytest.raises(ValueError, match=name if name != "rb_count" else "different lengths"):
+        RoundRecord.from_line(json.dumps({**plain, name: value}))
+
+
+# ---------------------------------------------------------------------- going back
+def test_two_unreadable_checkpoints_are_told(stopped: Path, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _, file in checkpoint_files(stopped / CHECKPOINTS):
+        file.write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert resume(stopped)
+    assert "round-000003.safetensors: it has 0 bytes instead of" in caplog.text
+    assert "goes on after round 0, rounds 1 to 3 are played again" in caplog.text
+    assert contents(stopped) == contents(whole)
+
+
+def test_measured_rounds_are_given_up_only_if_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = unfinished(tmp_path / "run", "measured")
+    with pytest.raises(AsflError, match=r"3 rounds behind it were measured and can't be played again.*--lose-rounds"):
+        where_to_go_on(tmp_path / "run", manifest)
+    assert len(read_records(tmp_path / "run")) == 3
+    start = where_to_go_on(tmp_path / "run", manifest, lose_rounds=True)
+    assert start.round == 0
+    assert "rounds 1 to 3 are played again" in caplog.text
+    # The round between whose record and whose checkpoint a process was killed is nobody's fault.
+    manifest = unfinished(tmp_path / "killed", "measured", rounds=1)
+    assert where_to_go_on(tmp_path / "killed", manifest).round == 0
+
+
+# ---------------------------------------------------------------------- plans
+def test_threads_are_planned_and_written_down(tmp_path: Path) -> None:
+    """A comparison that was stopped goes on with the same threads, however few runs are left."""
+    config, asked = tiny(), list[int]()
+
+    def planned(runs: int) -> int:
+        asked.append(runs)
+        return 7 if runs == 2 else 3
+
+    def train(schemes: str, keep: int) -> dict[str, int]:
+        comparison = plan_comparison(config, schemes.split(","), [1], tmp_path / "out")
+        threads = {}
+
+        def engine(jobs: Any, **_: Any) -> Any:
+            threads.update({job.scheme: job.threads for job in jobs})
+            return train_here(jobs[:keep], train=_leave) | {job.name: _FAILED for job in jobs[keep:]}
+
+        train_runs([comparison], None, engine, planned)
+        return threads
+
+    assert train("asfl,asfl-joint", keep=1) == {"asfl": 7, "asfl-joint": 7}
+    assert list(train("asfl,asfl-joint", keep=1).values()) == [7]  # one is left, and two were planned
+    assert asked == [2, 2]
+    assert train("asfl,asfl-joint,asfl-pmax", keep=1) == {"asfl-pmax": 3}
+    assert read_comparison(tmp_path / "out").threads == {"asfl-seed1": 7, "asfl-joint-seed1": 7, "asfl-pmax-seed1": 3}
+
+
+_FAILED = Ended(False, "not today")
+
+
+def _leave(job: Any, on_round: Any, should_stop: Any) -> bool:
+    manifest = Manifest(job.config.for_scheme(job.scheme), job.scheme, Budgets(1, 1), job.threads, {})
+    rounds = [made_up_round(number) for number in range(1, job.config.training.rounds + 1)]
+    leave_run(job.folder, manifest, rounds, finished=True)
+    return True
+
+
+# ---------------------------------------------------------------------- writing
+def test_killed_before_the_manifest_was_there(copy: Path, whole: Path, tmp_path: Path) -> None:
+    for name in ("run", "comparison"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".manifest.json.0123abcd.tmp").write_text("{")
+        (tmp_path / name / ".lock").touch()
+    assert run(tiny(), "asfl", tmp_path / "run", threads=1)
+    assert contents(tmp_path / "run") == contents(whole)
+    assert not list((tmp_path / "run").glob(".*"))
+    plan_comparison(tiny(), ["asfl"], [1], tmp_path / "comparison")
+    (tmp_path / "run" / CHECKPOINTS / ".round-000001.json.0123abcd.tmp").touch()
+    (tmp_path / "run" / MODEL_FILE).unlink()
+    assert resume(tmp_path / "run")
+    assert not list((tmp_path / "run").rglob(".*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no umask")
+def test_the_umask_is_respected(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_whole(tmp_path / "mine", b"")
+        os.umask(0o002)
+        write_whole(tmp_path / "ours", b"")
+        write_whole(tmp_path / "key", b"", mode=0o600)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"mine": 0o600, "ours": 0o664, "key": 0o600}
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
+    """As a batch system does it: to all processes at once."""
+    sets = [word for one in [*TINY, "training.rounds=4000", "output.checkpoint_every=4000"] for word in ("--set", one)]
+    more = ["--schemes", "asfl"] if command == "compare" else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from asfl.cli import main; main()", command, *more, *sets, "--out", "out"],
+        cwd=tmp_path, env=environment, start_new_session=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    folder = tmp_path / "out" if command == "run" else tmp_path / "out" / "asfl-seed1"
+    try:
+        wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=LONG_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "stopped" in out
+    newest, _ = next(checkpoint_files(folder / CHECKPOINTS))
+    assert newest == len(records_so_far(folder)) > 0
+    assert all(finding.intact for finding in check_run(folder))
+
+
+# ---------------------------------------------------------------------- in bulk
+@pytest.mark.parametrize(("campaign", "share"), [("folders", 0.02), ("kills", 0.02)])
+def test_a_slice_of_the_torture(campaign: str, share: float, tmp_path: Path) -> None:
+    from studies.torture.__main__ import run as torture
+
+    counts = torture(campaign, share, tmp_path, seed=7)
+    assert counts.tried > 0
+    assert counts.defects == 0, counts.examples
