@@ -12,6 +12,7 @@ from asfl.cli import options
 from asfl.cli.output import show, table
 from asfl.config import Config
 from asfl.config.errors import AsflError
+from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
 from asfl.optimize import Solution, ooe_bcd, solve_jointly
 from asfl.optimize.penalties import budget_scale
@@ -28,7 +29,9 @@ from asfl.schemes.base import borrows
 def decide(
     file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
     solver: Annotated[Literal["bcd", "joint"], typer.Option(help="With a file: OOE-BCD, or the joint solver.")] = "bcd",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Play this many rounds of a preset instead.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Play this many rounds of a preset instead.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="With --rounds: a preset's name or a TOML file.")] = "demo",
     schemes: Annotated[
         list[str] | None,
@@ -36,7 +39,9 @@ def decide(
             "--scheme", metavar="NAME,…", help="With --rounds: schemes, separated by commas or repeated. Default: all."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="With --rounds: how many seeds, from the preset's on.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=options.MAX_SEEDS, help="With --rounds: how many seeds, from the preset's on.")
+    ] = 1,
     overrides: options.Set = None,
     as_json: options.Json = False,
     plot: options.Plot = None,

@@ -41,7 +41,9 @@ class NetworkKind(StrEnum):
 
 def fleet(
     preset: options.Preset = "demo",
-    clients: Annotated[int, typer.Option("--clients", min=1, help="How many, each in processes of its own.")] = 4,
+    clients: Annotated[
+        int, typer.Option("--clients", min=1, max=1000, help="How many, each in processes of its own.")
+    ] = 4,
     scheme: options.Scheme = "asfl",
     overrides: options.Set = None,
     out: Annotated[
