@@ -33,6 +33,7 @@ class Case:
 
 NUMBERS = (
     *("0", "-1", "1", "3", "1000000000", "1000000000000000000", "9223372036854775808", "-9223372036854775809"),
+    *("1e6", "1e9", "1e12", "1e-9", "500", "-500", "20", "100", "10000", "1"),
     *("0.5", "-0.0", "1e300", "-1e300", "1e-300", "5e-324", "1.7976931348623157e308", "1e15", "1e-15", "inf", "nan"),
     "7" * 5000,
 )
@@ -111,7 +112,7 @@ def configuration(folder: Path, random: Random) -> Case:
     from asfl.config import load_config
     from asfl.config.show import as_toml
 
-    lines = as_toml(load_config(one_of(random, ("demo", "small-cifar10")))).splitlines()
+    lines = as_toml(load_config("demo" if random.random() < 0.95 else "small-cifar10")).splitlines()
     kind = int(random.integers(4))
     if kind < 2:
         for _ in range(int(random.integers(1, 3))):

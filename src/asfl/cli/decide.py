@@ -20,6 +20,7 @@ from asfl.optimize.roundfile import read_round_file, solution_as_json
 from asfl.results.charged import trained_and_charged
 from asfl.results.curves import CEILING
 from asfl.results.figures.decision import draw_decision, draw_playthroughs
+from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
@@ -116,6 +117,7 @@ def _play(
     model = trained_and_charged(config) or config.model_spec.name
     every = range(config.scenario.seed, config.scenario.seed + seeds)
     runs = len(names) * seeds
+    check_count(runs, rounds, f"{len(names)} schemes × {seeds:,} seeds")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("playing", total=runs)
         played = play_all(

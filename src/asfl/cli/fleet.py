@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -82,6 +83,8 @@ def fleet(
     done = records_so_far(folder)
     if not is_finished(folder):
         check_training(config, data_dir, real_clients=True)
+        for needed in (folder, _logs(folder)):
+            _check_writable(needed)
         threads = max(usual_threads() // clients, 1)  # everybody computes at the same time, on the same cores
         run_config: dict[str, Value] = {"scheme": scheme, "out": str(folder.absolute()), "threads": threads}
         if data_dir is not None:
@@ -97,6 +100,22 @@ def fleet(
             print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")
             raise typer.Exit(options.STOPPED)
     conclude(folder, True, as_json)
+
+
+def _logs(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-fleet-logs")
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that can't be made or written, by making something there: permissions alone don't tell."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".asfl-"):
+            pass
+    except OSError as error:
+        raise AsflError(f"can't write {folder}: {error.strerror or error}; give another --out") from None
 
 
 def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[bool, tuple[ShapedLink, ...]]":
@@ -135,7 +154,7 @@ def _train(
 ) -> None:
     from asfl.field.flower.federation import StoppedError, federation
 
-    logs = folder.with_name(f"{folder.name}-fleet-logs").absolute()
+    logs = _logs(folder).absolute()
     node_config = {name: value for name, value in run_config.items() if name == "data-dir"}
     clients = config.scenario.clients
 

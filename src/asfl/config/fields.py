@@ -14,8 +14,9 @@ from asfl.config.names import MAX_WIDTH
 from asfl.config.units import parse_quantity
 
 MAX_COUNT = 10**9
-MAX_CROWD = 10**6
-"""Of clients, or of resource blocks."""
+MAX_CLIENTS = 10**5
+MAX_BLOCKS = 10**4
+"""A carrier of 5G NR has 273 resource blocks."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ Share = Annotated[float, Ge(0), Le(1), _number_in("plain units")]
 ShareBelowOne = Annotated[float, Ge(0), Lt(1), _number_in("plain units")]
 PositiveShare = Annotated[float, Gt(0), Le(1), _number_in("plain units")]
 Count = Annotated[int, Field(strict=True), Ge(1), Le(MAX_COUNT)]
-Crowd = Annotated[int, Field(strict=True), Ge(1), Le(MAX_CROWD)]
+Clients = Annotated[int, Field(strict=True), Ge(1), Le(MAX_CLIENTS)]
+Blocks = Annotated[int, Field(strict=True), Ge(1), Le(MAX_BLOCKS)]
 Index = Annotated[int, Field(strict=True), Ge(0), Le(10**18)]
 
 AutoSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto"], StoredIn("s"), _number_in("s")]
@@ -66,8 +68,8 @@ OutageSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto", "off
 AutoJoule = Annotated[Annotated[float, Gt(0), Le(1e12)] | Literal["auto"], StoredIn("J"), _number_in("J")]
 AutoDecibel = Annotated[Annotated[float, Ge(-500), Le(500)] | Literal["auto"], StoredIn("dB"), _number_in("dB")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
-EachIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CROWD)] | Literal["each"]
-AutoIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CROWD)] | Literal["auto"]
+EachIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_COUNT)] | Literal["each"]
+AutoIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CLIENTS)] | Literal["auto"]
 
 
 CHECK_NAMES = {"check_names": True}
@@ -147,4 +149,8 @@ def _ranges(annotation: Any, metadata: list[Any]) -> list[str]:
 
 def _bound(value: Any) -> str:
     """1000000 as 1,000,000, but 1e15 as 1e15."""
-    return f"{value:,}" if isinstance(value, int) and value < 10**12 else f"{value:g}".replace("e+0", "e").replace("e+", "e")
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and value < 10**12
+        else f"{value:g}".replace("e+0", "e").replace("e+", "e")
+    )

@@ -7,11 +7,15 @@ from pathlib import Path
 from asfl.config.errors import AsflError
 
 GB = 1e9
+ALWAYS_THERE = 0.1 * GB
+"""Less than this isn't worth a look."""
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(needed_bytes: float, purpose: str, advice: str) -> None:
     """Refuse what doesn't fit into this machine, before any of it is taken."""
+    if needed_bytes < ALWAYS_THERE:
+        return
     there = available_bytes()
     if needed_bytes > there:
         raise AsflError(

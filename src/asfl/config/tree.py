@@ -12,8 +12,9 @@ from asfl.config.fields import (
     AutoJoule,
     AutoSecond,
     AutoShare,
+    Blocks,
+    Clients,
     Count,
-    Crowd,
     CyclesPerFlop,
     Decibel,
     EachIndex,
@@ -71,7 +72,7 @@ class ChannelSettings(Section):
 class Scenario(Section):
     """Who is where, with what processor."""
 
-    clients: Crowd = 10
+    clients: Clients = 10
     """Number of clients, N."""
     seed: Index = 1
     """Every random stream is keyed by this seed, its purpose and the round."""
@@ -101,7 +102,7 @@ class Scenario(Section):
 class Radio(Section):
     """The link between clients and server."""
 
-    num_rbs: Crowd = 8
+    num_rbs: Blocks = 8
     """Number of uplink resource blocks, K."""
     rb_bandwidth_hz: Hertz = 1.0e6
     """Bandwidth of one resource block, B."""

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from asfl.config.errors import AsflError
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.dispatch import WorkerDiedError, dispatch
+from asfl.runs.estimate import check_run
 from asfl.runs.jobs import Ended, Event, Job, Train, train
 from asfl.runs.this_process import deaf_to_ctrl_c, leave_ctrl_c_to_the_parent, usual_threads
 from asfl.runs.watching import OnRound, ShouldStop
@@ -32,6 +33,8 @@ def train_all(
     """An `Engine` of `workers` processes (default: as many as cores), which share the cores."""
     cores = usual_threads()
     workers = max(1, min(workers or cores, len(jobs)))
+    for config in {job.config.model_spec: job.config for job in jobs}.values():
+        check_run(config, workers)
     shared = [replace(job, threads=max(1, cores // workers)) for job in jobs]
     return dispatch(shared, lambda: _Process(train), workers, attempts=1, on_event=on_event, should_stop=should_stop)
 
