@@ -155,7 +155,7 @@ def test_mistakes_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("cost", _write(tmp_path, _with("decision.cut", 0)), "--json"), "decision.cut = 0")
     (tmp_path / "round.json").write_text("{")
     assert_refused(asfl("cost", "round.json"), "round.json is not valid JSON")
-    assert_refused(asfl("cost", "missing.json"), "no such file: missing.json")
+    assert_refused(asfl("cost", "missing.json"), "missing.json: no such file")
     assert_refused(asfl("cost"), "which round?")
     (tmp_path / "round.json").write_text("[]")
     assert_refused(asfl("cost", "round.json"), "a round file is a JSON object")

@@ -9,7 +9,8 @@ from click import Command, Context, HelpFormatter
 from typer.core import TyperGroup
 
 from asfl._version import __version__
-from asfl.config.errors import AsflError, nearest
+from asfl.cli.terminal import write_what_terminals_have
+from asfl.config.errors import AsflError, nearest, short
 from asfl.config.plugins import load_plugin
 
 _COMMANDS = {
@@ -97,11 +98,15 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user ends with one message and exit code 2."""
+    """Run the command line; a mistake of the user, or a no of the machine, ends with one message and exit code 2."""
+    write_what_terminals_have()
     try:
         app()
     except AsflError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError:
+        print("error: out of memory", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -109,3 +114,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # a full disk, a folder that can't be written, a name that is too long
+        where = f"{short(error.filename, 200)}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,6 +1,5 @@
 """`asfl compare`: all schemes in the same world, side by side, then one table and pictures."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json
+from asfl.cli.output import console, json_text, print_json
 from asfl.cli.training import engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
@@ -82,7 +81,7 @@ def _show(
     data = {**summary.to_json(), "words": sentences, "failed": failed}
     pictures: Sequence[Path] = ()
     if write:
-        write_whole(folder / "summary.json", json.dumps(data, indent=2, allow_nan=False).encode())
+        write_whole(folder / "summary.json", json_text(data).encode())
         write_whole(folder / "table.csv", summary.to_csv().encode())
         pictures = write_figures(summary, runs, folder)
     if as_json:

@@ -7,7 +7,7 @@ import typer
 
 from asfl.cli import options
 from asfl.config import preset_names
-from asfl.config.errors import AsflError
+from asfl.config.files import check_file
 from asfl.config.show import as_toml
 from asfl.costs.world import World
 
@@ -36,8 +36,7 @@ def check(
     overrides: options.Set = None,
 ) -> None:
     """Say whether a configuration is valid, and build the world it describes."""
-    if not file.exists():
-        raise AsflError(f"no such file: {file}")
+    check_file(file)
     config = options.configuration(file, overrides).config
     world = World.of(config)
     print(

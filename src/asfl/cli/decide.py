@@ -12,6 +12,7 @@ from asfl.cli import options
 from asfl.cli.output import show, table
 from asfl.config import Config
 from asfl.config.errors import AsflError
+from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
 from asfl.optimize import Solution, ooe_bcd, solve_jointly
 from asfl.optimize.penalties import budget_scale
@@ -19,6 +20,7 @@ from asfl.optimize.roundfile import read_round_file, solution_as_json
 from asfl.results.charged import trained_and_charged
 from asfl.results.curves import CEILING
 from asfl.results.figures.decision import draw_decision, draw_playthroughs
+from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
@@ -28,7 +30,9 @@ from asfl.schemes.base import borrows
 def decide(
     file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
     solver: Annotated[Literal["bcd", "joint"], typer.Option(help="With a file: OOE-BCD, or the joint solver.")] = "bcd",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Play this many rounds of a preset instead.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Play this many rounds of a preset instead.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="With --rounds: a preset's name or a TOML file.")] = "demo",
     schemes: Annotated[
         list[str] | None,
@@ -36,7 +40,9 @@ def decide(
             "--scheme", metavar="NAME,…", help="With --rounds: schemes, separated by commas or repeated. Default: all."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="With --rounds: how many seeds, from the preset's on.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=options.MAX_SEEDS, help="With --rounds: how many seeds, from the preset's on.")
+    ] = 1,
     overrides: options.Set = None,
     as_json: options.Json = False,
     plot: options.Plot = None,
@@ -111,6 +117,7 @@ def _play(
     model = trained_and_charged(config) or config.model_spec.name
     every = range(config.scenario.seed, config.scenario.seed + seeds)
     runs = len(names) * seeds
+    check_count(runs, rounds, f"{len(names)} schemes × {seeds:,} seeds")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("playing", total=runs)
         played = play_all(

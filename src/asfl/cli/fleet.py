@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -42,7 +43,9 @@ class NetworkKind(StrEnum):
 
 def fleet(
     preset: options.Preset = "demo",
-    clients: Annotated[int, typer.Option("--clients", min=1, help="How many, each in processes of its own.")] = 4,
+    clients: Annotated[
+        int, typer.Option("--clients", min=1, max=1000, help="How many, each in processes of its own.")
+    ] = 4,
     scheme: options.Scheme = "asfl",
     overrides: options.Set = None,
     out: Annotated[
@@ -89,6 +92,8 @@ def fleet(
 
             where_to_go_on(folder, begun, lose_rounds=lose_rounds)
         check_training(config, data_dir, real_clients=True)
+        for needed in (folder, _logs(folder)):
+            _check_writable(needed)
         threads = max(usual_threads() // clients, 1)  # everybody computes at the same time, on the same cores
         run_config: dict[str, Value] = {"scheme": scheme, "out": str(folder.absolute()), "threads": threads}
         if lose_rounds:
@@ -106,6 +111,22 @@ def fleet(
             print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")
             raise typer.Exit(options.STOPPED)
     conclude(folder, True, as_json)
+
+
+def _logs(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-fleet-logs")
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that can't be made or written, by making something there: permissions alone don't tell."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".asfl-"):
+            pass
+    except OSError as error:
+        raise AsflError(f"can't write {folder}: {error.strerror or error}; give another --out") from None
 
 
 def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[bool, tuple[ShapedLink, ...]]":
@@ -144,7 +165,7 @@ def _train(
 ) -> None:
     from asfl.field.flower.federation import StoppedError, federation
 
-    logs = folder.with_name(f"{folder.name}-fleet-logs").absolute()
+    logs = _logs(folder).absolute()
     node_config = {name: value for name, value in run_config.items() if name == "data-dir"}
     clients = config.scenario.clients
 

@@ -39,13 +39,15 @@ Schemes = Annotated[
     list[str] | None,
     typer.Option("--schemes", metavar="NAME,…", help="Schemes, separated by commas or repeated. Default: all."),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from the preset's on.")]
+MAX_SEEDS = 10_000
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=MAX_SEEDS, help="How many seeds, from the preset's on.")]
 Targets = Annotated[
     list[str] | None,
     typer.Option("--targets", metavar="SHARE,…", help="Accuracies to reach: 0.5,0.6. Default: chosen from the runs."),
 ]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Runs side by side. Default: as many as there are cores.")
+    int | None,
+    typer.Option("--workers", min=1, max=1000, help="Runs side by side. Default: as many as there are cores."),
 ]
 Engine = Annotated[
     EngineName, typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra asfl[ray]).")

@@ -1,6 +1,7 @@
 """What commands print: tables for people, JSON for programs, and where the picture is."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,20 @@ def console() -> Console:
 
 
 def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
+    print(json_text(data))
+
+
+def json_text(data: Any) -> str:
+    """As JSON has it: there is no infinity and no NaN in it, so such numbers are null."""
+    return json.dumps(_finite(data), indent=2, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def table(

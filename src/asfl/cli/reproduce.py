@@ -1,6 +1,5 @@
 """`asfl reproduce`: the experiments of the paper, each by its name."""
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json, table
+from asfl.cli.output import console, json_text, print_json, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
@@ -40,7 +39,9 @@ def reproduce(
     show_list: Annotated[
         bool, typer.Option("--list", help="Say what each recipe shows and how long it takes.")
     ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds. Default: 1 for demo, else 3.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=options.MAX_SEEDS, help="How many seeds. Default: 1 for demo, else 3.")
+    ] = None,
     trace: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A measured channel, for measured-channel; repeatable.")
     ] = None,
@@ -133,7 +134,7 @@ def _show(plan: Plan, quietly: bool) -> dict[str, object]:
             for preset, of_preset in outcomes.items()
         },
     }
-    write_whole(plan.results / "results.json", json.dumps(data, indent=2, allow_nan=False).encode())
+    write_whole(plan.results / "results.json", json_text(data).encode())
     write_whole(plan.results / "results.md", recipe_page(plan, outcomes, findings, pictures).encode())
     if not quietly:
         title = f"{plan.recipe.name} ({plan.recipe.paper} of the paper)"

@@ -9,6 +9,7 @@ from asfl.cli import options
 from asfl.cli.output import console, table
 from asfl.cli.training import engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
+from asfl.config.fields import MAX_COUNT
 from asfl.config.units import number
 from asfl.results.quantities import share
 from asfl.results.tune import FIRST_SEED, TUNED_FILE, Tuning, plan_tuning
@@ -27,8 +28,10 @@ def tune(
     local_steps: Annotated[
         list[str] | None, typer.Option(metavar="COUNT,…", help="Which to try. Default: the configuration's only.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help=f"How many seeds, from {FIRST_SEED} on.")] = 2,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the configuration's.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=options.MAX_SEEDS, help=f"How many seeds, from {FIRST_SEED} on.")
+    ] = 2,
+    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Default: the configuration's.")] = None,
     overrides: options.Set = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where runs and choice go. Default: runs/tune-PRESET.")

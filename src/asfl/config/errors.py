@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class AsflError(Exception):
@@ -18,5 +19,11 @@ class MissingExtraError(AsflError):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """A hint that names the valid word closest to `word`, or lists the valid ones if none is close."""
     options = sorted(valid)
-    close = get_close_matches(word, options, n=1, cutoff=0.6)
+    close = get_close_matches(word[:200], options, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(options)}"
+
+
+def short(value: Any, length: int = 60) -> str:
+    """A value as a person wrote it, cut to a length that fits a message."""
+    text = f"'{value}'" if isinstance(value, str) else repr(value)
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from asfl.config.errors import nearest
+from asfl.config.errors import nearest, short
 from asfl.config.fields import unit_of, valid_range
 
 
@@ -15,12 +15,6 @@ def explain(error: ValidationError, model: type[BaseModel], sources: Mapping[str
     """One line per mistake. `sources` says which file or option set a field."""
     lines = [_explain_one(details, model, sources or {}) for details in error.errors(include_url=False)]
     return "\n".join(dict.fromkeys(lines))
-
-
-def short(value: Any) -> str:
-    """A value as a person wrote it, cut to a length that fits a message."""
-    text = f"'{value}'" if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping[str, str]) -> str:

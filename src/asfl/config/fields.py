@@ -9,8 +9,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, short
+from asfl.config.names import MAX_WIDTH
 from asfl.config.units import parse_quantity
+
+MAX_COUNT = 10**9
+MAX_CLIENTS = 10**5
+MAX_BLOCKS = 10**4
+"""A carrier of 5G NR has 273 resource blocks."""
 
 
 @dataclass(frozen=True)
@@ -34,31 +40,36 @@ def _number_in(unit: str) -> BeforeValidator:
     return BeforeValidator(convert)
 
 
-Hertz = Annotated[float, StoredIn("Hz"), Gt(0), _number_in("Hz")]
-Watt = Annotated[float, StoredIn("W"), Gt(0), _number_in("W")]
-WattPerHertz = Annotated[float, StoredIn("W/Hz"), Gt(0), _number_in("W/Hz")]
-Second = Annotated[float, StoredIn("s"), Gt(0), _number_in("s")]
-NonNegativeSecond = Annotated[float, StoredIn("s"), Ge(0), _number_in("s")]
-BitPerSecond = Annotated[float, StoredIn("bit/s"), Gt(0), _number_in("bit/s")]
-Meter = Annotated[float, StoredIn("m"), Gt(0), _number_in("m")]
-Decibel = Annotated[float, StoredIn("dB"), _number_in("dB")]
-CyclesPerFlop = Annotated[float, StoredIn("cycles/FLOP"), Gt(0), _number_in("cycles/FLOP")]
-JoulePerCycleHertz2 = Annotated[float, StoredIn("J/(cycle·Hz²)"), Gt(0), _number_in("J/(cycle·Hz²)")]
-Positive = Annotated[float, Gt(0), _number_in("plain units")]
-NonNegative = Annotated[float, Ge(0), _number_in("plain units")]
+# Upper bounds are far above what any real experiment has, and low enough that products of some of them stay finite.
+Hertz = Annotated[float, StoredIn("Hz"), Gt(0), Le(1e15), _number_in("Hz")]
+Watt = Annotated[float, StoredIn("W"), Gt(0), Le(1e9), _number_in("W")]
+WattPerHertz = Annotated[float, StoredIn("W/Hz"), Gt(0), Le(1), _number_in("W/Hz")]
+Second = Annotated[float, StoredIn("s"), Gt(0), Le(1e9), _number_in("s")]
+NonNegativeSecond = Annotated[float, StoredIn("s"), Ge(0), Le(1e9), _number_in("s")]
+BitPerSecond = Annotated[float, StoredIn("bit/s"), Gt(0), Le(1e15), _number_in("bit/s")]
+Meter = Annotated[float, StoredIn("m"), Gt(0), Le(1e9), _number_in("m")]
+Decibel = Annotated[float, StoredIn("dB"), Ge(-500), Le(500), _number_in("dB")]
+CyclesPerFlop = Annotated[float, StoredIn("cycles/FLOP"), Gt(0), Le(1e9), _number_in("cycles/FLOP")]
+JoulePerCycleHertz2 = Annotated[float, StoredIn("J/(cycle·Hz²)"), Gt(0), Le(1), _number_in("J/(cycle·Hz²)")]
+Positive = Annotated[float, Gt(0), Le(1e12), _number_in("plain units")]
+NonNegative = Annotated[float, Ge(0), Le(1e12), _number_in("plain units")]
+Exponent = Annotated[float, Gt(0), Le(20), _number_in("plain units")]
+Width = Annotated[float, Gt(0), Le(MAX_WIDTH), _number_in("plain units")]
 Share = Annotated[float, Ge(0), Le(1), _number_in("plain units")]
 ShareBelowOne = Annotated[float, Ge(0), Lt(1), _number_in("plain units")]
 PositiveShare = Annotated[float, Gt(0), Le(1), _number_in("plain units")]
-Count = Annotated[int, Field(strict=True), Ge(1)]
-Index = Annotated[int, Field(strict=True), Ge(0)]
+Count = Annotated[int, Field(strict=True), Ge(1), Le(MAX_COUNT)]
+Clients = Annotated[int, Field(strict=True), Ge(1), Le(MAX_CLIENTS)]
+Blocks = Annotated[int, Field(strict=True), Ge(1), Le(MAX_BLOCKS)]
+Index = Annotated[int, Field(strict=True), Ge(0), Le(10**18)]
 
-AutoSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto"], StoredIn("s"), _number_in("s")]
-OutageSecond = Annotated[Annotated[float, Gt(0)] | Literal["auto", "off"], StoredIn("s"), _number_in("s")]
-AutoJoule = Annotated[Annotated[float, Gt(0)] | Literal["auto"], StoredIn("J"), _number_in("J")]
-AutoDecibel = Annotated[float | Literal["auto"], StoredIn("dB"), _number_in("dB")]
+AutoSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto"], StoredIn("s"), _number_in("s")]
+OutageSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto", "off"], StoredIn("s"), _number_in("s")]
+AutoJoule = Annotated[Annotated[float, Gt(0), Le(1e12)] | Literal["auto"], StoredIn("J"), _number_in("J")]
+AutoDecibel = Annotated[Annotated[float, Ge(-500), Le(500)] | Literal["auto"], StoredIn("dB"), _number_in("dB")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
-EachIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["each"]
-AutoIndex = Annotated[int, Field(strict=True), Ge(0)] | Literal["auto"]
+EachIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_COUNT)] | Literal["each"]
+AutoIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CLIENTS)] | Literal["auto"]
 
 
 CHECK_NAMES = {"check_names": True}
@@ -75,6 +86,19 @@ def known_name(known: Callable[[str], bool], explain: Callable[[str], str]) -> A
         return name
 
     return AfterValidator(check)
+
+
+def _file_name(name: str) -> str:
+    """What a file system can have."""
+    parts = name.encode("utf-8", "replace").split(b"/")
+    if "\0" in name or len(name) > 4000 or max(map(len, parts)) > 255:
+        reason = f"{short(name)} is no name of a file: it has a NUL, or more than 255 bytes between two /"
+        raise PydanticCustomError("name", "{reason}", {"reason": reason})
+    return name
+
+
+FILE_NAME = AfterValidator(_file_name)
+FileName = Annotated[str, FILE_NAME]
 
 
 class Section(BaseModel):
@@ -115,9 +139,18 @@ def _ranges(annotation: Any, metadata: list[Any]) -> list[str]:
         return [text for choice in choices for text in _ranges(choice, metadata)]
     if annotation in (bool, str):
         return ["true or false" if annotation is bool else "text"]
-    low = next((f"> {m.gt:g}" for m in metadata if isinstance(m, Gt)), None)
-    low = low or next((f"≥ {m.ge:g}" for m in metadata if isinstance(m, Ge)), None)
-    high = next((f"≤ {m.le:g}" for m in metadata if isinstance(m, Le)), None)
-    high = high or next((f"< {m.lt:g}" for m in metadata if isinstance(m, Lt)), None)
+    low = next((f"> {_bound(m.gt)}" for m in metadata if isinstance(m, Gt)), None)
+    low = low or next((f"≥ {_bound(m.ge)}" for m in metadata if isinstance(m, Ge)), None)
+    high = next((f"≤ {_bound(m.le)}" for m in metadata if isinstance(m, Le)), None)
+    high = high or next((f"< {_bound(m.lt)}" for m in metadata if isinstance(m, Lt)), None)
     kind = "a whole number" if annotation is int else "a number"
     return [" ".join([kind, " and ".join(bound for bound in (low, high) if bound)]).strip()]
+
+
+def _bound(value: Any) -> str:
+    """1000000 as 1,000,000, but 1e15 as 1e15."""
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and value < 10**12
+        else f"{value:g}".replace("e+0", "e").replace("e+", "e")
+    )

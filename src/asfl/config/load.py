@@ -1,6 +1,6 @@
 """From TOML, presets and `--set` to a validated configuration that remembers where each value came from."""
 
-import tomllib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from asfl.config.errors import AsflError, nearest
-from asfl.config.explain import explain, short
+from asfl.config.errors import AsflError, nearest, short
+from asfl.config.explain import explain
 from asfl.config.fields import CHECK_NAMES
+from asfl.config.files import MAX_DEPTH, NotTomlError, parse_toml, read_text
 from asfl.config.tree import Config
 
 DEFAULT_PRESET = "demo"
@@ -63,20 +64,13 @@ def _base_layers(preset_or_file: str | Path | None) -> list[_Layer]:
     name = str(preset_or_file)
     if name in preset_names():
         text = (resources.files("asfl") / "config" / "presets" / f"{name}.toml").read_text("utf-8")
-        return [_Layer(tomllib.loads(text), f"preset {name}")]
+        return [_Layer(parse_toml(text, name), f"preset {name}")]
     path = Path(name)
-    if not path.exists():
-        if path.suffix == ".toml":
-            raise AsflError(f"no such file: {name}")
-        raise AsflError(f"no preset or file '{name}': {nearest(name, preset_names())}")
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise AsflError(f"can't read {name}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise AsflError(f"{name} is not valid TOML: {error}") from None
+    if path.suffix != ".toml" and not os.path.lexists(path):
+        raise AsflError(f"no preset or file {short(name)}: {nearest(name, preset_names())}")
+    values = parse_toml(read_text(path), name)
     base = values.pop("base", None)
-    if base is not None and base not in preset_names():
+    if base is not None and (not isinstance(base, str) or base not in preset_names()):
         raise AsflError(f"{name}: base = {short(base)} is not a preset: {nearest(str(base), preset_names())}")
     return [*_base_layers(base), _Layer(values, f"file {path.name}")]
 
@@ -84,19 +78,19 @@ def _base_layers(preset_or_file: str | Path | None) -> list[_Layer]:
 def _override_layer(text: str) -> _Layer:
     path, equals, value = text.partition("=")
     parts = path.strip().split(".")
-    if not equals or not all(parts):
-        raise AsflError(f"--set {text}: write it as section.field=value, for example --set scenario.clients=20")
-    values: Any = _toml_value(value.strip())
+    if not equals or not all(parts) or len(parts) > MAX_DEPTH:
+        raise AsflError(f"--set {short(text)}: write it as section.field=value, for example --set scenario.clients=20")
+    values: Any = _toml_value(value.strip(), f"--set {short(text)}")
     for part in reversed(parts):
         values = {part: values}
     return _Layer(values, "--set")
 
 
-def _toml_value(text: str) -> Any:
+def _toml_value(text: str, where: str) -> Any:
     """The value as TOML reads it; what isn't TOML is text, so that nobody has to quote twice in a shell."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}", where)["value"]
+    except NotTomlError:
         return text
 
 

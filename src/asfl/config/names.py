@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
-from asfl.config.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest, short
 from asfl.config.registry import Registry, with_own
 
 Architecture = Literal["cnn", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
@@ -22,6 +22,9 @@ MODELS: Registry[Any] = Registry("architecture", dict.fromkeys(get_args(Architec
 """What `model.architecture` may be, with the builder of a registered one."""
 DATASETS: Registry[Any] = Registry("data set", dict.fromkeys(get_args(Dataset)))
 """What `data.name` may be besides the path of an `.npz` file, with the images of a registered one."""
+
+MAX_WIDTH = 100.0
+"""Of a network: a hundred times the channels are ten thousand times the parameters."""
 
 _NORM_TAG: dict[Norm, str] = {"batch": "", "group": "-gn", "none": "-nonorm"}
 
@@ -68,7 +71,7 @@ class ModelSpec:
         match = re.fullmatch(rf"({known}|[a-z0-9]+)(?:-w([0-9.]+))?(-gn|-nonorm)?(?:-([a-z0-9_]+|.+\.npz))?", name)
         if match is None:
             valid = (f"{model}-{data}" for model in MODELS for data in DATASETS)
-            raise AsflError(f"unknown model '{name}': {nearest(name, valid)}")
+            raise AsflError(f"unknown model {short(name)}: {nearest(name, valid)}")
         architecture, width, norm_tag, dataset = match.groups()
         dataset = dataset or "cifar100"
         if architecture not in MODELS:
@@ -79,7 +82,7 @@ class ModelSpec:
             multiplier = float(width or 1)
         except ValueError:
             multiplier = 0.0
-        if not multiplier > 0:
-            raise AsflError(f"width '{width}' in '{name}' is not a number above 0")
+        if not 0 < multiplier <= MAX_WIDTH:
+            raise AsflError(f"width {short(width)} in {short(name)} is not a number above 0 and at most {MAX_WIDTH:g}")
         norm = {tag: norm for norm, tag in _NORM_TAG.items()}[norm_tag or ""]
         return cls(architecture, dataset, multiplier, norm)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from asfl.config.errors import AsflError
+from asfl.config.files import check_file
 
 VARIABLE = "ASFL_PLUGINS"
 """Files to load, separated like the entries of PATH."""
@@ -70,8 +71,7 @@ def _named(text: str) -> list[Path]:
 
 
 def _run(path: Path, shown: str) -> None:
-    if not path.is_file():
-        raise AsflError(f"plugin {shown}: {'a folder, not a file' if path.is_dir() else 'no such file'}")
+    check_file(path, f"plugin {shown}")
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -6,15 +6,20 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from asfl.config.errors import nearest
 from asfl.config.fields import (
+    FILE_NAME,
     AutoDecibel,
     AutoIndex,
     AutoJoule,
     AutoSecond,
     AutoShare,
+    Blocks,
+    Clients,
     Count,
     CyclesPerFlop,
     Decibel,
     EachIndex,
+    Exponent,
+    FileName,
     Hertz,
     Index,
     JoulePerCycleHertz2,
@@ -29,6 +34,7 @@ from asfl.config.fields import (
     ShareBelowOne,
     Watt,
     WattPerHertz,
+    Width,
     known_name,
 )
 from asfl.config.names import CHANNELS, MODELS, Architecture, Dataset, ModelSpec, Norm, is_known, unknown_data_set
@@ -45,9 +51,9 @@ class ChannelSettings(Section):
     """Rayleigh fading over path loss, or a measured trace; or your own: a name given to asfl.register_channel."""
     path_gain_at_1m_db: Decibel = -30.0
     """Path gain at a distance of 1 m (§V-A: θ = −30 − 40 log₁₀ d)."""
-    path_loss_exponent: Positive = 4.0
+    path_loss_exponent: Exponent = 4.0
     """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
-    trace_file: str = ""
+    trace_file: FileName = ""
     """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "snr_db", "rsrp_dbm"] = "auto"
     """Which measurement of a CSV or NPZ file to use; "auto" takes SNR if the file has it."""
@@ -66,7 +72,7 @@ class ChannelSettings(Section):
 class Scenario(Section):
     """Who is where, with what processor."""
 
-    clients: Count = 10
+    clients: Clients = 10
     """Number of clients, N."""
     seed: Index = 1
     """Every random stream is keyed by this seed, its purpose and the round."""
@@ -96,7 +102,7 @@ class Scenario(Section):
 class Radio(Section):
     """The link between clients and server."""
 
-    num_rbs: Count = 8
+    num_rbs: Blocks = 8
     """Number of uplink resource blocks, K."""
     rb_bandwidth_hz: Hertz = 1.0e6
     """Bandwidth of one resource block, B."""
@@ -130,11 +136,11 @@ class Model(Section):
 
     architecture: Annotated[Architecture | str, known_name(MODELS.__contains__, MODELS.unknown)] = "vgg19"
     """Which network; or your own: a name given to asfl.register_model."""
-    width: Positive = 1.0
+    width: Width = 1.0
     """Multiplies the number of channels of every layer."""
     norm: Norm = "batch"
     """Normalisation behind each convolution."""
-    charged_as: str = ""
+    charged_as: FileName = ""
     """Profile that delays and energies are computed from, such as "vgg19-cifar10", if not the trained network's own. It
     must have the same units: a narrow network is trained, and its wide sister charged."""
 
@@ -142,9 +148,9 @@ class Model(Section):
 class Data(Section):
     """What is learnt, and how it is spread over the clients."""
 
-    name: Annotated[Dataset | str, known_name(is_known, unknown_data_set)] = "cifar100"
+    name: Annotated[Dataset | str, FILE_NAME, known_name(is_known, unknown_data_set)] = "cifar100"
     """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays."""
-    folder: str = ""
+    folder: FileName = ""
     """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
@@ -248,7 +254,7 @@ def _with_commas(value: object) -> object:
 class Output(Section):
     """What a run leaves behind."""
 
-    folder: str = "runs"
+    folder: FileName = "runs"
     """Where run folders are created."""
     evaluate_every: Count = 1
     """Rounds between two evaluations on the test images; the last round is always evaluated, on all of them."""
@@ -307,7 +313,7 @@ class Network(Section):
     deadlines: Deadlines = Field(default_factory=Deadlines)
     nobody_s: Second = 300.0
     """With nobody to be reached when a round begins, the run stops after this time."""
-    shaping: str = ""
+    shaping: FileName = ""
     """A file that says how slow the stream to each client is made from which round on, for demonstrations on one
     machine; empty: it isn't."""
 

@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, short
 
 BITS_PER_VALUE = 32
 """Parameters, activations and gradients travel as 32-bit floats."""
@@ -70,12 +70,12 @@ def parse_quantity(text: str, unit: str) -> float:
     accepted = f"a number in {unit}" + (f", or one with a unit: {', '.join(suffixes)}" if suffixes else "")
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise AsflError(f"'{text}' is not a quantity; give {accepted}")
+        raise AsflError(f"{short(text)} is not a quantity; give {accepted}")
     value, suffix = float(match[1].replace("−", "-")), match[2]
     if not suffix:
         return value
     if suffix not in suffixes:
-        raise AsflError(f"'{text}' has the unit '{suffix}'; give {accepted}")
+        raise AsflError(f"{short(text)} has the unit {short(suffix)}; give {accepted}")
     return suffixes[suffix](value)
 
 

@@ -85,11 +85,14 @@ def _fair_costs(
     full_power = np.full(num_clients, radio.max_tx_power_w)
     if procedure.in_sequence:  # one client after the other, with all the blocks
         fair_share = np.full(num_clients, float(radio.num_rbs))
-    costs = [cost_of_all_cuts(round_, fair_share, full_power, procedure=procedure) for round_ in rounds]
-    if procedure.full_local_model:
-        return np.array([cost.delay_s for cost in costs]), np.array([cost.energy_j for cost in costs])
     allowed = world.profile.cuts - 1 if cuts is None else np.minimum(cuts, world.profile.num_layers - 1) - 1
-    delay = np.array([cost.delay_s[allowed] for cost in costs])  # [rounds, cuts]
-    energy = np.array([cost.energy_j[allowed] for cost in costs])  # [rounds, cuts, clients]
-    best, every = fairest_cut(delay, energy), np.arange(len(rounds))
-    return delay[every, best], energy[every, best]
+    delays, energies = [], []
+    for round_ in rounds:  # one after the other: the costs of all cuts and clients in all rounds would take gigabytes
+        cost = cost_of_all_cuts(round_, fair_share, full_power, procedure=procedure)
+        delay, energy = cost.delay_s, cost.energy_j
+        if not procedure.full_local_model:
+            best = fairest_cut(delay[allowed], energy[allowed])
+            delay, energy = delay[allowed][best], energy[allowed][best]
+        delays.append(delay)
+        energies.append(energy)
+    return np.array(delays), np.array(energies)

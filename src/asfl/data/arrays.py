@@ -13,7 +13,8 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, short
+from asfl.config.files import check_file
 from asfl.config.names import DATASETS, Dataset, is_own_file, unknown_data_set
 from asfl.data.images import ImageData, with_statistics
 from asfl.data.npz import read_arrays
@@ -60,8 +61,7 @@ def own_data(name: str) -> ImageData:
     if not is_own_file(name):
         raise AsflError(unknown_data_set(name))
     path = Path(name).expanduser()
-    if not path.is_file():
-        raise AsflError(f"data.name = '{name}': no such file")
+    check_file(path, f"data.name = {short(name, 200)}")
     state = path.stat()
     return _read_once(path.resolve(), state.st_mtime_ns, state.st_size)
 
@@ -109,7 +109,7 @@ def _checked(
     largest = int(max(values.max() for values in labels.values()))
     if num_classes is None:
         num_classes = largest + 1
-    if num_classes != int(num_classes) or not largest < num_classes <= MAX_CLASSES:
+    if not np.isfinite(num_classes) or num_classes != int(num_classes) or not largest < num_classes <= MAX_CLASSES:
         raise AsflError(
             f"{where}: num_classes = {num_classes:g} must be a whole number above the largest label, {largest}, "
             f"and at most {MAX_CLASSES:,}"

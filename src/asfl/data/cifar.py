@@ -21,8 +21,8 @@ from asfl.data.pickles import read_batch
 
 SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
-_MAX_PICKLE_BYTES = 1 << 30
-"""Far more than any python file has; a larger one would only fill the memory."""
+MAX_UNPACKED_BYTES = 1 << 30
+"""Far more than any file or archive of CIFAR has; a larger one would only fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _read_files(kind: Cifar, source: CifarFiles) -> Iterator[tuple[str, str, byt
             where = f"{source.path}: {file}" if source.path.is_file() else str(source.path / file)
             name = missing.pop(file)
             if source.pickled:
-                if size > _MAX_PICKLE_BYTES:
+                if size > MAX_UNPACKED_BYTES:
                     raise AsflError(f"{where}: {size:,} bytes is far too large for a file of {kind.name}")
             else:
                 _check_size(kind, where, size, kind.records[name])
@@ -170,8 +170,12 @@ def _sized_files(source: CifarFiles, wanted: Iterable[str]) -> Iterator[tuple[st
                 yield name, path.stat().st_size, path.read_bytes
         return
     paths = {f"{source.folder_inside}/{name}": name for name in wanted}
+    unpacked = 0
     with tarfile.open(source.path, "r:gz") as archive:
         for member in archive:  # in the order they are stored: a compressed archive can't be read backwards
+            unpacked += member.size
+            if unpacked > MAX_UNPACKED_BYTES:
+                raise AsflError(f"{source.path}: refused, it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
             found = paths.pop(member.name.removeprefix("./"), None)
             file = archive.extractfile(member) if found is not None and member.isreg() else None
             if found is not None and file is not None:

@@ -13,15 +13,12 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from asfl.config.errors import AsflError
-from asfl.data.cifar import Cifar
+from asfl.data.cifar import MAX_UNPACKED_BYTES as MAX_BYTES, Cifar
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
 
 TIMEOUT_S = 30.0
 """How long the server may be silent."""
-
-MAX_BYTES = 1 << 30
-"""No archive of CIFAR has more, packed or unpacked."""
 
 _CHUNK_BYTES = 1 << 16
 

@@ -9,7 +9,7 @@ from) a price per block takes its place; it gives a bound from below too, so the
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import comb
+from math import comb, lgamma, log
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -24,6 +24,7 @@ PRICE_STEPS = 30
 """Bisections of the price per block."""
 ENUMERABLE = 2_000
 """Below this many allocations, trying them all is fastest, and exact whatever the objective."""
+UNCOUNTED = 10**12
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +148,17 @@ def _before_serving_one_more(value: Floats) -> Floats:
 
 @lru_cache(maxsize=256)
 def number_of_allocations(num_clients: int, num_rbs: int, min_served: int) -> int:
-    """How many counts have Σ ≤ K and at least P clients served: Σ_j C(N, j) C(K, j)."""
-    most = min(num_clients, num_rbs)
-    return sum(comb(num_clients, served) * comb(num_rbs, served) for served in range(min_served, most + 1))
+    """How many counts have Σ ≤ K and at least P clients served: Σ_j C(N, j) C(K, j), or `UNCOUNTED`."""
+    total = 0
+    for served in range(min_served, min(num_clients, num_rbs) + 1):
+        if _log_comb(num_clients, served) + _log_comb(num_rbs, served) > log(UNCOUNTED):
+            return UNCOUNTED  # numbers of thousands of digits take long, and nobody needs them
+        total += comb(num_clients, served) * comb(num_rbs, served)
+    return total
+
+
+def _log_comb(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.machine import check_memory
 from asfl.optimize.allocate import Supply
 from asfl.optimize.deadlines import Choices, Pick
 from asfl.optimize.problem import Problem
@@ -17,6 +18,10 @@ PRUNED_ABOVE = 10_000
 """With more candidates than this, over all cuts, those that can't be best are left out first."""
 PRUNED_COUNTS = 4
 """Unless there are so few counts that a bound over them takes as long as the search."""
+
+
+BYTES_PER_CANDIDATE = 128
+"""Three stages, energy, error rate and cost, and what is needed on the way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,11 @@ class Grid:
 
     def _choices(self, terms: CutTerms, links: Links) -> Choices:
         problem = self.problem
+        check_memory(
+            BYTES_PER_CANDIDATE * len(terms.cuts) * links.arrival.size,
+            f"deciding over {problem.round.num_clients:,} clients × {problem.round.radio.num_rbs:,} resource blocks",
+            "choose fewer of either",
+        )
         candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
         supply = Supply(problem.round.radio.num_rbs, problem.min_participants, len(self.powers))
         spread = problem.plan_cost(terms.cuts, terms.synced)

@@ -3,7 +3,6 @@
 docs/round-file.md describes it; `json_schema()` is its schema. The same file asks for a decision.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +14,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
 from asfl.config.fields import Section
+from asfl.config.files import parse_json, read_text
 from asfl.config.tree import Compute, Radio, RoundRules
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import RoundCost
@@ -24,7 +24,7 @@ from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, Solution
 from asfl.optimize.problem import can_be_served
 
-Number = Annotated[float, Field(strict=True)]
+Number = Annotated[float, Field(strict=True), Le(1e30)]
 NonNegatives = Annotated[list[Annotated[Number, Ge(0)]], MinLen(1)]
 Layers = Annotated[list[Annotated[Number, Ge(0)]], MinLen(2)]
 
@@ -235,17 +235,7 @@ class RoundFile(RoundRules):
 
 def read_round_file(path: Path) -> RoundFile:
     """Read and validate a round file; every mistake is named with its field."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise AsflError(f"no such file: {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise AsflError(f"can't read {path}: {error}") from None
-    try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise AsflError(f"{path} is not valid JSON: {error}") from None
-    return parse_round(data)
+    return parse_round(parse_json(read_text(path), str(path)))
 
 
 def parse_round(data: Any) -> RoundFile:

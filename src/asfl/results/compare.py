@@ -23,6 +23,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.results.curves import OURS, Run
 from asfl.results.folders import read_run
+from asfl.runs.estimate import check_count
 from asfl.runs.files import is_untouched, write_whole
 from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Job, run_name
@@ -148,6 +149,7 @@ def plan_comparison(
     point: str = "",
 ) -> Comparison:
     """Check everything that can be checked before the first process starts; write nothing."""
+    check_count(len(schemes) * len(seeds), config.training.rounds, f"{len(schemes)} schemes × {len(seeds):,} seeds")
     check_scheme_settings(config)
     for name in schemes:
         scheme_named(name)

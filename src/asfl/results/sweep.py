@@ -9,6 +9,7 @@ the others; the same command again does what is left.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,6 +18,7 @@ from pathlib import Path
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison
+from asfl.runs.estimate import check_count
 from asfl.runs.files import is_untouched, safe_name, write_whole
 
 SWEEP_FILE = "sweep.json"
@@ -96,6 +98,12 @@ def plan_sweep(
         raise AsflError(f"{folder} is a file; give --out the name of a folder")
     if not (folder / SWEEP_FILE).exists() and not is_untouched(folder):
         raise AsflError(f"{folder} isn't empty and isn't a sweep; give --out the name of a new folder")
+    combinations = math.prod(len(axis.values) for axis in axes)
+    check_count(
+        combinations * len(schemes) * seeds,
+        load_config(preset, overrides).config.training.rounds,
+        f"{combinations:,} combinations of values × {len(schemes)} schemes × {seeds:,} seeds",
+    )
     points = []
     for values in product(*(axis.values for axis in axes)):
         settings = tuple(zip(fields, values, strict=True))

@@ -25,6 +25,7 @@ from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.runs.callbacks import Settings, Tracking, check_trackers, trackers_for
+from asfl.runs.estimate import check_run
 from asfl.runs.files import remove_abandoned
 from asfl.runs.finished import is_finished
 from asfl.runs.lock import writing
@@ -110,6 +111,7 @@ def check_training(config: Config, data_dir: Path | None = None, *, real_clients
             f"training.batch_size = {config.training.batch_size}, but {len(data.train_labels):,} training images of "
             f"{config.data.name} give each of {clients} clients only {samples}"
         )
+    check_run(config)
     if config.training.device == "cuda":
         from asfl.train.device import device_named
 

@@ -55,7 +55,7 @@ def test_messages_wait_as_long_as_they_would_take(file: Path, monkeypatch: pytes
         ("[[link]]\nuplink_bps = '3 MHz'", "unit 'MHz'.*Mbit/s"),
         ("[[link]]\nuplink_bps = 0", "> 0"),
         ("[[link]]\nclient = 2", "client = 2, but there are 2: 0 … 1"),
-        ("links", "no TOML file"),
+        ("links", "not valid TOML"),
     ],
 )
 def test_mistakes(text: str, words: str, tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ def test_mistakes(text: str, words: str, tmp_path: Path) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(AsflError, match=r"can't read .*No such file"):
+    with pytest.raises(AsflError, match="no such file"):
         read_profile(tmp_path / "none.toml", clients=2)

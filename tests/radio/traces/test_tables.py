@@ -229,7 +229,7 @@ def test_damaged_npz_is_an_error(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AsflError, match=r"absent\.csv: no such file"):
         read_trace(tmp_path / "absent.csv")
-    with pytest.raises(AsflError, match="no such file"):
+    with pytest.raises(AsflError, match="a folder, not a file"):
         read_trace(tmp_path)
     with pytest.raises(AsflError, match=r"drive\.xlsx: unknown kind of file; valid suffixes: \.csv, \.csv\.gz"):
         read_trace(write(tmp_path, LONG, "drive.xlsx"))

@@ -15,7 +15,6 @@ had, `asfl.field.emulate.namespaces` shapes that instead.
 """
 
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
 from asfl.config.fields import BitPerSecond, Count, Index, NonNegativeSecond, Section
+from asfl.config.files import parse_toml, read_text
 
 
 class ShapedLink(Section):
@@ -57,11 +57,9 @@ UNSHAPED = ShapedLink()
 def read_profile(file: str | Path, clients: int) -> tuple[ShapedLink, ...]:
     """The links of a profile, in the order of the file."""
     try:
-        profile = _Profile.model_validate(tomllib.loads(Path(file).read_text("utf-8")))
-    except OSError as error:
-        raise AsflError(f"field.shaping: can't read {file}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AsflError(f"field.shaping: {file} is no TOML file: {error}") from None
+        profile = _Profile.model_validate(parse_toml(read_text(Path(file)), str(file)))
+    except AsflError as error:
+        raise AsflError(f"field.shaping: {error}") from None
     except ValidationError as error:
         raise AsflError(f"field.shaping: {file}: {explain(error, _Profile)}") from None
     for link in profile.link:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, nearest
+from asfl.config.files import check_file
 
 Quantity = Literal["snr_db", "rsrp_dbm", "relative_gain"]
 RequestedQuantity = Literal["auto", "snr_db", "rsrp_dbm", "relative_gain"]
@@ -56,8 +57,7 @@ def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: Antenn
 
     if quantity not in get_args(RequestedQuantity):
         raise AsflError(f"quantity: unknown '{quantity}': {nearest(quantity, get_args(RequestedQuantity))}")
-    if not path.is_file():
-        raise AsflError(f"{path}: no such file")
+    check_file(path)
     name = path.name.lower()
     if name.endswith(HDF5_SUFFIXES):
         if quantity not in ("auto", "relative_gain"):

@@ -17,12 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, MissingExtraError
+from asfl.config.machine import check_memory
 from asfl.radio.traces import Antenna, Trace, UserSeries, build_trace
 from asfl.radio.traces.pilots import LTS, PilotFormat, gains_in_blocks
 
 ARGOS_RATE_HZ = 20e6
 ARGOS_SYMBOL_STARTS = (47, 111)
 """First samples of the two LTS bodies in a slot."""
+
+MAX_SHRINKING = 10_000
+SAMPLE_BYTES = 40
+"""While a frame is read, of each number in it: as it is, as a float, as half of a complex one, and its spectrum."""
 
 _DAMAGED = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 """What h5py raises on a damaged file, depending on where the damage is."""
@@ -49,6 +54,7 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
                     f"{path}: no dataset /Data/Pilot_Samples (Sounder) or /Pilot_Samples (Argos) in it; "
                     f"the file holds: {', '.join(file) or 'nothing'}"
                 )
+            _check_size(path, file, samples)
             has_axis = len(samples.shape) > antenna_axis  # if not, reading says what is wrong
             every = range(samples.shape[antenna_axis] if has_axis else 1)
             antennas = every if antenna == "each" else [antenna]
@@ -70,6 +76,21 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
     ]
     users = [UserSeries(name, time_s, column) for name, column in zip(names, gains.T, strict=True)]
     return build_trace(path, "relative_gain", users, frame_period_s)
+
+
+def _check_size(path: Path, file: Any, samples: Any) -> None:
+    """Refuse a recording that is elsewhere, or whose shape says far more than the file can hold.
+
+    Room for frames that never came takes no bytes, and what repeats is compressed; but not ten thousand times.
+    """
+    if samples.is_virtual or samples.external or samples.file != file:
+        raise AsflError(f"{path}: Pilot_Samples are kept in another file; give one file that holds everything")
+    claimed, there = samples.size * samples.dtype.itemsize, path.stat().st_size
+    if claimed > MAX_SHRINKING * there:
+        raise AsflError(
+            f"{path}: Pilot_Samples claim to be {list(samples.shape)}, {claimed:,} bytes, but the file has {there:,}"
+        )
+    check_memory(SAMPLE_BYTES * samples.size / max(samples.shape[0], 1), f"reading a frame of {path}", "record less")
 
 
 def _read_sounder(path: Path, group: Any, antenna: int) -> tuple[NDArray[np.float64], float]:

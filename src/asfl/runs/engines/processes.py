@@ -18,6 +18,7 @@ from asfl.config.errors import AsflError
 from asfl.runs.end_with_parent import end_with_parent
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.dispatch import WorkerDiedError, dispatch
+from asfl.runs.estimate import check_run
 from asfl.runs.jobs import Ended, Event, Job, Train, train
 from asfl.runs.this_process import ToldToEnd, deaf_to_signals, leave_ctrl_c_to_the_parent, usual_threads
 from asfl.runs.watching import OnRound, ShouldStop
@@ -41,6 +42,8 @@ def train_all(
 ) -> dict[str, Ended]:
     """An `Engine` of `workers` processes (default: as many as cores)."""
     crew = max(1, min(workers or usual_threads(), len(jobs)))
+    for config in {job.config.model_spec: job.config for job in jobs}.values():
+        check_run(config, crew)
     return dispatch(jobs, lambda: _Process(train), crew, attempts=1, on_event=on_event, should_stop=should_stop)
 
 
