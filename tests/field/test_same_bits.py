@@ -1,6 +1,7 @@
 """A run over links is the run in a single process, bit for bit: records, checkpoint and model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ from asfl.field.stream.certificates import make_certificates
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
+from asfl.runs.simulation import Simulation
+from asfl.train.quantise import CHOICES
+from asfl.train.trainer import RoundPlan
 
 RATES = {"adam": "2e-3", "momentum": "0.02", "sgd": "0.05"}
 Reference = Callable[[Agreement], Path]
@@ -137,15 +141,44 @@ def test_deep_cuts_of_other_networks(architecture: str) -> None:
     units = here.trainer.layout.num_units
     plans = list(random_plans([units - 1, units - 2, 3], 6, CLIENTS, seed=2))
     with local_links(agreement) as links:
-        there = planned_simulation(agreement, [1], over(links))
-        for plan in plans:
-            there.trainer.fleet.begin(plan.index)
-            expected, found = here.trainer.round(plan), there.trainer.round(plan)
-            np.testing.assert_array_equal(found.loss, expected.loss)
-            np.testing.assert_array_equal(found.update_norm2, expected.update_norm2)
-        there.trainer.fleet.gather(optimizers=True)
+        assert_same_rounds(here, planned_simulation(agreement, [1], over(links)), plans)
+
+
+def assert_same_rounds(here: Simulation, there: Simulation, plans: Sequence[RoundPlan]) -> None:
+    for plan in plans:
+        there.trainer.fleet.begin(plan.index)
+        expected, found = here.trainer.round(plan), there.trainer.round(plan)
+        np.testing.assert_array_equal(found.loss, expected.loss)
+        np.testing.assert_array_equal(found.update_norm2, expected.update_norm2)
+        np.testing.assert_array_equal(found.quantisation_error, expected.quantisation_error)
+    there.trainer.fleet.gather(optimizers=True)
     for name, tensor in here.trainer.state.tensors().items():
         assert torch.equal(there.trainer.state.tensors()[name], tensor), name
+
+
+def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:
+    """Everybody has bits of its own, others in every round."""
+    random = np.random.default_rng(4)
+    return [replace(plan, bits=random.permutation(CHOICES)) for plan in random_plans(cuts, rounds, CLIENTS, seed=2)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "local_steps"),
+    [("asfl", 1), ("asfl", 2), ("sfl", 1), ("sfl", 2), ("sl", 1), ("epsl", 1), ("epsl", 2), ("acc-sfl", 1)],
+)
+def test_few_bits(scheme: str, local_steps: int) -> None:
+    agreement = agreement_of(tiny(f"training.local_steps={local_steps}"), scheme)
+    here = planned_simulation(agreement, [1])
+    with local_links(agreement) as links:
+        there = planned_simulation(agreement, [1], over(links))
+        assert_same_rounds(here, there, plans_with_bits(range(1, here.trainer.layout.num_units), 4))
+
+
+def test_few_bits_over_streams() -> None:
+    agreement = agreement_of(tiny(), "asfl")
+    with client_processes(agreement) as (server, _):
+        here, there = planned_simulation(agreement, [1]), planned_simulation(agreement, [1], over(server.links))
+        assert_same_rounds(here, there, plans_with_bits([2, 3], 4))
 
 
 @pytest.mark.parametrize("begins", ["here", "there"])
