@@ -24,8 +24,8 @@ from misbehaving import Order
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, agreement_of, over, planned_simulation, tiny
 from waiting import LONG_S, wait_until
 
+from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement, Sync
-from asfl.field.roster import Patience
 from asfl.field.stream.server import StreamServer
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation

@@ -165,9 +165,11 @@ def _play(
     from safetensors.torch import save
 
     from asfl.runs.checkpoints import save_checkpoint
+    from asfl.runs.finite import check_finite
 
     def save_state(*, whole: bool = True) -> float:
         tensors = simulation.tensors(whole=whole)
+        check_finite(tensors, simulation.round_index)
         save_checkpoint(folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint)
         return time.monotonic()
 
@@ -190,7 +192,9 @@ def _play(
         if stop:
             return False
     save_state()
-    write_whole(folder / MODEL_FILE, save(simulation.average_model()))
+    model = simulation.average_model()
+    check_finite(model, simulation.round_index)
+    write_whole(folder / MODEL_FILE, save(model))
     return True
 
 

@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from asfl.config.errors import AsflError
-from asfl.field.flower.session import MESSAGE, Farewell, Session
+from asfl.field.flower.session import MESSAGE, MOST_LETTERS, Farewell, Session
 from asfl.field.stream.server import StreamServer
 from asfl.runs.watching import ShouldStop
 
@@ -199,7 +199,9 @@ class Sessions:
 
 
 def _farewell(reply: Message) -> Farewell:
-    return Farewell("failed", reply.error.reason or "lost") if reply.has_error() else Farewell.of(reply.content)
+    if reply.has_error():
+        return Farewell("failed", (reply.error.reason or "lost")[:MOST_LETTERS])
+    return Farewell.of(reply.content)
 
 
 def _unless_stopped(should_stop: ShouldStop) -> None:
