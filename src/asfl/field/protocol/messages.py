@@ -42,8 +42,11 @@ def _read_config(value: object) -> Config:
 
 
 def _check_layers(layers: ModelVectors) -> ModelVectors:
-    for vector, within in ((layers.parameters, _WEIGHTS), (layers.statistics, _SQUARES)):
-        check_numbers(vector, (torch.float32,), axes=1, within=within)
+    for name, within in (("parameters", _WEIGHTS), ("statistics", _SQUARES)):
+        try:
+            check_numbers(getattr(layers, name), (torch.float32,), axes=1, within=within)
+        except ValueError as error:
+            raise ValueError(f"({name}) {error}") from None
     return layers
 
 
