@@ -17,8 +17,8 @@ from asfl.field.client import ClientNode
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link
 from asfl.field.local import LocalLink
+from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
-from asfl.field.roster import Patience
 from asfl.optimize import Problem
 from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest

@@ -19,10 +19,10 @@ from asfl.costs.round import Round
 from asfl.field.client import ClientNode
 from asfl.field.links import Link, LinkError
 from asfl.field.local import LocalLink
+from asfl.field.patience import Patience
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, ClientState, Gather, Refusal, Sync, Where
 from asfl.field.protocol.wire import pack
-from asfl.field.roster import Patience
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation

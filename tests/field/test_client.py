@@ -172,7 +172,7 @@ def raw(node: ClientNode, op: str, fields: dict[str, Json], tensors: dict[str, t
         (lambda n: asked(n, msg.Sync(2, layers(n, 0, 3), round=1)), "not float32"),
         (lambda n: asked(n, msg.Sync(99, layers(n, 0, 3), round=1)), "cut = 99"),
         (lambda n: asked(n, msg.Sync(1, layers(n, 0, 1), memory_of(n, 3), round=1)), "no whole number of layers"),
-        (lambda n: asked(n, msg.Sync(1, layers(n, 0, 1), memory_of(n, 0, -1), round=1)), "steps must not be negative"),
+        (lambda n: asked(n, msg.Sync(1, layers(n, 0, 1), memory_of(n, 0, -1), round=1)), "memory.steps has -1"),
         (lambda n: asked(n, msg.Sample(torch.tensor([10**9]), **NOW)), "a column that isn't"),
         (lambda n: asked(n, msg.Sample(torch.tensor([5, -1]), **NOW)), "a column that isn't"),
         (lambda n: asked(n, msg.Sample(torch.ones(2), **NOW)), "gaps is float32 [2], not uint8 or int64"),

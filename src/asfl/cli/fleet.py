@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +38,7 @@ _POLL_S = 0.1
 class NetworkKind(StrEnum):
     """How clients reach the server."""
 
-    AUTO, LOOPBACK, NAMESPACES = "auto", "loopback", "namespaces"
+    AUTO, PRIVATE, LOOPBACK, NAMESPACES = "auto", "private", "loopback", "namespaces"
 
 
 def fleet(
@@ -59,8 +59,9 @@ def fleet(
     network: Annotated[
         NetworkKind,
         typer.Option(
-            help="Clients on this machine's loopback address, or each in a network namespace of its own (needs root); "
-            "auto: namespaces if field.shaping is set and they can be made."
+            help="Everybody in one network that nobody else on this machine reaches (private), on this machine's "
+            "loopback address, or each client in a network namespace of its own (needs root). auto: namespaces if "
+            "field.shaping is set and they can be made, else private if that can be."
         ),
     ] = NetworkKind.AUTO,
     lose_rounds: options.LoseRounds = False,
@@ -103,10 +104,11 @@ def fleet(
         with (
             stopping_on_ctrl_c() as stop,
             namespaces(clients, profile) if in_namespaces else nullcontext() as made,
+            _private_network(config, network, in_namespaces) as private,
         ):
             if made is not None:
                 run_config["address"] = f"{made.server}:0"
-            _train(as_toml(resolved), run_config, folder, config, simulation, made, done, stop)
+            _train(as_toml(resolved), run_config, folder, config, simulation, made, private, done, stop)
         if not is_finished(folder):
             print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")
             raise typer.Exit(options.STOPPED)
@@ -145,6 +147,34 @@ def _shaping(config: Config, wished: NetworkKind, simulated: bool) -> "tuple[boo
     return bool(profile) and why_not() is None and (not delays or can_delay()), profile
 
 
+@contextmanager
+def _private_network(config: Config, wished: NetworkKind, in_namespaces: bool) -> Iterator[int]:
+    """The process that holds a private network, or 0 after a warning in words."""
+    from asfl.field.flower.processes import private_network
+
+    why = ""
+    if in_namespaces or wished is NetworkKind.LOOPBACK:
+        why = f"--network {NetworkKind.NAMESPACES if in_namespaces else NetworkKind.LOOPBACK}"
+    elif wished is NetworkKind.AUTO and _tracked_elsewhere(config):
+        why = "a tracker needs this machine's network"
+    with nullcontext((0, why)) if why else private_network() as (holder, reason):
+        if not holder:
+            if wished is NetworkKind.PRIVATE:
+                raise AsflError(f"--network private: {reason}")
+            print(
+                "warning: while this runs, every user of this machine can start code as you: Flower's control API "
+                f"needs no key, and the fleet is not in a private network ({reason})",
+                file=sys.stderr,
+                flush=True,
+            )
+        yield holder
+
+
+def _tracked_elsewhere(config: Config) -> bool:
+    track, uri = config.output.track, os.environ.get("MLFLOW_TRACKING_URI", "")
+    return ("wandb" in track and os.environ.get("WANDB_MODE") == "online") or (track != "none" and "://" in uri)
+
+
 def _for_other_processes(config: Config, in_namespaces: bool) -> list[str]:
     """Files by their whole names; and a profile that the network keeps to is none of the clients' business."""
     names = {"field.shaping": config.field.shaping, "scenario.channel.trace_file": config.scenario.channel.trace_file}
@@ -160,6 +190,7 @@ def _train(
     config: Config,
     simulated: bool,
     network: "Namespaces | None",
+    private: int,
     done: list[RoundRecord],
     stop: Callable[[], bool],
 ) -> None:
@@ -175,8 +206,9 @@ def _train(
             network.round_begins(record.round + 1)
 
     try:
-        with federation(logs, clients, stop, simulated=simulated, network=network) as started:
-            where = "" if network is None else ", each in a network namespace of its own"
+        with federation(logs, clients, stop, simulated=simulated, network=network, private=private) as started:
+            where = ", each in a network namespace of its own" if network is not None else ""
+            where = ", in a private network" if private else where
             print(f"starting a federation of {clients} clients{where}", file=sys.stderr, flush=True)
             if network is not None:
                 network.round_begins(len(done) + 1)

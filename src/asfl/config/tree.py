@@ -278,23 +278,27 @@ class Output(Section):
 
 
 class Deadlines(Section):
-    """How long the server waits for a real client, by what it was asked for; who is later is lost for the round."""
+    """How long the server waits for a real client, by what it was asked for; who is later is lost for the round.
 
-    sync_s: Second = 120.0
+    "auto": 120 s at most (600 s for a whole step), and much less once it is known how long others take
+    (docs/measured.md).
+    """
+
+    sync_s: AutoSecond = "auto"
     """The current layers have reached a client that begins or comes back."""
-    resplit_s: Second = 120.0
+    resplit_s: AutoSecond = "auto"
     """Layers have moved down, or are up."""
-    forward_s: Second = 120.0
+    forward_s: AutoSecond = "auto"
     """Activations are up."""
-    backward_s: Second = 120.0
+    backward_s: AutoSecond = "auto"
     """Gradients are down, and the client has learnt from them."""
-    learn_s: Second = 600.0
+    learn_s: AutoSecond = "auto"
     """A whole step without a cut (FedAvg) is done."""
-    give_s: Second = 120.0
+    give_s: AutoSecond = "auto"
     """The client's layers are up, in schemes that average them every round."""
-    report_s: Second = 120.0
+    report_s: AutoSecond = "auto"
     """The sampled parameters for the discrepancy are up."""
-    gather_s: Second = 120.0
+    gather_s: AutoSecond = "auto"
     """The client's layers are up, for an evaluation or a checkpoint."""
 
 

@@ -13,8 +13,8 @@ from asfl.field.links import Link
 from asfl.field.measure.clocks import Clocks
 from asfl.field.measure.measured import MeasuredWorld
 from asfl.field.measure.probe import probe
+from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
-from asfl.field.roster import Patience
 from asfl.runs.finished import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.run import run
@@ -51,7 +51,7 @@ def train(
     if config.field.costs == "measured" and not is_finished(folder):
         world = measured_world(config)
         clocks = world.clocks
-        probe(links, clocks, patience.deadlines.sync_s)
+        probe(links, clocks, patience.most_s("sync"))
         budgets = budgets or world.budgets()
     watching["threads"] = agreement.threads
     fleet = remote_fleet(links, patience, clocks)

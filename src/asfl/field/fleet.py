@@ -3,7 +3,8 @@
 A client that dies, hangs, refuses or sends nonsense is lost for the round: its answers are None, a `Fault` says why,
 and the round goes on without it. It is out of sync then. As soon as it can be reached when a round begins, it gets a
 whole client side (`Sync`): its own, if the server has it from the end of the round before the loss, else the mean of
-the others'. What its optimiser remembered is lost unless the server has that too.
+the others'. What its optimiser remembered is lost unless the server has that too. Answers that are possible but unlike
+everybody else's (`asfl.field.usual`) are nonsense too; who gives wrong ones again and again loses its place.
 
 The server's `TrainingState` has a row for each client, as in a single process. A row equals what the client has if it
 was gathered and nothing was learnt since (`_knows_side`). Through re-splits the rows move as the client sides do, by
@@ -11,7 +12,7 @@ the same code, so that the layers the server receives are averaged to the same b
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,11 +24,13 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
+from asfl.field.patience import Patience
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.messages import A, Answer, Request
 from asfl.field.protocol.shapes import Shapes
 from asfl.field.protocol.wire import WireError
-from asfl.field.roster import Patience, Roster
+from asfl.field.roster import Roster
+from asfl.field.usual import Kind, Place, Usual
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import Bools, Fault, FleetMaker, Knowledge, Norms, Packet
@@ -68,7 +71,7 @@ class RemoteFleet:
         images, _ = batches.batch(0, 0)
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, images.shape[1:], batches.batch_size, rule.num_moments, device)
-        self._clocks, self._roster = clocks, Roster(links, patience, clocks)
+        self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
         self._knows_side: Bools = np.ones(len(links), dtype=np.bool_)
         """[N] whose client side is in its row of the state."""
         self._knows_optimizer: Bools = np.ones(len(links), dtype=np.bool_)
@@ -99,13 +102,43 @@ class RemoteFleet:
     ) -> dict[int, Value]:
         """Everybody at once: what `read` makes of the answers of those who weren't lost."""
         asked = {client: self._ask(client, request(client)) for client in clients}
-        read_all = {client: self._roster.answer(one, read) for client, one in asked.items()}
+        read_all = {client: self._answer(one, read, asked.values()) for client, one in asked.items()}
         return {client: value for client, value in read_all.items() if value is not None}
+
+    def _answer(
+        self, one: OpenRequest[A] | None, read: Callable[[A], Value], under_way: Iterable[OpenRequest[Any] | None]
+    ) -> Value | None:
+        """What `read` makes of an answer, unless the client is lost, or its answer is unlike everybody else's.
+
+        The first answers of a kind are compared with others that are `under_way`, which are waited for.
+        """
+        if one is None:
+            return None
+        kind, place = self._kind_and_place(one)
+        for noted in [one] if self._usual.knows(kind) else [one, *under_way]:
+            if noted is not None and (answer := noted.answer_if_any()) is not None:
+                self._usual.note(*self._kind_and_place(noted), answer)
+
+        def read_if_usual(answer: A) -> Value:
+            value = read(answer)
+            self._usual.check(kind, place)
+            return value
+
+        return self._roster.answer(one, read_if_usual)
+
+    def _kind_and_place(self, one: OpenRequest[Any]) -> tuple[Kind, Place]:
+        request, (step, cut) = one.request, self._place.get(one.client, (0, 0))
+        if request.stage not in ("give", "learn"):
+            cut = getattr(request, "cut", self.state.cut)
+        return Kind(request.name, cut), Place(self._roster.index, one.client, getattr(request, "step", step))
 
     # ------------------------------------------------------------------ who is there
     def begin(self, index: int) -> Bools:
         self._forget_steps()
-        self._bring_up_to_date(self._roster.begin(index))
+        self._usual.begin(index)
+        out_of_sync = self._roster.begin(index)
+        self._knows_side &= ~self._roster.quarantined  # whatever it is, it has no part in any mean
+        self._bring_up_to_date(out_of_sync)
         if self._clocks is not None:
             self._clocks.begin(self._roster.present)
         return self._roster.present.copy()
@@ -113,10 +146,17 @@ class RemoteFleet:
     def take_faults(self) -> list[Fault]:
         return self._roster.take_faults()
 
+    def refuse(self, client: int, reason: str) -> bool:
+        """Its activations came, but the server's pass made no finite loss of them."""
+        self._roster.lose(client, "forward", reason, lied=True)
+        return True
+
     def knowledge(self) -> Knowledge:
+        out: Knowledge = {"quarantined": self._roster.quarantined.copy()} if self._roster.quarantined.any() else {}
         if (self._knows_side & self._knows_optimizer).all():
-            return {}
+            return out
         return {
+            **out,
             "knows_side": self._knows_side.copy(),
             "knows_optimizer": self._knows_optimizer.copy(),
             "in_sync": self._roster.in_sync.copy(),
@@ -128,6 +168,7 @@ class RemoteFleet:
         self._knows_side[:] = knowledge.get("knows_side", True)
         self._knows_optimizer[:] = knowledge.get("knows_optimizer", True)
         self._roster.round_of[:] = knowledge.get("round_of", 0)
+        self._roster.quarantined[:] = knowledge.get("quarantined", False)
         self._may_keep[:] = knowledge.get("in_sync", False)
         self._may_keep &= ~(self._knows_side & self._knows_optimizer)
         self._roster.in_sync[:] = False
@@ -226,8 +267,9 @@ class RemoteFleet:
         self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
     ) -> list[Packet | None]:
         started = self._all_started(clients, step, cut, bits)
+        others = [*started, *self._started.values()]
         reads = [self._reads_activations(cut, own_bits) for own_bits in bits]
-        packets = [self._roster.answer(one, read) for one, read in zip(started, reads, strict=True)]
+        packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
         self._passing = time.monotonic(), cut
         return packets
 
@@ -236,7 +278,7 @@ class RemoteFleet:
 
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
         started = self._all_started(clients, step, self._shapes.layout.num_units, [UNQUANTISED] * len(clients))
-        learnt = [self._roster.answer(one, self._loss_and_norm) for one in started]
+        learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
                 self._has_learnt(client)
@@ -269,7 +311,9 @@ class RemoteFleet:
 
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         asked = {client: self._ask(client, msg.Give()) for client in clients}
-        return [self._roster.answer(one, self._reads_side(self._place[client][1])) for client, one in asked.items()]
+        return [
+            self._answer(one, self._reads_side(self._place[client][1]), asked.values()) for client, one in asked.items()
+        ]
 
     def _reads_side(self, cut: int) -> Callable[[msg.Side], ModelVectors]:
         return lambda answer: self._shapes.check_layers(answer.layers, 0, cut)
@@ -280,7 +324,8 @@ class RemoteFleet:
 
     def _end_backward(self, client: int) -> None:
         if client in self._returning:
-            norm = self._norms[client] = self._roster.answer(self._returning.pop(client), self._norm)
+            under_way = list(self._returning.values())
+            norm = self._norms[client] = self._answer(self._returning.pop(client), self._norm, under_way)
             if norm is not None:
                 self._has_learnt(client)
 

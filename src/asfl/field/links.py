@@ -10,6 +10,10 @@ from asfl.field.protocol.messages import A, Answer, AnyRequest, Refusal, Request
 from asfl.field.protocol.wire import WireError
 
 
+class RefusedError(WireError):
+    """The client hasn't done what it was asked to, and says so: no lie."""
+
+
 class LinkError(AsflError):
     """The client can't be asked, or its answer can't come any more."""
 
@@ -71,11 +75,18 @@ class OpenRequest(Generic[A]):
     def _note_time(self, _: "Future[Answer]") -> None:
         self._answered_at = monotonic()
 
+    def answer_if_any(self) -> Answer | None:
+        """Waits for the answer; None if it is none, for whatever reason."""
+        try:
+            return self.exchange().answer
+        except Exception:  # `exchange` gives the reason to whoever asks for it
+            return None
+
     def exchange(self) -> Exchange[A]:
         """Waits for the answer, but no longer than agreed (TimeoutError). A refusal is a `WireError`."""
         answer = self._future.result(max(self.sent_at + self.deadline_s - monotonic(), 0.0))
         if isinstance(answer, Refusal):
-            raise WireError(f"the client refused: {answer.reason}")
+            raise RefusedError(f"the client refused: {answer.reason}")
         if not isinstance(answer, self.request.answer_type()):
             raise WireError(f"{answer.name} is no answer to {self.request.name}")
         return Exchange(self.client, self.request, answer, self.sent_at, self._answered_at or monotonic())

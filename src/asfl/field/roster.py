@@ -1,40 +1,26 @@
-"""Which clients are there: requests to them, answers until a deadline, and who was lost and why."""
+"""Which clients are there: requests to them, answers until a deadline, who was lost and why, and who is out."""
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from asfl.config import Deadlines, Network
 from asfl.config.errors import AsflError
-from asfl.field.links import Link, OpenRequest
+from asfl.field.links import Link, OpenRequest, RefusedError
 from asfl.field.measure.clocks import Clocks
+from asfl.field.patience import MeasuredDeadlines, Patience
 from asfl.field.protocol.messages import A, Request
+from asfl.field.protocol.wire import WireError
 from asfl.train.fleet import Bools, Fault
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.05
+MOST_LETTERS = 500
+"""Of a reason, which may be a client's own words."""
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long the server waits."""
-
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    nobody_s: float = 300.0
-    """For somebody to be reached at all when a round begins; then the run stops."""
-    barren_rounds: int = 3
-    """The run stops after so many rounds in a row in which everybody who was asked was lost: training has diverged, or
-    the deadlines are too short."""
-
-    @classmethod
-    def of(cls, network: Network) -> "Patience":
-        """As configured."""
-        return cls(network.deadlines, nobody_s=network.nobody_s)
 
 
 class Roster:
@@ -51,6 +37,13 @@ class Roster:
         """[N] whose state is the one the server believes it to have."""
         self.round_of = np.zeros(len(links), dtype=np.int64)
         """[N] the round in which that state last changed."""
+        self.quarantined: Bools = nobody.copy()
+        """[N] who has given wrong answers too often and isn't asked any more."""
+        self._bad_rounds: dict[tuple[int, str], list[int]] = {}
+        """{(client, stage): the latest rounds in a row with wrong answers}"""
+        self._good: set[tuple[int, str]] = set()
+        """{(client, stage)} with right answers in this round."""
+        self._measured = MeasuredDeadlines()
         self._generations = [link.generation for link in links]
         self._faults: list[Fault] = []
         self._came, self._latest_fault, self._barren = False, "", 0
@@ -58,16 +51,24 @@ class Roster:
     def begin(self, index: int) -> list[int]:
         """Who can be reached but is out of sync."""
         self._check_not_barren()
+        self._forgive()
         self.index, self._came, self._latest_fault = index, False, ""
+        self._measured.begin()
         self._wait_for_somebody()
         self._notice_new_nodes()
-        troubles = [link.trouble for link in self._links]
+        troubles = self._troubles()
         reachable = np.array([trouble is None for trouble in troubles])
         for client, trouble in enumerate(troubles):
             if trouble is not None:
                 self._note(client, "begin", trouble)
         self.present = reachable & self.in_sync
         return np.flatnonzero(reachable & ~self.in_sync).tolist()
+
+    def _troubles(self) -> list[str | None]:
+        """[N] why a client can't be asked."""
+        return [
+            "in quarantine" if out else link.trouble for out, link in zip(self.quarantined, self._links, strict=True)
+        ]
 
     def _notice_new_nodes(self) -> None:
         """A client whose process was started anew has lost its state, even if nobody saw it go."""
@@ -79,7 +80,9 @@ class Roster:
         """Send a request to a client; None if it isn't present."""
         if not self.present[client]:
             return None
-        deadline_s: float = getattr(self._patience.deadlines, f"{request.stage}_s")
+        deadline_s = self._patience.most_s(request.stage)
+        if self._patience.is_measured(request.stage):
+            deadline_s = self._measured.deadline_s(request.stage, client, deadline_s)
         request = replace(request, round=self.index, after=int(self.round_of[client]))
         return OpenRequest(self._links[client], client, request, deadline_s)
 
@@ -87,29 +90,51 @@ class Roster:
         """What `read` makes of the answer; None, and the client is lost, if there is none or `read` refuses it."""
         if asked is None:
             return None
-        client, request = asked.client, asked.request
+        client, request, lied = asked.client, asked.request, False
         try:
             exchange = asked.exchange()
             value = read(exchange.answer)
             if self._clocks is not None:
                 self._clocks.exchanged(exchange)
         except TimeoutError:
-            reason = f"no answer within {asked.deadline_s:g} s"
+            reason = f"no answer within {asked.deadline_s:.3g} s"
+            self._measured.too_late(request.stage, client)
         except AsflError as error:
-            reason = str(error)
+            reason, lied = str(error), isinstance(error, WireError) and not isinstance(error, RefusedError)
         except Exception as error:  # a link may fail in ways of its own; none of them may end the run
             reason = f"{type(error).__name__}: {error}"
         else:
+            self._measured.answered(request.stage, client, exchange.answered_at - exchange.sent_at)
+            self._good.add((client, request.stage))
             self._came |= request.teaches
             if request.changes:
                 self.round_of[client] = self.index
             return value
         if self._clocks is not None:
             self._clocks.lost(client, request, asked.sent_at)
-        self.present[client] = self.in_sync[client] = False
-        self._latest_fault = f"client {client}, {request.stage}: {reason}"
-        self._note(client, request.stage, reason)
+        self.lose(client, request.stage, reason, lied=lied)
         return None
+
+    def lose(self, client: int, stage: str, reason: str, *, lied: bool) -> None:
+        """For this round; who has `lied` too often, for all that follow."""
+        self.present[client] = self.in_sync[client] = False
+        self._latest_fault = f"client {client}, {stage}: {reason}"
+        self._note(client, stage, reason)
+        if not lied:
+            return
+        bad_rounds = self._bad_rounds.setdefault((client, stage), [])
+        if self.index not in bad_rounds:
+            bad_rounds.append(self.index)
+        if len(bad_rounds) >= self._patience.bad_answers and not self.quarantined[client]:
+            self.quarantined[client] = True
+            self._note(client, "quarantine", f"wrong answers ({stage}) in {len(bad_rounds)} rounds in a row; it is out")
+
+    def _forgive(self) -> None:
+        """Looks back at the round that is over: who answered, and never wrongly, begins anew."""
+        for key in self._good:
+            if self.index not in self._bad_rounds.get(key, ()):
+                self._bad_rounds.pop(key, None)
+        self._good.clear()
 
     def take_faults(self) -> list[Fault]:
         faults, self._faults = self._faults, []
@@ -117,7 +142,7 @@ class Roster:
 
     def _note(self, client: int, stage: str, reason: str) -> None:
         # Some reasons are a client's own words.
-        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:MOST_LETTERS])
         _log.warning("round %d, %s: client %d is lost: %s", self.index + 1, stage, client, reason)
         self._faults.append(Fault(client, self.index, stage, reason))
 
@@ -133,10 +158,15 @@ class Roster:
 
     def _wait_for_somebody(self) -> None:
         due = time.monotonic() + self._patience.nobody_s
-        while all(link.trouble is not None for link in self._links):
+        if self.quarantined.all():
+            raise AsflError(
+                f"all {len(self._links)} clients lost their places by round {self.index}: their answers were wrong "
+                f"{self._patience.bad_answers} rounds in a row (training.learning_rate may be too high)"
+            )
+        while None not in self._troubles():
             if time.monotonic() > due:
                 raise AsflError(
                     f"round {self.index + 1}: none of {len(self._links)} clients could be reached for "
-                    f"{self._patience.nobody_s:g} s (client 0: {self._links[0].trouble})"
+                    f"{self._patience.nobody_s:g} s (client 0: {self._troubles()[0]})"
                 )
             time.sleep(_POLL_S)

@@ -182,9 +182,11 @@ def _play(
     from safetensors.torch import save
 
     from asfl.runs.checkpoints import save_checkpoint
+    from asfl.runs.finite import check_finite
 
     def save_state(*, whole: bool = True) -> float:
         tensors = simulation.tensors(whole=whole)
+        check_finite(tensors, simulation.round_index)
         save_checkpoint(
             folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint, records_seal=journal.seal
         )
@@ -209,9 +211,11 @@ def _play(
         if stop:
             return False
     save_state()
+    model = simulation.average_model()
+    check_finite(model, simulation.round_index)
     write_sealed(
         folder / MODEL_FILE,
-        save(simulation.average_model()),
+        save(model),
         round_index=simulation.round_index,
         fingerprint=manifest.fingerprint,
         records=journal.seal,

@@ -29,7 +29,7 @@ from asfl.config.randomness import random_stream
 from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
+from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms, Packet
 from asfl.train.layout import Layout, ModelVectors, layer_spreads
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
@@ -307,19 +307,25 @@ class FastTrainer:
             return learnt, lambda: norms
         bits = [plan.bits_of(client) for client in clients]
         sent = self.fleet.forward(plan.index, step, clients, cut, bits)
-        there = [place for place, packet in enumerate(sent) if packet is not None]
-        packets = [packet for packet in sent if packet is not None]
-        if not packets:
-            return [None] * len(sent), lambda: [None] * len(sent)
+        before = [each.clone() for each in statistics]
+        while True:
+            there = [place for place, packet in enumerate(sent) if packet is not None]
+            packets = [packet for packet in sent if packet is not None]
+            if not packets:
+                return [None] * len(sent), lambda: [None] * len(sent)
+            carries = [restore_carry(packet.carry, self._server_gradient.dtype) for packet in packets]
+            received = tuple(_as_one(parts).requires_grad_() for parts in zip(*carries, strict=True))
+            self._server.bind_statistics([statistics[place] for place in there])
+            (logits,) = self._server.run(received, cut, units)
+            labels = torch.cat([packet.labels for packet in packets])
+            losses = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+            if not self._refused(losses, there, clients, sent):
+                break
+            for now, earlier in zip(statistics, before, strict=True):  # again, without those who were refused
+                now.copy_(earlier)
         for place, packet in zip(there, packets, strict=True):
             if packet.error is not None:
                 self._errors.setdefault(clients[place], []).append(packet.error)
-        carries = [restore_carry(packet.carry, self._server_gradient.dtype) for packet in packets]
-        received = tuple(_as_one(parts).requires_grad_() for parts in zip(*carries, strict=True))
-        self._server.bind_statistics([statistics[place] for place in there])
-        (logits,) = self._server.run(received, cut, units)
-        labels = torch.cat([packet.labels for packet in packets])
-        losses = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
         shared = round(self.procedure.aggregated_share * self._batches.batch_size)
         if shared:
             returned = self._backward_aggregated(losses, logits, received, cut, shared)
@@ -335,6 +341,16 @@ class FastTrainer:
             _in_place(list(losses.detach()), there, len(sent)),
             lambda: _in_place(norms_there(), there, len(sent)),
         )
+
+    def _refused(self, losses: Tensor, there: Sequence[int], clients: Sequence[int], sent: list[Packet | None]) -> bool:
+        """Whether the fleet does without those whose loss isn't finite; they are taken out of what was sent."""
+        finite, refused = torch.isfinite(losses), False
+        if bool(finite.all()):
+            return False
+        for place, loss, good in zip(there, losses.tolist(), finite.tolist(), strict=True):
+            if not good and self.fleet.refuse(clients[place], f"the server's pass gives a loss of {loss:g}"):
+                sent[place], refused = None, True
+        return refused
 
     def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int, shared: int) -> Carry:
         """EPSL: the first `shared` sample positions, a share φ, go backward once for all clients.

@@ -149,6 +149,10 @@ class Fleet(Protocol):
         """Who was lost since this was last asked."""
         ...
 
+    def refuse(self, client: int, reason: str) -> bool:
+        """What `forward` gave is of no use. True: the client is lost for the round; False: there is no going on."""
+        ...
+
 
 class FleetMaker(Protocol):
     """What a trainer makes its fleet with."""
@@ -284,6 +288,9 @@ class LocalFleet:
 
     def take_faults(self) -> list[Fault]:
         return []
+
+    def refuse(self, client: int, reason: str) -> bool:
+        return False  # nobody lies here: training has diverged
 
     def _side(self, client: int) -> ModelVectors:
         return self.state.clients.row(client) if self._keeps_sides else self._loaded[client]

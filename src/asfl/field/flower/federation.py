@@ -1,6 +1,7 @@
 """A whole federation on this machine, for one run: SuperLink, SuperNodes, keys and certificates of its own."""
 
 import json
+import logging
 import queue
 import shutil
 import signal
@@ -22,12 +23,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from asfl._version import __version__
 from asfl.config.errors import AsflError
 from asfl.field.emulate.namespaces import Namespaces
-from asfl.field.flower.processes import end_all, flower_environment, processes_of, start
+from asfl.field.flower.processes import end_all, flower_environment, listens, processes_of, start
+from asfl.field.flower.quick import write_commands
 from asfl.field.flower.run_config import DEFAULTS, Value
 from asfl.field.stream.certificates import Certificates, make_certificates
 from asfl.runs.engines.scratch import scratch_folder
 
+_log = logging.getLogger(__name__)
 _HOST, _NAME = "127.0.0.1", "fleet"
+_SUPERNODE = "supernode-"
+_RESTART_AFTER_S = 5.0
 _START_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LONGEST_FOLDER = 16
@@ -66,16 +71,22 @@ class Federation:
         *,
         simulated: bool,
         network: Namespaces | None,
+        private: int,
     ) -> None:
         self._logs, self._clients, self._simulated, self._network = logs, clients, simulated, network
+        self._private = private
         self._host = _HOST if network is None else network.server
         self._should_stop = should_stop
         self._home, self._scratch = scratch / "home", scratch
-        self._environment = flower_environment(self._home, scratch / "tmp")
+        self._environment = flower_environment(self._home, scratch / "tmp", scratch / "bin")
         self._children: dict[str, subprocess.Popen[str]] = {}
+        self._commands: dict[str, list[str]] = {}
+        self._restart_at: dict[str, float] = {}
+        """SuperNodes that have ended, and when they are started again."""
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for folder in (self._home, scratch / "tmp", scratch / "app", logs):
+        for folder in (self._home, scratch / "tmp", scratch / "app", scratch / "bin", logs):
             folder.mkdir(parents=True, exist_ok=True)
+        write_commands(scratch / "bin")
 
     # ------------------------------------------------------------------ begin
     def begin(self, configuration: str, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> None:
@@ -90,7 +101,8 @@ class Federation:
         (self._home / "config.toml").write_text(tomlkit.dumps({"superlink": {_NAME: connection}}))
         self._start_superlink(superlink, certificates)
         self._start_commands()
-        self._wait(lambda: _listens(superlink), "Flower's SuperLink didn't start")
+        host, _, port = superlink.partition(":")
+        self._wait(lambda: listens(host, int(port), self._private), "Flower's SuperLink didn't start")
         if not self._simulated:
             keys = [self._new_key(client) for client in range(self._clients)]
             for key in keys:
@@ -120,7 +132,9 @@ class Federation:
 
     def _start_commands(self) -> None:
         command = [sys.executable, "-P", "-m", "asfl.field.flower.commands"]
-        helper = self._children["flwr"] = start(command, self._environment, self._logs / "run.log", talk=True)
+        helper = self._children["flwr"] = start(
+            command, self._environment, self._logs / "run.log", talk=True, network=self._private
+        )
 
         def listen() -> None:
             assert helper.stdout is not None
@@ -131,7 +145,12 @@ class Federation:
         threading.Thread(target=listen, daemon=True).start()
 
     def _start(self, name: str, *command: object) -> None:
-        self._children[name] = start(list(map(str, command)), self._environment, self._logs / f"{name}.log")
+        self._commands[name] = list(map(str, command))
+        self._start_again(name)
+
+    def _start_again(self, name: str) -> None:
+        log = self._logs / f"{name}.log"
+        self._children[name] = start(self._commands[name], self._environment, log, network=self._private)
 
     def _sizes(self) -> list[str]:
         """Of a simulation: Ray is told of so many CPUs that everybody has a place in it at the same time."""
@@ -142,7 +161,7 @@ class Federation:
 
     def _new_key(self, client: int) -> Path:
         """Of a SuperNode: two files in the format of SSH."""
-        key, file = ec.generate_private_key(ec.SECP384R1()), self._scratch / f"supernode-{client}"
+        key, file = ec.generate_private_key(ec.SECP384R1()), self._scratch / f"{_SUPERNODE}{client}"
         ssh = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
         file.touch(mode=0o600)
         file.write_bytes(key.private_bytes(serialization.Encoding.PEM, *ssh))
@@ -185,10 +204,20 @@ class Federation:
         return not self._answered()
 
     def check(self) -> None:
-        """Refuse to go on if one of Flower's processes has ended."""
-        for name, child in self._children.items():
-            if name != "flwr" and child.poll() is not None:
-                raise AsflError(f"Flower's {name} ended with exit code {child.returncode}")
+        """Refuse to go on if one of Flower's processes has ended; but a SuperNode is started again, if others live."""
+        ended = {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
+        nodes = [name for name in self._children if name.startswith(_SUPERNODE)]
+        for name, code in ended.items():
+            if name == "flwr":
+                continue
+            if name not in nodes or all(node in ended for node in nodes):
+                raise AsflError(f"Flower's {name} ended with exit code {code}")
+            if name not in self._restart_at:
+                _log.warning("Flower's %s ended with exit code %d; it is started again", name, code)
+                self._restart_at[name] = time.monotonic() + _RESTART_AFTER_S
+            elif time.monotonic() > self._restart_at[name]:
+                self._restart_at[name] = time.monotonic() + _RESTART_AFTER_S
+                self._start_again(name)
 
     def error(self) -> str | None:
         """What the ServerApp said last, if it was an error."""
@@ -223,10 +252,14 @@ def federation(
     *,
     simulated: bool = False,
     network: Namespaces | None = None,
+    private: int = 0,
 ) -> Iterator[Federation]:
-    """A federation that isn't begun yet; in the end nothing is left of it, but its logs if there was an error."""
+    """A federation that isn't begun yet; in the end nothing is left of it, but its logs if there was an error.
+
+    `private` is the process that holds the network in which all of it is to be (`processes.private_network`).
+    """
     with scratch_folder("asfl-fleet-", longest=_LONGEST_FOLDER if simulated else None) as scratch:
-        started = Federation(scratch, logs, clients, should_stop, simulated=simulated, network=network)
+        started = Federation(scratch, logs, clients, should_stop, simulated=simulated, network=network, private=private)
         failed = False
         try:
             yield started
@@ -243,10 +276,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.partition(":")
-    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
-        return True
-    return False

@@ -2,10 +2,12 @@
 
 Flower's SuperLink has one port for everything. Behind /v1/fleet/ are the calls of SuperNodes, signed with their keys.
 Behind /v1/control/ anybody who reaches the port can start a run, which is code on the server. So the SuperLink stays on
-the loopback address, and this gate passes on the calls of SuperNodes, and nothing else.
+the loopback address, and this gate passes on the calls of SuperNodes, and nothing else. Who opens many connections, or
+sends a request in small pieces, is closed out (`asfl.field.flower.door`).
 """
 
 import argparse
+import asyncio
 import re
 import ssl
 import sys
@@ -21,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from asfl.config.errors import AsflError
+from asfl.field.flower.door import Door, PunctualProtocol
 from asfl.field.stream.common import check_address
 
 FLEET = "/v1/fleet/"
@@ -28,7 +31,7 @@ LARGEST_BODY = 1 << 20
 """Sessions are a few kilobytes; tensors don't come this way."""
 _CALL = re.compile("[a-z-]{1,64}")
 """One word behind the prefix: no way out of it by dots and slashes."""
-_AT_ONCE = 256
+_BODY_WITHIN_S = 30.0
 _ANSWER_WITHIN_S = 60.0
 _OF_ONE_CONNECTION = {"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
 
@@ -53,10 +56,13 @@ def gate(superlink: str, authority: Path) -> Starlette:
             return Response(status_code=404)
         body = bytearray()
         try:
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > LARGEST_BODY:
-                    return Response("too long", status_code=413)
+            async with asyncio.timeout(_BODY_WITHIN_S):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > LARGEST_BODY:
+                        return Response("too long", status_code=413)
+        except TimeoutError:
+            return Response("too slow", status_code=408)
         except ClientDisconnect:
             return Response(status_code=400)
         headers = [(name, value) for name, value in request.headers.items() if name not in _OF_ONE_CONNECTION]
@@ -86,16 +92,28 @@ def main(words: list[str]) -> None:
         if not file.is_file():
             raise AsflError(f"{file}: no such file")
     host, _, port = options.listen.rpartition(":")
-    uvicorn.run(
-        gate(f"https://{options.superlink}", files["authority.pem"]),
-        host=host.strip("[]"),
-        port=int(port),
-        ssl_certfile=str(files["server.pem"]),
-        ssl_keyfile=str(files["server.key"]),
-        limit_concurrency=_AT_ONCE,
+    try:
+        door = Door.at(host.strip("[]"), int(port))
+    except OSError as error:
+        raise AsflError(f"can't listen on {options.listen}: {error.strerror or error}") from None
+    app = gate(f"https://{options.superlink}", files["authority.pem"])
+    with door:
+        served(app, files["server.pem"], files["server.key"]).run(sockets=[door])
+
+
+def served(app: Starlette, certificate: Path, key: Path) -> uvicorn.Server:
+    """The server of a gate, to be run on a `Door`."""
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=PunctualProtocol,
+        ws="none",
+        ssl_certfile=str(certificate),
+        ssl_keyfile=str(key),
         log_level="warning",
         server_header=False,
     )
+    return uvicorn.Server(config)
 
 
 if __name__ == "__main__":

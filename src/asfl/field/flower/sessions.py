@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from asfl.config.errors import AsflError
-from asfl.field.flower.session import MESSAGE, Farewell, Session
+from asfl.field.flower.session import MESSAGE, MOST_LETTERS, Farewell, Session
 from asfl.field.stream.server import StreamServer
 from asfl.runs.watching import ShouldStop
 
@@ -22,7 +22,8 @@ _POLL_S = 0.1
 _LOOK_EVERY_S = 1.0
 _FAREWELL_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
-_GRACE_S = 30.0
+_CALLS_AGAIN_S = 10.0
+"""A client that lives and has a network calls again within this time."""
 
 
 def wait_for_nodes(grid: Grid, clients: int, wait_s: float, should_stop: ShouldStop) -> list[int]:
@@ -84,10 +85,10 @@ class Sessions:
         self._no_more, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep, name="asfl-sessions", daemon=True)
 
-    def invite(self, clients: Iterable[int]) -> None:
-        """Send sessions; whatever these clients had before opens nothing any more."""
+    def invite(self, clients: Iterable[int], *, void: bool = True) -> None:
+        """Send sessions; whatever these clients had before opens nothing any more, unless they may yet use it."""
         for client in clients:
-            token = self._server.access.renew(client)
+            token = self._server.access.renew(client, void=void)
             session = Session(self._server.address, token, self._authority, client, self._patience_s)
             message = Message(session.content(), self.node_of[client], MESSAGE, ttl=_LIFETIME_S)
             self._open = {number: other for number, other in self._open.items() if other != client}
@@ -155,14 +156,18 @@ class Sessions:
                 _log.warning("Flower's SuperLink doesn't answer: %s", error)
 
     def _invite_lost(self) -> None:
-        """A client that ended its session, or has been away for longer than it keeps trying, gets a new one."""
+        """A client that ended its session, or hasn't called again for a while, gets a new one.
+
+        Flower itself takes a minute to notice a ClientApp that died. If this one lives on a device without a network,
+        it goes on with what it has as soon as it gets through, and the new session ends as it begins.
+        """
         now, lost = time.monotonic(), []
         for client, link in enumerate(self._server.links):
             if link.connected:
                 self._due.pop(client, None)
                 self._pause_s[client] = _FIRST_PAUSE_S
             elif client not in self._due:
-                self._due[client] = now + self._patience_s + _GRACE_S + self._longer(client)
+                self._due[client] = now + _CALLS_AGAIN_S
             elif now > self._due[client]:
                 lost.append(client)
         here = set(self._grid.get_node_ids()) if lost else set()
@@ -170,7 +175,8 @@ class Sessions:
             if self.node_of[client] in here:
                 reason = self._failed.pop(client, "not connected")
                 _log.info("client %d (node %d) gets a new session: %s", client, self.node_of[client], reason)
-                self.invite([client])
+                self.invite([client], void=False)
+                self._due[client] = now + self._patience_s + self._longer(client)
             else:
                 self._due[client] = now + _FIRST_PAUSE_S
 
@@ -199,7 +205,9 @@ class Sessions:
 
 
 def _farewell(reply: Message) -> Farewell:
-    return Farewell("failed", reply.error.reason or "lost") if reply.has_error() else Farewell.of(reply.content)
+    if reply.has_error():
+        return Farewell("failed", (reply.error.reason or "lost")[:MOST_LETTERS])
+    return Farewell.of(reply.content)
 
 
 def _unless_stopped(should_stop: ShouldStop) -> None:

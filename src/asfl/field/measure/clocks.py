@@ -19,8 +19,9 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure
 from asfl.costs.round import Round
 from asfl.field.links import Exchange
-from asfl.field.measure.estimates import FleetEstimates, plain
+from asfl.field.measure.estimates import MOST_CLIENT_W, FleetEstimates, plain
 from asfl.field.protocol.messages import Answer, AnyRequest, Backward, Forward, Learn
+from asfl.field.protocol.wire import WireError
 from asfl.models.profile import ModelProfile
 
 Floats = NDArray[np.float64]
@@ -28,6 +29,8 @@ Bools = NDArray[np.bool_]
 
 SMALL_BYTES = 4096
 """Messages that carry less, request and answer together, show the latency."""
+_MOST_AT_ONCE_J = 1e4
+"""A meter may be coarse, or may have missed a moment."""
 _LEAST_SHARE = 0.1
 """At least this share of the time on the network is put down to what was carried."""
 
@@ -73,6 +76,8 @@ class Clocks:
         """[N] in this round: computing; sending; part of the latter in stage 1."""
         self._meter_j, self._meter_before_j = np.full(clients, np.nan), np.full(clients, np.nan)
         """[N] the latest readings; those at the end of the round before. NaN: none yet."""
+        self._read_at = np.zeros(clients)
+        """[N] when a meter was last read, by the server's clock."""
         self._battery = np.full(clients, np.nan)
 
     # ------------------------------------------------------------------ a round
@@ -132,8 +137,9 @@ class Clocks:
 
     # ------------------------------------------------------------------ what it sees
     def exchanged(self, seen: Exchange[Any]) -> None:
-        """Somebody has answered."""
+        """Somebody has answered; `WireError` if it can't have consumed what it says."""
         client, answer = seen.client, seen.answer
+        self._read_meter(client, answer, seen.answered_at)
         elapsed_s = max(seen.answered_at - seen.sent_at, 1e-9)
         busy_s = min(answer.busy_s or 0.0, elapsed_s)
         sending_s = self._learn_rates(client, seen.request, answer, elapsed_s - busy_s)
@@ -144,13 +150,21 @@ class Clocks:
         self._sending_s[client] += sending_s
         if seen.request.stage == "resplit":
             self._resplit_s[client] += sending_s
-        if answer.energy_j is not None:
-            self._meter_j[client] = answer.energy_j
-            if np.isnan(self._meter_before_j[client]):
-                self._meter_before_j[client] = answer.energy_j
+        self._note(seen.request, seen.sent_at, seen.answered_at)
+
+    def _read_meter(self, client: int, answer: Answer, now: float) -> None:
         if answer.battery is not None:
             self._battery[client] = answer.battery
-        self._note(seen.request, seen.sent_at, seen.answered_at)
+        if answer.energy_j is None:
+            return
+        before, since_s = float(self._meter_j[client]), now - float(self._read_at[client])
+        grown = answer.energy_j - before if answer.energy_j >= before else answer.energy_j  # it may have begun anew
+        if np.isfinite(before) and grown > _MOST_AT_ONCE_J + MOST_CLIENT_W * since_s:
+            self._meter_j[client] = self._meter_before_j[client] = np.nan  # the next one is a beginning
+            raise WireError(f"energy_j: {grown:.3g} J more than {since_s:.3g} s ago, above {MOST_CLIENT_W:g} W")
+        self._meter_j[client], self._read_at[client] = answer.energy_j, now
+        if np.isnan(self._meter_before_j[client]):
+            self._meter_before_j[client] = answer.energy_j
 
     def lost(self, client: int, request: AnyRequest, sent_at: float) -> None:
         """Somebody was asked and hasn't answered, or not with what was wanted."""
@@ -161,14 +175,16 @@ class Clocks:
     def layers_take(self, seconds: Mapping[int, Floats]) -> None:
         """Clients have measured how long each layer takes them, [2, M]: forward, backward.
 
-        The cost equations have one share of each layer for all clients, so shares are averaged; how fast a client is,
+        The cost equations have one share of each layer for all clients, so theirs is the median; how fast a client is,
         is its own. From now on FLOPs are shares of time: a layer has as much of all FLOPs as it takes of all time.
         """
         good = {client: times for client, times in seconds.items() if (times >= 0).all() and times.sum() > 0}
         if not good:
             return
         whole = float(self.profile.forward_flops.sum() + self.profile.backward_flops.sum())
-        share = np.mean([times / times.sum() for times in good.values()], axis=0)
+        shares = [times / times.sum() for times in good.values()]
+        share = np.median(shares, axis=0)  # which one who lies doesn't move
+        share = share / share.sum() if share.any() else np.mean(shares, axis=0)
         self.profile = replace(self.profile, forward_flops=whole * share[0], backward_flops=whole * share[1])
         for client, times in good.items():
             self.estimates.client_s_per_flop.add(client, float(times.sum()) / (self._batch_size * whole))

@@ -14,6 +14,12 @@ Floats = NDArray[np.float64]
 
 PRIOR_LOG_VARIANCE = 0.25
 """Before there are several measurements, one is believed to within a factor of e^±0.5."""
+SLOWEST_S_PER_BIT, FASTEST_S_PER_BIT = 1.0, 1e-13
+"""No link is slower than a bit a second, or faster than 10 Tbit/s, whatever a client says of its busy time."""
+SLOWEST_S_PER_FLOP, FASTEST_S_PER_FLOP = 1e-3, 1e-17
+LEAST_LATENCY_S, MOST_LATENCY_S = 1e-7, 1e4
+LEAST_CLIENT_W, MOST_CLIENT_W = 1e-6, 1e4
+"""What a device draws."""
 PRIOR_LOSS = 0.02
 """Share of rounds that an unknown client is expected to miss; counts like one round."""
 
@@ -22,7 +28,7 @@ class _Estimate:
     """Arrays [N] that survive the server."""
 
     def arrays(self) -> dict[str, Floats]:
-        return {name.removeprefix("_"): array for name, array in vars(self).items()}
+        return {name.removeprefix("_"): value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def restore(self, arrays: dict[str, Floats]) -> None:
         vars(self).update({f"_{name}": array.copy() for name, array in arrays.items()})
@@ -31,8 +37,9 @@ class _Estimate:
 class LogEstimate(_Estimate):
     """A positive quantity of each of N clients, from noisy measurements; fading weights, in logarithms."""
 
-    def __init__(self, first_guess: float | Floats, size: int) -> None:
-        """The guess counts until the first measurement."""
+    def __init__(self, first_guess: float | Floats, size: int, least: float = 1e-300, most: float = 1e300) -> None:
+        """The guess counts until the first measurement; a measurement beyond `least` or `most` counts as that."""
+        self._range = least, most
         self._mean = np.broadcast_to(np.log(first_guess), size).astype(float)
         self._weight = np.zeros(size)
         self._squares = np.zeros(size)
@@ -40,7 +47,7 @@ class LogEstimate(_Estimate):
 
     def add(self, which: int, measured: float) -> None:
         """Take one measurement into account, with weight 1."""
-        value = np.log(max(measured, 1e-300))
+        value = np.log(np.clip(measured, *self._range))
         self._weight[which] += 1.0
         before = value - self._mean[which]
         self._mean[which] += before / self._weight[which]
@@ -116,12 +123,13 @@ class FleetEstimates:
     """All there is to know of the clients of a run, and of the server."""
 
     def __init__(self, clients: int, client_power_w: float) -> None:
-        self.latency_s = LogEstimate(1e-3, clients)
+        rates, speeds = (FASTEST_S_PER_BIT, SLOWEST_S_PER_BIT), (FASTEST_S_PER_FLOP, SLOWEST_S_PER_FLOP)
+        self.latency_s = LogEstimate(1e-3, clients, LEAST_LATENCY_S, MOST_LATENCY_S)
         """Of a request and its answer, without what they carry."""
-        self.uplink_s_per_bit = LogEstimate(1e-7, clients)
-        self.downlink_s_per_bit = LogEstimate(1e-7, clients)
-        self.client_s_per_flop = LogEstimate(1e-9, clients)
-        self.client_power_w = LogEstimate(client_power_w, clients)
+        self.uplink_s_per_bit = LogEstimate(1e-7, clients, *rates)
+        self.downlink_s_per_bit = LogEstimate(1e-7, clients, *rates)
+        self.client_s_per_flop = LogEstimate(1e-9, clients, *speeds)
+        self.client_power_w = LogEstimate(client_power_w, clients, LEAST_CLIENT_W, MOST_CLIENT_W)
         self.server_s_per_flop = LogEstimate(1e-10, 1)
         self.loss = LossEstimate(clients)
 

@@ -2,7 +2,8 @@
 
 A message becomes a word (the name of its class), plain values and tensors. What lies inside tuples and dataclasses has
 dotted names: `carry.0`, `side.parameters`. Whatever arrives is checked against the declaration: names, types, ranges,
-element types; and all numbers must be finite. Shapes depend on the network and the cut: `asfl.field.protocol.shapes`.
+element types; and all numbers must be finite and in the range that is declared. Shapes depend on the network and the
+cut: `asfl.field.protocol.shapes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,17 +44,27 @@ class Message:
 M = TypeVar("M", bound=Message)
 
 
-def numbers(*dtypes: torch.dtype, axes: int | None = None) -> AfterValidator:
-    """Declares a tensor: one of these element types, so many axes, finite."""
-    return AfterValidator(lambda tensor: check_numbers(tensor, dtypes, axes))
+Range = tuple[float, float]
+"""Least and most, both included."""
 
 
-def check_numbers(tensor: Tensor, dtypes: Sequence[torch.dtype], axes: int | None) -> Tensor:
+def numbers(*dtypes: torch.dtype, axes: int | None = None, within: Range | None = None) -> AfterValidator:
+    """Declares a tensor: one of these element types, so many axes, finite, in this range."""
+    return AfterValidator(lambda tensor: check_numbers(tensor, dtypes, axes, within))
+
+
+def check_numbers(
+    tensor: Tensor, dtypes: Sequence[torch.dtype], axes: int | None, within: Range | None = None
+) -> Tensor:
     if tensor.dtype not in dtypes or axes not in (None, tensor.dim()):
         wanted = " or ".join(DTYPE_NAMES[dtype] for dtype in dtypes) + ("" if axes is None else f" with {axes} axes")
         raise ValueError(f"is {DTYPE_NAMES[tensor.dtype]} {list(tensor.shape)}, not {wanted}")
     if tensor.dtype.is_floating_point and not torch.isfinite(tensor).all():
         raise ValueError("has numbers that are not finite")
+    if within is not None and tensor.numel():
+        least, most = (float(edge) for edge in torch.aminmax(tensor))
+        if least < within[0] or most > within[1]:
+            raise ValueError(f"has {least if least < within[0] else most:g}; valid are {within[0]:g} … {within[1]:g}")
     return tensor
 
 

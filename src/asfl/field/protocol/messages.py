@@ -2,6 +2,9 @@
 
 The server asks, a client answers: `Request[A]` is answered by an `A`, or by a `Refusal`. Before that they greet each
 other: the server says `Welcome`, the client says `Ready`.
+
+What a client says is a claim. Every number has a range in which it can be true of some network that still learns; what
+is beyond it is refused when it arrives. What is possible but unlike everybody else is for `asfl.field.usual`.
 """
 
 from dataclasses import dataclass, replace
@@ -25,6 +28,11 @@ MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
 NODE_NAME = 32
 """Letters in the name of a node, at most."""
+MOST_WEIGHT, MOST_SQUARE = 1e6, 1e12
+"""Sizes that parameters, activations and gradients, and squares of such, never have while anything is learnt."""
+MOST_SECONDS = 1e6
+"""Eleven days: nothing that is asked takes so long."""
+_WEIGHTS, _SQUARES, _NATURALS = (-MOST_WEIGHT, MOST_WEIGHT), (-MOST_SQUARE, MOST_SQUARE), (0.0, float(LARGEST))
 
 
 def _read_config(value: object) -> Config:
@@ -41,21 +49,27 @@ def _check_bits(bits: int) -> int:
 
 
 def _check_layers(layers: ModelVectors) -> ModelVectors:
-    for vector in (layers.parameters, layers.statistics):
-        check_numbers(vector, (torch.float32,), axes=1)
+    for name, within in (("parameters", _WEIGHTS), ("statistics", _SQUARES)):
+        try:
+            check_numbers(getattr(layers, name), (torch.float32,), axes=1, within=within)
+        except ValueError as error:
+            raise ValueError(f"({name}) {error}") from None
     return layers
 
 
 Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
 Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
+Seconds = Annotated[float, Strict(), Field(ge=0, le=MOST_SECONDS)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
 Bits = Annotated[int, Strict(), AfterValidator(_check_bits)]
-Number = Annotated[Tensor, numbers(torch.float32, axes=0)]
-Vector = Annotated[Tensor, numbers(torch.float32, axes=1)]
-Steps = Annotated[Tensor, numbers(torch.int64, axes=1)]
+Square = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_SQUARE))]
+Loss = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_WEIGHT))]
+Vector = Annotated[Tensor, numbers(torch.float32, axes=1, within=_WEIGHTS)]
+Labels = Annotated[Tensor, numbers(torch.int64, axes=1)]
+Steps = Annotated[Tensor, numbers(torch.int64, axes=1, within=_NATURALS)]
 Octets = Annotated[Tensor, numbers(torch.uint8, axes=1)]
-Tensors = tuple[Annotated[Tensor, numbers(torch.float32)], ...]
+Tensors = tuple[Annotated[Tensor, numbers(torch.float32, within=_WEIGHTS)], ...]
 Layers = Annotated[ModelVectors, AfterValidator(_check_layers)]
 """Parameters and running statistics of consecutive layers."""
 
@@ -64,7 +78,7 @@ Layers = Annotated[ModelVectors, AfterValidator(_check_layers)]
 class Memory:
     """What the optimiser of a client remembers."""
 
-    moments: Annotated[Tensor, numbers(torch.float32, axes=2)]
+    moments: Annotated[Tensor, numbers(torch.float32, axes=2, within=_SQUARES)]
     """[moments of the rule, parameters of all layers it has stepped so far]"""
     steps: Steps
     """[layers of the network] how often it has stepped each."""
@@ -126,11 +140,11 @@ class Ready(Message):
 class Answer(Message, kw_only=True):
     """Every answer may say what it cost."""
 
-    busy_s: Amount | None = None
+    busy_s: Seconds | None = None
     """How long the client took to find it, by its own clock."""
     energy_j: Amount | None = None
     """What the client has consumed since it began."""
-    battery: Amount | None = None
+    battery: Annotated[Amount, Field(le=1)] | None = None
     """How full its battery is, 0 … 1."""
 
 
@@ -162,17 +176,17 @@ class ClientState(Answer):
 class Activations(Answer):
     """What crosses the cut, for one mini-batch: tensors, or their codes."""
 
-    labels: Steps
+    labels: Labels
     carry: Tensors = ()
     codes: tuple[Codes, ...] = ()
-    error: Number | None = None
+    error: Square | None = None
     """‖x̂ − x‖² / ‖x‖² of what the codes stand for."""
 
 
 class Update(Answer):
-    norm2: Number
+    norm2: Square
     """‖update‖² of the client side."""
-    loss: Number | None = None
+    loss: Loss | None = None
     """If the client has computed it."""
 
 
@@ -182,7 +196,7 @@ class Values(Answer):
 
 class Probed(Answer):
     data: Octets
-    seconds: Annotated[Tensor, numbers(torch.float64, axes=2)] | None = None
+    seconds: Annotated[Tensor, numbers(torch.float64, axes=2, within=(0.0, MOST_SECONDS))] | None = None
     """[2, layers] of a mini-batch: forward, backward."""
 
 

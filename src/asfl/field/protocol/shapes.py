@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,10 +57,21 @@ class Shapes:
         if layers is None:
             raise WireError("layers are missing")
         a, b = self.layout.parameter_edges, self.layout.statistic_edges
-        return ModelVectors(
+        checked = ModelVectors(
             self.check("parameters", layers.parameters, (int(a[last] - a[first]),)),
             self.check("statistics", layers.statistics, (int(b[last] - b[first]),)),
         )
+        if (layers.statistics.cpu()[self._never_negative[b[first] : b[last]]] < 0).any():
+            raise WireError("statistics has a negative variance or weight")
+        return checked
+
+    @cached_property
+    def _never_negative(self) -> Tensor:
+        """[B] which running statistics of batch norms are variances or weights."""
+        squares = torch.zeros(self.layout.num_statistics, dtype=torch.bool)
+        for slot in self.layout.statistics:
+            squares[slot.start : slot.stop] = slot.name in ("running_var", "running_weight")
+        return squares
 
     def check_memory(self, memory: Memory | None) -> OptimizerState:
         if memory is None:
@@ -68,8 +80,6 @@ class Shapes:
         if width not in self.layout.parameter_edges:
             raise WireError(f"moments of {width} parameters, which is no whole number of layers")
         steps = self.check("steps", memory.steps, (self.layout.num_units,))
-        if (steps < 0).any():
-            raise WireError("steps must not be negative")
         return OptimizerState(self.check("moments", memory.moments, (self.num_moments, width)), steps.cpu().numpy())
 
     def check_crossing(self, name: str, carry: Tensors, codes: Sequence[Codes], cut: int, bits: int) -> Crossing:

@@ -14,12 +14,12 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.names import is_own_file
 from asfl.field.engine import agreement_for, train
+from asfl.field.patience import Patience
 from asfl.field.protocol.codec import encode
 from asfl.field.protocol.messages import Agreement
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.ray.actor import ClientActor
 from asfl.field.ray.link import RayLink
-from asfl.field.roster import Patience
 from asfl.runs.engines.ray_actors import start_actor
 from asfl.runs.engines.ray_cluster import OBJECT_STORE_BYTES, check_ray, ray_cluster
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest

@@ -65,11 +65,16 @@ class Access:
         if file is not None:
             file.write(self._valid)
 
-    def renew(self, client: int) -> str:
-        """A new token for a client that has lost what it had; everything else of its is void."""
+    def renew(self, client: int, *, void: bool = True) -> str:
+        """A new token for a client that has lost what it had; everything else of its is void.
+
+        Not `void`: it may still have what it had, and the first of the two that is confirmed voids the other.
+        """
         token = _new_credential(client)
         with self._lock:
-            self._change(client, [_digest(token)])
+            shown, *offered = self._valid[client]
+            earlier = [] if void else [shown, *offered[1 - _MOST_OFFERS :]]
+            self._change(client, [*earlier, _digest(token)])
             if self.tokens:
                 self.tokens[client] = token
         return token

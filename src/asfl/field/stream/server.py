@@ -26,6 +26,7 @@ from asfl.field.stream.common import (
     Option,
     check_address,
 )
+from asfl.field.stream.descriptors import allowed_connections
 from asfl.field.stream.keys import KeyFile
 from asfl.field.stream.link import Connection, StreamLink
 
@@ -36,13 +37,20 @@ except ModuleNotFoundError as error:
 
 _log = logging.getLogger(__name__)
 _SPARE_STREAMS = 8
-"""For connections that are being refused or replaced."""
+"""For connections that are being refused."""
+READY_WITHIN_S = 600.0
+"""From the welcome to the client's first word; meanwhile it loads its data."""
+_QUIET_MS = 20_000
+"""A connection without a handshake, or without a stream, is closed after this time: clients call at once."""
 _POLL_S = 0.05
 _OPTIONS: list[Option] = [
     *SHARED_OPTIONS,
     ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a lottery
     ("grpc.max_concurrent_streams", 2),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.server_handshake_timeout_ms", _QUIET_MS),
+    ("grpc.http2.settings_timeout", _QUIET_MS),
+    ("grpc.max_connection_idle_ms", _QUIET_MS),
 ]
 
 
@@ -68,9 +76,13 @@ class StreamServer:
         clients = agreement.config.scenario.clients
         self._agreement, self._largest = agreement, Blueprint.of(agreement.config).largest_message
         self.links = [StreamLink() for _ in range(clients)]
-        streams = len(self.links) + _SPARE_STREAMS
+        self._waiting: dict[int, tuple[Connection, threading.Timer]] = {}
+        """Of each client the stream on which it hasn't said that it is ready, one at most, and how long it may."""
+        self._lock = threading.Lock()
+        streams = 2 * len(self.links) + _SPARE_STREAMS
         self._threads = ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream")
-        self._server = grpc.server(self._threads, options=_OPTIONS, maximum_concurrent_rpcs=streams)
+        options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", allowed_connections(clients))]
+        self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=streams)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._work)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         try:
@@ -129,10 +141,35 @@ class StreamServer:
         connection = Connection(context.peer(), context.cancel)
         if not context.add_callback(lambda: connection.outbox.put(None)):  # gone already
             return
+        self._wait_for_ready(client, connection)
         reader = threading.Thread(target=self._read, args=(client, credential, connection, chunks), daemon=True)
         reader.start()
         yield from split(encode(self._agreement.welcome(client, credential)))
         yield from self.links[client].outgoing(connection)
+
+    def _wait_for_ready(self, client: int, connection: Connection) -> None:
+        """The newest stream of a client is waited for, and not forever: else one of them could hold all there are."""
+
+        def give_up() -> None:
+            _log.warning("client %d (%s): not ready within %g s", client, connection.peer, READY_WITHIN_S)
+            connection.cancel()
+
+        timer = threading.Timer(READY_WITHIN_S, give_up)
+        timer.daemon = True
+        with self._lock:
+            before = self._waiting.get(client)
+            self._waiting[client] = connection, timer
+        timer.start()
+        if before is not None:
+            before[1].cancel()
+            before[0].cancel()
+
+    def _stop_waiting(self, client: int, connection: Connection) -> None:
+        with self._lock:
+            waited_for, timer = self._waiting.get(client, (None, None))
+            if timer is not None and waited_for is connection:
+                timer.cancel()
+                del self._waiting[client]
 
     def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
         shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
@@ -164,6 +201,7 @@ class StreamServer:
         except Exception as error:  # how gRPC says that the stream broke, also on a chunk that is too long
             reason = "the connection broke"
             _log.info("client %d (%s): %s %s", client, connection.peer, reason, error)
+        self._stop_waiting(client, connection)
         link.detach(connection, reason)
         connection.outbox.put(None)
 
@@ -172,6 +210,7 @@ class StreamServer:
             self.links[client].received(connection, data)
             return
         ready = decode(data, Ready)  # its first word
+        self._stop_waiting(client, connection)
         if not self.access.confirm(client, credential):
             raise AccessError("another connection has come in with the same credential")
         connection.joiner.limit = self._largest
