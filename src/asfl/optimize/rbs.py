@@ -32,14 +32,15 @@ def best_rb_counts(
 ) -> Floats:
     """Counts [N] that minimise the block objective; never worse than `current`."""
     here = terms.only(cut_index)
-    choices = Grid.of(problem, tx_power_w[None]).choices(here)
+    grid = Grid.of(problem, tx_power_w[None])
+    choices = grid.choices(here)
     num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
     if enumerate_small and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
         best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
         return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
-    start = current.astype(np.int64)  # one power, so candidate k is k blocks
+    start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
     found = search_deadlines(choices, problem.delay_penalty, start, TOLERANCE)
-    return current if found is None else found.pick.astype(float)
+    return current if found is None else np.concatenate([[0.0], grid.counts])[found.pick]
 
 
 def _best_of_all(problem: Problem, choices: Choices, table_index: NDArray[np.int64]) -> int:
