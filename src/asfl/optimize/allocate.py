@@ -134,14 +134,17 @@ def _by_price(cost: Floats, blocks: Ints, num_rbs: int, min_served: int) -> tupl
     in the price; where the lines meet is the next price, until no choice is below that point. What is left over then
     goes where it saves most.
     """
-    cases = len(cost)
-    finite = np.where(np.isfinite(cost), cost, 0.0)
-    low, low_used, low_spent = _taken_at(np.zeros(cases), cost, blocks, min_served)
-    enormous = 2.0 * (finite.max(axis=(1, 2)) - finite.min(axis=(1, 2))) + 1e-9
-    high, high_used, high_spent = _taken_at(enormous, cost, blocks, min_served)
-    possible = np.isfinite(low_spent) & ((high_used <= num_rbs) & np.isfinite(high_spent) | (low_used <= num_rbs))
-    bound = np.where(possible, low_spent, np.inf)
+    every, clients = np.arange(len(cost))[:, None], np.arange(cost.shape[2])
+    # Whom a higher price doesn't scare off takes fewer blocks: rows between `least` and `most` are left.
+    least, most = 1 + (cost[:, 1:] < np.inf).argmax(axis=1), 1 + cost[:, 1:].argmin(axis=1)
+    low, low_used, low_spent = _taken_at(np.zeros(len(cost)), most, cost, blocks, min_served)
+    extremes = np.stack([cost[:, 0], cost[every, least, clients], cost[every, most, clients]])
+    extremes = np.where(extremes < np.inf, extremes, 0.0)
+    enormous = 2.0 * (extremes.max(axis=(0, 2)) - extremes.min(axis=(0, 2))) + 1e-9
+    high, high_used, high_spent = _taken_at(enormous, least, cost, blocks, min_served)
     fits = low_used <= num_rbs
+    possible = (low_spent < np.inf) & (fits | (high_used <= num_rbs) & (high_spent < np.inf))
+    bound = np.where(possible, low_spent, np.inf)
     high = np.where(fits[:, None], low, high)
     open_ = np.flatnonzero(possible & ~fits)
     for _ in range(PRICE_STEPS):
@@ -149,11 +152,13 @@ def _by_price(cost: Floats, blocks: Ints, num_rbs: int, min_served: int) -> tupl
             break
         price = (high_spent[open_] - low_spent[open_]) / (low_used[open_] - high_used[open_])
         meet = low_spent[open_] + price * (low_used[open_] - num_rbs)
-        found, used, spent = _taken_at(price, cost[open_], blocks, min_served)
+        serving = _best_rows(price, cost[open_], blocks, least[open_], most[open_])
+        found, used, spent = _taken_at(price, serving, cost[open_], blocks, min_served)
         dual = spent + price * (used - num_rbs)
         bound[open_] = np.maximum(bound[open_], dual)
         is_high = used <= num_rbs
         here, there = open_[is_high], open_[~is_high]
+        least[here], most[there] = serving[is_high], serving[~is_high]
         high[here], high_used[here], high_spent[here] = found[is_high], used[is_high], spent[is_high]
         low_used[there], low_spent[there] = used[~is_high], spent[~is_high]
         open_ = open_[(dual < meet - MET * np.maximum(1.0, np.abs(meet))) & (used != num_rbs)]
@@ -161,14 +166,23 @@ def _by_price(cost: Floats, blocks: Ints, num_rbs: int, min_served: int) -> tupl
     return high, np.minimum(bound, np.where(possible, _spent(cost, high), np.inf))
 
 
-def _taken_at(price: Floats, cost: Floats, blocks: Ints, min_served: int) -> tuple[Counts, Ints, Floats]:
-    """Rows [G, N] that are best at a price per block [G], the blocks they use [G], and their cost without it [G]."""
-    serving = cost[:, 1:] + price[:, None, None] * blocks[1:, None]
-    gain = _gain(serving.min(axis=1), cost[:, 0])
+def _best_rows(price: Floats, cost: Floats, blocks: Ints, least: Counts, most: Counts) -> Counts:
+    """Rows [G, N] from `least` to `most` that are best at a price per block [G]."""
+    row = np.arange(len(blocks))[:, None]
+    outside = (row < least[:, None]) | (row > most[:, None])
+    return np.asarray(np.where(outside, np.inf, cost + price[:, None, None] * blocks[:, None]).argmin(axis=1))
+
+
+def _taken_at(
+    price: Floats, serving: Counts, cost: Floats, blocks: Ints, min_served: int
+) -> tuple[Counts, Ints, Floats]:
+    """Rows [G, N] when clients take `serving` or nothing at a price per block [G]; their blocks and cost [G]."""
+    of_client = cost[np.arange(len(cost))[:, None], serving, np.arange(cost.shape[2])]
+    gain = _gain(of_client + price[:, None] * blocks[serving], cost[:, 0])
     takes = gain < 0
     if min_served > 0:
         takes |= _are_least(gain, min_served)
-    rows = np.where(takes, 1 + serving.argmin(axis=1), 0)
+    rows = np.where(takes, serving, 0)
     return rows, blocks[rows].sum(axis=1), _spent(cost, rows)
 
 

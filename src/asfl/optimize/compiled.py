@@ -116,6 +116,8 @@ def _choose(priced: Any, blocks: Any, supply: Any, cost: Any, power: Any, pick: 
             total += best[n]
         return float(total)
     powers, num_rbs, min_served, programmable = supply
+    if powers == 1:
+        return float(allocate(priced, blocks, num_rbs, min_served, programmable, pick))
     cost[0] = priced[0]
     power[:] = 0
     for row in range(1, len(blocks)):
@@ -158,8 +160,8 @@ def _search(
     heap = [(0.0, 0)]
     heap.clear()
     kept, known = np.zeros(256, BOX), 0  # every box that was pushed, in order; the heap refers to them
-    todo = np.zeros(max(cuts, batch), BOX)
-    box, upper = np.zeros(1, BOX)[0], np.zeros(1, BOX)[0]
+    todo = np.zeros(max(cuts, batch) + 1, BOX)  # the last is for scratch
+    box, upper = todo[-1], todo[-1]  # Numba's records don't keep their array alive; `todo` lives as long as the search
     first_load_s = 0.0
     evaluated = 0
     if len(start) > 0:
@@ -183,12 +185,13 @@ def _search(
             price = box.price * server_s[cut]
             for o in range(options):
                 for n in range(clients):
-                    late = (
-                        (stage_s[0, cut, o, n] > box.high[0])
-                        | (stage_s[1, cut, o, n] > box.high[1])
-                        | (stage_s[2, cut, o, n] > box.high[2])
-                    )
-                    priced[o, n] = np.inf if late else cost[cut, o, n] + price * arrival[o, n]
+                    priced[o, n] = cost[cut, o, n] + price * arrival[o, n]
+            for stage in range(3):
+                latest = box.high[stage]
+                if latest < np.inf:
+                    for o in range(options):
+                        for n in range(clients):
+                            priced[o, n] = np.inf if stage_s[stage, cut, o, n] > latest else priced[o, n]
             bound = _choose(priced, blocks, supply, by_count, power, pick) + once[cut]
             evaluated += 1
             if bound == np.inf:

@@ -74,34 +74,46 @@ def _mark_least(values: Any, number: int, marks: Any) -> None:
 @njit(cache=True)
 def _by_price(cost: Any, blocks: Any, num_rbs: int, min_served: int, rows: Any) -> float:
     clients = cost.shape[1]
-    found, takes = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
-    best, gain = np.zeros(clients), np.zeros(clients)
-    _take_at(0.0, cost, blocks, min_served, rows, takes, best, gain)
-    low_used, low_spent = _used(blocks, rows), _spent(cost, rows)
+    least, most, cheapest = np.ones(clients, np.int64), np.ones(clients, np.int64), cost[1].copy()
+    for row in range(2, len(blocks)):
+        for n in range(clients):
+            value = cost[row, n]
+            least[n] = row if cheapest[n] == np.inf and value < np.inf else least[n]
+            better = value < cheapest[n]
+            cheapest[n] = value if better else cheapest[n]
+            most[n] = row if better else most[n]
+    serving, found, gain = np.zeros(clients, np.int64), np.zeros(clients, np.int64), np.zeros(clients)
+    low_used, low_spent = _take_at(0.0, most, cost, blocks, min_served, rows, gain)
     if low_spent == np.inf:
         return np.inf
     bound = low_spent
     if low_used > num_rbs:
-        least, most = np.inf, -np.inf
-        for row in range(len(blocks)):
-            for n in range(clients):
-                value = cost[row, n] if cost[row, n] < np.inf else 0.0
-                least, most = min(least, value), max(most, value)
-        _take_at(2.0 * (most - least) + 1e-9, cost, blocks, min_served, rows, takes, best, gain)
-        high_used, high_spent = _used(blocks, rows), _spent(cost, rows)
+        lowest, highest = np.inf, -np.inf
+        for n in range(clients):
+            for value in (cost[0, n], cost[least[n], n], cost[most[n], n]):
+                value = value if value < np.inf else 0.0
+                lowest, highest = min(lowest, value), max(highest, value)
+        enormous = 2.0 * (highest - lowest) + 1e-9
+        high_used, high_spent = _take_at(enormous, least, cost, blocks, min_served, rows, gain)
         if high_used > num_rbs or high_spent == np.inf:
             return np.inf
         for _ in range(PRICE_STEPS):
             price = (high_spent - low_spent) / (low_used - high_used)
             meet = low_spent + price * (low_used - num_rbs)
-            _take_at(price, cost, blocks, min_served, found, takes, best, gain)
-            used, spent = _used(blocks, found), _spent(cost, found)
+            for n in range(clients):
+                best, serving[n] = np.inf, least[n]
+                for row in range(least[n], most[n] + 1):
+                    value = cost[row, n] + price * blocks[row]
+                    if value < best:
+                        best, serving[n] = value, row
+            used, spent = _take_at(price, serving, cost, blocks, min_served, found, gain)
             dual = spent + price * (used - num_rbs)
             bound = max(bound, dual)
             if used <= num_rbs:
-                rows[:] = found
+                least[:], rows[:] = serving, found
                 high_used, high_spent = used, spent
             else:
+                most[:] = serving
                 low_used, low_spent = used, spent
             if dual >= meet - MET * max(1.0, abs(meet)) or used == num_rbs:
                 break
@@ -110,30 +122,20 @@ def _by_price(cost: Any, blocks: Any, num_rbs: int, min_served: int, rows: Any) 
 
 
 @njit(cache=True)
-def _take_at(
-    price: float, cost: Any, blocks: Any, min_served: int, rows: Any, takes: Any, best: Any, gain: Any
-) -> None:
-    """Fills `rows`; the last three are for scratch."""
-    clients = cost.shape[1]
-    best[:] = np.inf
-    rows[:] = 1
-    for row in range(1, len(blocks)):
-        toll = price * blocks[row]
-        for n in range(clients):
-            value = cost[row, n] + toll
-            better = value < best[n]
-            best[n] = value if better else best[n]
-            rows[n] = row if better else rows[n]
+def _take_at(price: float, serving: Any, cost: Any, blocks: Any, min_served: int, rows: Any, gain: Any) -> Any:
+    """Fills `rows`; returns their blocks and cost. `gain` is for scratch."""
     willing = 0
-    for n in range(clients):
-        gain[n] = best[n] - cost[0, n] if best[n] < np.inf else np.inf
-        takes[n] = gain[n] < 0
-        willing += takes[n]
+    for n in range(len(rows)):
+        value = cost[serving[n], n]
+        gain[n] = value + price * blocks[serving[n]] - cost[0, n] if value < np.inf else np.inf
+        rows[n] = gain[n] < 0
+        willing += rows[n]
     if willing < min_served:
-        _mark_least(gain, min_served, takes)
-    for n in range(clients):
-        if not takes[n]:
-            rows[n] = 0
+        rows[:] = 0
+        _mark_least(gain, min_served, rows)
+    for n in range(len(rows)):
+        rows[n] *= serving[n]
+    return _used(blocks, rows), _spent(cost, rows)
 
 
 @njit(cache=True)

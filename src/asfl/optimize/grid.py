@@ -13,9 +13,12 @@ from asfl.optimize.terms import Candidates, CutTerms, Links
 
 PRUNED_ABOVE = 10_000
 """With more candidates than this, over all cuts, those cuts that can't be best are left out first."""
-EVERY_COUNT = 32
-"""Up to here a client's every count of blocks is tried; beyond, they are `COUNT_RATIO` apart."""
-COUNT_RATIO = 1.125
+BANDS = (1, 2, 4, *(4**power for power in range(2, 10)))
+"""Where the bands of counts begin that such a cut is told by."""
+EVERY_COUNT = range(16, 65)
+"""Up to here every count of blocks is tried for a client: up to 16 however many clients there are, up to 64 if few."""
+EVERY_COUNT_CLIENTS = 16_000
+"""As many as this divided by the number of clients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +34,29 @@ class Grid:
     """[O − 1, N]"""
 
     @classmethod
-    def of(cls, problem: Problem, powers: Floats, every_count: int = EVERY_COUNT) -> "Grid":
+    def of(cls, problem: Problem, powers: Floats, coarseness: int = 1) -> "Grid":
+        """With a coarseness of 8, every count is tried only up to an eighth of what else would be."""
         # Nobody can get more than what the others who must be served leave.
         most = max(1, problem.round.radio.num_rbs - max(problem.min_participants - 1, 0))
-        counts = _ladder(most, every_count)
+        every_count = EVERY_COUNT_CLIENTS // problem.round.num_clients
+        counts = _ladder(most, min(max(every_count, EVERY_COUNT[0]), EVERY_COUNT[-1]) // coarseness)
         count_of_link = np.repeat(counts.astype(float), len(powers))[:, None]
         return cls(problem, counts, powers, Links.of(problem.round, count_of_link, np.tile(powers, (len(counts), 1))))
+
+    @property
+    def has_every_count(self) -> bool:
+        return len(self.counts) == self.counts[-1]
 
     def choices(self, terms: CutTerms) -> Choices:
         """What the deadline search chooses from: all candidates at all cuts of the terms."""
         return self._choices(terms, self.links, self.counts, len(self.powers))
 
     def bounds(self, terms: CutTerms) -> Floats:
-        """[C] no decision at this cut is better: in bands of counts, each twice as wide, a client has everything at its
-        best over the band and the powers, and pays for the band's least count.
+        """[C] no decision at this cut is better: in bands of counts, each four times as wide, a client has everything
+        at its best over the band and the powers, and pays for the band's least count.
         """
         problem = self.problem
-        edges = 2 ** np.arange(int(self.counts[-1]).bit_length())  # 1, 2, 4, …: bands 1, 2 … 3, 4 … 7, …
-        first = np.searchsorted(self.counts, edges)
+        first = np.searchsorted(self.counts, [k for k in BANDS if k <= self.counts[-1]])
         links = self.links.best_of(first * len(self.powers), errors_pay=problem.errors_pay)
         relaxed = self._choices(terms, links, self.counts[first], powers=1)
         found = search_deadlines(relaxed, problem.delay_penalty, None, 0.0, max_boxes=1)
@@ -84,13 +92,13 @@ def best_on_grid(
     powers: Floats,
     tolerance: float,
     least_scale: float = 1.0,
-    every_count: int = EVERY_COUNT,
+    coarseness: int = 1,
 ) -> tuple[int, Floats, Floats, float] | None:
     """Cut index, counts, powers and lower bound of the best decision with powers from a grid [P, N].
 
     Where there are many candidates, the most promising cut comes first, and then those that may be better.
     """
-    grid, cuts = Grid.of(problem, powers, every_count), np.arange(len(terms.cuts))
+    grid, cuts = Grid.of(problem, powers, coarseness), np.arange(len(terms.cuts))
     bounds, groups = np.full(len(cuts), -np.inf), [cuts]
     if len(cuts) > 1 and cuts.size * grid.links.arrival.size > PRUNED_ABOVE:
         bounds = grid.bounds(terms)
@@ -115,10 +123,10 @@ def best_on_grid(
 
 
 def _ladder(most: int, every_count: int) -> Ints:
-    """1, 2, … `every_count`, then ever larger steps up to `most`."""
+    """1, 2, … `every_count`, then in steps of 4/`every_count` of the count, up to `most`."""
     counts = list(range(1, min(most, every_count) + 1))
     while counts[-1] < most:
-        counts.append(min(most, int(counts[-1] * COUNT_RATIO) + 1))
+        counts.append(min(most, counts[-1] + 4 * counts[-1] // every_count))
     return np.array(counts)
 
 

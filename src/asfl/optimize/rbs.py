@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-7
 """Relative tolerance of the deadline search; small instances are enumerated and exact."""
+ROUGH_TOLERANCE = 1e-4
+"""The same where there are so many clients or blocks that not every count is tried."""
 
 
 def best_rb_counts(
@@ -39,7 +41,8 @@ def best_rb_counts(
         best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
         return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
     start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
-    found = search_deadlines(choices, problem.delay_penalty, start, TOLERANCE)
+    tolerance = TOLERANCE if grid.has_every_count else ROUGH_TOLERANCE
+    found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
     return current if found is None else np.concatenate([[0.0], grid.counts])[found.pick]
 
 
