@@ -10,7 +10,7 @@ from problems import every_count, plain_block_value, plain_objective, random_pro
 
 from asfl.costs.decision import Decision
 from asfl.optimize.allocate import (
-    _by_programming,
+    _by_price,
     all_allocations,
     allocate,
     fit_by_price,
@@ -132,29 +132,51 @@ def test_the_power_for_an_energy_uses_it_up(seed: int, reading: str) -> None:
             assert at_root[client] == pytest.approx(target, rel=1e-4)
 
 
-@given(seeds, st.integers(1, 4), st.integers(1, 6), st.integers(0, 4), st.integers(1, 5))
-def test_allocations_are_brute_force(seed: int, clients: int, num_rbs: int, need: int, most: int) -> None:
-    need, most = min(need, clients, num_rbs), min(most, num_rbs)
-    cost = np.random.default_rng(seed).normal(size=(2, most + 1, clients))
-    cost[1, 1:, 0] = np.inf if need < clients else cost[1, 1:, 0]  # the first client can't be served in case 1
+@given(
+    seeds,
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(0, 4),
+    st.sets(st.integers(1, 6), min_size=1),
+    st.booleans(),
+)
+def test_allocations_are_brute_force(
+    seed: int, clients: int, num_rbs: int, need: int, some: set[int], has_ties: bool
+) -> None:
+    """Any counts may be missing, but for one block; the price alone gives a choice that fits and a bound."""
+    counts = np.array([1, *sorted(k for k in some if 1 < k <= num_rbs)])
+    blocks, rng, every_client = np.concatenate([[0], counts]), np.random.default_rng(seed), np.arange(clients)
+    need = min(need, clients, num_rbs)
+    cost = rng.normal(size=(3, len(blocks), clients))
+    cost = np.round(cost) if has_ties else cost
+    if need < clients:
+        cost[1, 1:, 0] = np.inf  # the first client can't be served in case 1
+    cost[2, 1:][rng.random(cost[2, 1:].shape) < 0.5] = np.inf
+    tables = np.array(list(product(range(len(blocks)), repeat=clients)))
+    tables = tables[(blocks[tables].sum(axis=1) <= num_rbs) & ((tables > 0).sum(axis=1) >= need)]
+    expected = np.array([each[tables, every_client].sum(axis=1).min() for each in cost])
+    rows, totals = allocate(cost, counts, num_rbs, need)
+    np.testing.assert_allclose(totals, expected)
+    priced, bounds = _by_price(
+        np.where(blocks[:, None] > 0, cost, np.inf) if need == clients else cost, blocks, num_rbs, need % clients
+    )
+    shares = np.broadcast_to(blocks[:, None].astype(float), cost.shape[1:])
+    shared, shared_bounds = fit_by_price(cost, shares, float(num_rbs), need)
+    for case in np.flatnonzero(np.isfinite(expected)).tolist():
+        for found in (rows[case], priced[case], shared[case]):
+            assert blocks[found].sum() <= num_rbs
+            assert (found > 0).sum() >= need
+        assert cost[case][rows[case], every_client].sum() == pytest.approx(expected[case])
+        assert max(bounds[case], shared_bounds[case]) <= expected[case] + 1e-9
+        assert cost[case][priced[case], every_client].sum() <= cost[case][shared[case], every_client].sum() + 1e-9
+
+
+@given(seeds, st.integers(1, 4), st.integers(1, 6), st.integers(0, 4))
+def test_all_allocations_are_all(seed: int, clients: int, num_rbs: int, need: int) -> None:
     every = all_allocations(clients, num_rbs, need)
-    assert len(every) == number_of_allocations(clients, num_rbs, need)
-    every = every[(every <= most).all(axis=1)]
-    rows = np.arange(clients)
-    for case in range(2):
-        expected = min(cost[case][counts, rows].sum() for counts in every)
-        (programmed,) = _by_programming(cost[case : case + 1], num_rbs, need)
-        assert cost[case][programmed, rows].sum() == pytest.approx(expected)
-        assert programmed.sum() <= num_rbs
-        assert (programmed > 0).sum() >= need
-        blocks = np.broadcast_to(np.arange(most + 1.0)[:, None], cost[case].shape)
-        ((priced,), (bound,)) = fit_by_price(cost[case : case + 1], blocks, float(num_rbs), need)
-        assert bound <= expected + 1e-9
-        assert priced.sum() <= num_rbs
-        assert cost[case][priced, rows].sum() >= expected - 1e-9
-    if most in (1, num_rbs):
-        _, totals = allocate(cost, num_rbs, need)
-        np.testing.assert_allclose(totals, [min(c[counts, rows].sum() for counts in every) for c in cost])
+    assert len(every) == number_of_allocations(clients, num_rbs, need) == len({*map(tuple, every.tolist())})
+    assert (every.sum(axis=1) <= num_rbs).all()
+    assert ((every > 0).sum(axis=1) >= need).all()
 
 
 @given(seeds)

@@ -2,9 +2,9 @@
 
     min Σ_n cost[k_n, n]   subject to   Σ k_n ≤ K,   at least P clients with k_n ≥ 1
 
-Exact: by sorting when nobody may have more than one block, by trying all allocations when they are few, else by dynamic
-programming over clients. Only where that would take too long (hundreds of clients with hundreds of blocks to choose
-from) a price per block takes its place; it gives a bound from below too, so the gap is always known.
+By sorting when nobody may have more than one block. Else by a price per block, which gives a choice and a bound from
+below; they nearly always meet, and where they don't, dynamic programming over clients makes the choice exact. Only
+where that would take too long (dozens of clients with dozens of blocks to choose from) the gap stays, and is known.
 """
 
 from dataclasses import dataclass
@@ -12,27 +12,31 @@ from functools import lru_cache
 from math import comb, lgamma, log
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from asfl.config.shapes import Floats, Int, Ints
+
 Counts = NDArray[np.int64]
 
 PROGRAMMABLE = 300_000
-"""Beyond this many steps, dynamic programming gives way to a price per block."""
+"""Beyond this many steps, dynamic programming doesn't close the gap that a price per block leaves."""
 PRICE_STEPS = 30
-"""Bisections of the price per block."""
+"""Prices per block tried, at most."""
+MET = 1e-12
+"""Relative difference at which a choice and its bound are the same."""
 ENUMERABLE = 2_000
-"""Below this many allocations, trying them all is fastest, and exact whatever the objective."""
+"""Below this many allocations, the RB block tries them all, which is exact whatever the objective."""
 UNCOUNTED = 10**12
 
 
 @dataclass(frozen=True, eq=False)
 class Supply:
-    """The blocks that candidates draw on. Candidate 0 takes none; candidate 1 + (k−1)·P + j takes k blocks."""
+    """The blocks that candidates draw on. Candidate 0 takes none; candidate 1 + i·P + j takes counts[i] blocks."""
 
     num_rbs: int
     min_served: int
+    counts: Int[Ints, "counts"]
+    """Numbers of blocks that a client may have, rising."""
     powers: int = 1
     """P: how many candidates there are for each number of blocks."""
     shares: Floats | None = None
@@ -50,34 +54,40 @@ def choose(priced: Floats, supply: Supply | None) -> tuple[Counts, Floats]:
     if supply.shares is not None:
         return fit_by_price(priced, supply.shares, supply.num_rbs, supply.min_served)
     if supply.powers == 1:
-        return allocate(priced, supply.num_rbs, supply.min_served)
+        return allocate(priced, supply.counts, supply.num_rbs, supply.min_served)
     # The best power for each count, then the counts.
     cases, _, clients = priced.shape
     by_count = priced[:, 1:].reshape(cases, -1, supply.powers, clients)
     cost = np.concatenate([priced[:, :1], by_count.min(axis=2)], axis=1)
-    counts, totals = allocate(cost, supply.num_rbs, supply.min_served)
-    row = np.maximum(counts - 1, 0)
+    rows, bounds = allocate(cost, supply.counts, supply.num_rbs, supply.min_served)
+    row = np.maximum(rows - 1, 0)
     power = by_count[np.arange(cases)[:, None], row, :, np.arange(clients)].argmin(axis=2)
-    return np.where(counts > 0, 1 + row * supply.powers + power, 0), totals
+    return np.where(rows > 0, 1 + row * supply.powers + power, 0), bounds
 
 
-def allocate(cost: Floats, num_rbs: int, min_served: int) -> tuple[Counts, Floats]:
-    """Best counts [G, N] and their cost [G] in G cases with the cost of k blocks in cost[:, k]; ∞ where impossible."""
-    cases, choices, clients = cost.shape
-    if choices == 2:
-        counts = _pick_singles(cost, num_rbs, min_served)
-    elif number_of_allocations(clients, num_rbs, min_served) <= ENUMERABLE:
-        table_index = index_of_all_allocations(clients, num_rbs, min_served)
-        totals = cost.reshape(cases, -1).take(table_index, axis=1).sum(axis=1)
-        counts = all_allocations(clients, num_rbs, min_served)[totals.argmin(axis=1)]
-    elif not is_programmable(choices, clients, num_rbs, min_served):
-        blocks = np.broadcast_to(np.arange(choices, dtype=float)[:, None], (choices, clients))
-        return fit_by_price(cost, blocks, num_rbs, min_served)
-    else:
-        counts = _by_programming(cost, num_rbs, min_served)
-    totals = in_order(cost[np.arange(cases)[:, None], counts, np.arange(clients)])
-    kept = (counts.sum(axis=1) <= num_rbs) & ((counts > 0).sum(axis=1) >= min_served)
-    return counts, np.where(kept, totals, np.inf)
+def allocate(cost: Floats, counts: Ints, num_rbs: int, min_served: int) -> tuple[Counts, Floats]:
+    """Rows [G, N] of each client in cost [G, 1 + L, N], and a lower bound [G] of any choice's cost; ∞: impossible.
+
+    Row 0 takes no block, row i + 1 takes counts[i].
+    """
+    clients = cost.shape[2]
+    if counts.tolist() == [1]:
+        rows = _pick_singles(cost, num_rbs, min_served)
+        served = rows.sum(axis=1)
+        return rows, np.where((min_served <= served) & (served <= num_rbs), _spent(cost, rows), np.inf)
+    blocks = np.concatenate([[0], counts])
+    if min_served >= clients:
+        cost = cost.copy()
+        cost[:, 0], min_served = np.inf, 0
+    rows, bounds = _by_price(cost, blocks, num_rbs, min_served)
+    if is_programmable(len(blocks), clients, num_rbs, min_served):
+        totals = _spent(cost, rows)
+        with np.errstate(invalid="ignore"):  # ∞ − ∞
+            open_ = np.flatnonzero(totals - bounds > MET * np.maximum(1.0, np.abs(totals)))
+        if open_.size:
+            rows[open_] = _by_programming(cost[open_], blocks, num_rbs, min_served)
+            bounds[open_] = _spent(cost[open_], rows[open_])
+    return rows, bounds
 
 
 def in_order(values: Floats) -> Floats:
@@ -85,55 +95,144 @@ def in_order(values: Floats) -> Floats:
     return np.asarray(np.add.accumulate(values, axis=-1)[..., -1])
 
 
-def is_programmable(choices: int, clients: int, num_rbs: int, min_served: int) -> bool:
+def _spent(cost: Floats, rows: Counts) -> Floats:
+    """[G] the cost of rows [G, N]."""
+    return in_order(cost[np.arange(len(cost))[:, None], rows, np.arange(cost.shape[2])])
+
+
+def is_programmable(rows: int, clients: int, num_rbs: int, min_served: int) -> bool:
     """Whether dynamic programming takes few enough steps."""
-    return clients * choices * num_rbs * (1 + min_served * (min_served < clients)) <= PROGRAMMABLE
+    return clients * rows * num_rbs * (1 + min_served) <= PROGRAMMABLE
 
 
 def _pick_singles(cost: Floats, num_rbs: int, min_served: int) -> Counts:
     """Nobody gets more than one block: serve those who gain most by it, at least `min_served`; ties go to the first."""
-    gain = np.where(cost[:, 1] < np.inf, cost[:, 1] - cost[:, 0], np.inf)
+    gain = _gain(cost[:, 1], cost[:, 0])
     if num_rbs <= min_served < gain.shape[1]:  # exactly as many as there are blocks: no need to sort the others
-        last = np.partition(gain, num_rbs - 1, axis=1)[:, num_rbs - 1 : num_rbs]
-        surely, tied = gain < last, gain == last
-        left = num_rbs - surely.sum(axis=1, keepdims=True)
-        return np.where(surely | (tied & (tied.cumsum(axis=1) <= left)), 1, 0)
+        return np.where(_are_least(gain, num_rbs), 1, 0)
     rank = gain.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     return np.where((rank < min_served) | ((gain < 0) & (rank < num_rbs)), 1, 0)
 
 
-def _by_programming(cost: Floats, num_rbs: int, min_served: int) -> Counts:
-    """[G, N] client after client. State: clients served so far, up to the number asked for, and blocks used so far.
+def _gain(serving: Floats, idle: Floats) -> Floats:
+    """What serving a client adds; infinite where that is impossible, whatever it costs not to."""
+    return np.asarray(np.subtract(serving, idle, out=np.full_like(serving, np.inf), where=serving < np.inf))
 
-    Where everybody must be served, only what each gets beyond one block is left to decide.
+
+def _are_least(values: Floats, number: int) -> NDArray[np.bool_]:
+    """[G, N] which are the least `number` ≥ 1 of each case; of equal ones the first."""
+    last = np.partition(values, number - 1, axis=1)[:, number - 1 : number]
+    surely, tied = values < last, values == last
+    left = number - surely.sum(axis=1, keepdims=True)
+    return np.asarray(surely | (tied & (tied.cumsum(axis=1) <= left)))
+
+
+def _by_price(cost: Floats, blocks: Ints, num_rbs: int, min_served: int) -> tuple[Counts, Floats]:
+    """Rows [G, N] that fit, and a lower bound [G] of the cost of any that do: the optimum of the Lagrangian dual.
+
+    At a price per block every client takes its cheapest row, and `min_served` of them at least some block. Without a
+    price they may take too much, at an enormous one they take as little as they can. Both choices cost a straight line
+    in the price; where the lines meet is the next price, until no choice is below that point. What is left over then
+    goes where it saves most.
     """
-    cases, choices, clients = cost.shape
-    if min_served >= clients:
-        return 1 + _by_programming(cost[:, 1:], num_rbs - clients, 0)
-    need, idle = min_served, cost[:, 0]
-    serving = cost[:, :0:-1].transpose(2, 0, 1)[:, :, None, None].copy()  # [N, G, 1, 1, most … 1 blocks]
+    every, clients = np.arange(len(cost))[:, None], np.arange(cost.shape[2])
+    # Whom a higher price doesn't scare off takes fewer blocks: rows between `least` and `most` are left.
+    least, most = 1 + (cost[:, 1:] < np.inf).argmax(axis=1), 1 + cost[:, 1:].argmin(axis=1)
+    low, low_used, low_spent = _taken_at(np.zeros(len(cost)), most, cost, blocks, min_served)
+    extremes = np.stack([cost[:, 0], cost[every, least, clients], cost[every, most, clients]])
+    extremes = np.where(extremes < np.inf, extremes, 0.0)
+    enormous = 2.0 * (extremes.max(axis=(0, 2)) - extremes.min(axis=(0, 2))) + 1e-9
+    high, high_used, high_spent = _taken_at(enormous, least, cost, blocks, min_served)
+    fits = low_used <= num_rbs
+    possible = (low_spent < np.inf) & (fits | (high_used <= num_rbs) & (high_spent < np.inf))
+    bound = np.where(possible, low_spent, np.inf)
+    high = np.where(fits[:, None], low, high)
+    open_ = np.flatnonzero(possible & ~fits)
+    for _ in range(PRICE_STEPS):
+        if not open_.size:
+            break
+        price = (high_spent[open_] - low_spent[open_]) / (low_used[open_] - high_used[open_])
+        meet = low_spent[open_] + price * (low_used[open_] - num_rbs)
+        serving = _best_rows(price, cost[open_], blocks, least[open_], most[open_])
+        found, used, spent = _taken_at(price, serving, cost[open_], blocks, min_served)
+        dual = spent + price * (used - num_rbs)
+        bound[open_] = np.maximum(bound[open_], dual)
+        is_high = used <= num_rbs
+        here, there = open_[is_high], open_[~is_high]
+        least[here], most[there] = serving[is_high], serving[~is_high]
+        high[here], high_used[here], high_spent[here] = found[is_high], used[is_high], spent[is_high]
+        low_used[there], low_spent[there] = used[~is_high], spent[~is_high]
+        open_ = open_[(dual < meet - MET * np.maximum(1.0, np.abs(meet))) & (used != num_rbs)]
+    _give_the_rest(cost, blocks, num_rbs, high)
+    return high, np.minimum(bound, np.where(possible, _spent(cost, high), np.inf))
+
+
+def _best_rows(price: Floats, cost: Floats, blocks: Ints, least: Counts, most: Counts) -> Counts:
+    """Rows [G, N] from `least` to `most` that are best at a price per block [G]."""
+    row = np.arange(len(blocks))[:, None]
+    outside = (row < least[:, None]) | (row > most[:, None])
+    return np.asarray(np.where(outside, np.inf, cost + price[:, None, None] * blocks[:, None]).argmin(axis=1))
+
+
+def _taken_at(
+    price: Floats, serving: Counts, cost: Floats, blocks: Ints, min_served: int
+) -> tuple[Counts, Ints, Floats]:
+    """Rows [G, N] when clients take `serving` or nothing at a price per block [G]; their blocks and cost [G]."""
+    of_client = cost[np.arange(len(cost))[:, None], serving, np.arange(cost.shape[2])]
+    gain = _gain(of_client + price[:, None] * blocks[serving], cost[:, 0])
+    takes = gain < 0
+    if min_served > 0:
+        takes |= _are_least(gain, min_served)
+    rows = np.where(takes, serving, 0)
+    return rows, blocks[rows].sum(axis=1), _spent(cost, rows)
+
+
+def _give_the_rest(cost: Floats, blocks: Ints, num_rbs: int, rows: Counts) -> None:
+    """Blocks that are left go, in place, where they save most per block, as long as they save anything."""
+    clients = np.arange(cost.shape[2])
+    left = num_rbs - blocks[rows].sum(axis=1)
+    open_ = np.flatnonzero(left > 0)
+    while open_.size:
+        now = rows[open_]
+        more = blocks[:, None] - blocks[now][:, None]
+        with np.errstate(invalid="ignore"):  # ∞ − ∞
+            saves = cost[open_[:, None], now, clients][:, None] - cost[open_]
+        fits = (more > 0) & (more <= left[open_, None, None]) & (saves > 0)
+        each = np.where(fits, saves / np.maximum(more, 1), 0.0).reshape(len(open_), -1)
+        best = each.argmax(axis=1)
+        gains = each[np.arange(len(open_)), best] > 0
+        open_, (row, client) = open_[gains], np.divmod(best[gains], len(clients))
+        left[open_] -= blocks[row] - blocks[rows[open_, client]]
+        rows[open_, client] = row
+        open_ = open_[left[open_] > 0]
+
+
+def _by_programming(cost: Floats, blocks: Ints, num_rbs: int, min_served: int) -> Counts:
+    """Rows [G, N], client after client. State: clients served so far, up to the number asked for, and blocks used."""
+    cases, rows, clients = cost.shape
+    need, most = min_served, int(blocks[-1])
     value = np.full((cases, need + 1, num_rbs + 1), np.inf)
     value[:, 0, 0] = 0.0
-    origin = np.full((cases, need + 1, choices - 1 + num_rbs + 1), np.inf)
-    origins = sliding_window_view(origin, choices - 1, axis=2)[:, :, :-1]  # [..., used, i]: `choices − 1 − i` fewer
-    reached = np.empty((*value.shape, choices))
+    origin = np.full((cases, need + 1, most + num_rbs + 1), np.inf)
+    before = most + np.arange(num_rbs + 1)[:, None] - blocks[:0:-1]  # [used, L]: from where the last … first row leads
+    reached = np.empty((*value.shape, rows))
     values, given = [], []
     for client in range(clients):
-        origin[:, :, choices - 1 :] = _before_serving_one_more(value)
-        np.add(origins, serving[client], out=reached[..., :-1])
-        np.add(value, idle[:, client, None, None], out=reached[..., -1])
+        origin[:, :, most:] = _before_serving_one_more(value)
+        np.add(origin[:, :, before], cost[:, None, None, :0:-1, client], out=reached[..., :-1])
+        np.add(value, cost[:, 0, client, None, None], out=reached[..., -1])
         values.append(value)
-        given.append(choices - 1 - reached.argmin(axis=3))
+        given.append(rows - 1 - reached.argmin(axis=3))
         value = reached.min(axis=3)
     case, served, used = np.arange(cases), np.full(cases, need), value[:, need].argmin(axis=1)
-    counts = np.zeros((cases, clients), dtype=np.int64)
+    chosen = np.zeros((cases, clients), dtype=np.int64)
     for client in reversed(range(clients)):
-        blocks = counts[:, client] = given[client][case, served, used]
-        used = np.maximum(used - blocks, 0)  # below 0 only in cases that are impossible anyway
+        row = chosen[:, client] = given[client][case, served, used]
+        used = used - blocks[row]
         if need > 0:
             enough = values[client][case, need, used] < values[client][case, need - 1, used]
-            served = np.where((blocks == 0) | ((served == need) & enough), served, np.maximum(served - 1, 0))
-    return counts
+            served = np.where((row == 0) | ((served == need) & enough), served, np.maximum(served - 1, 0))
+    return chosen
 
 
 def _before_serving_one_more(value: Floats) -> Floats:

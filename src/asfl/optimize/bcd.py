@@ -32,6 +32,8 @@ FINAL_ZOOMS = 2
 START_POWERS = (1.0, 0.45, 0.2, 0.09, 0.04, 0.01, 0.002)
 """Shares of P^max tried in the start. The smallest matter where energy is short: without them the descent can start at
 powers from which no single block leads down."""
+START_COARSENESS = 8
+"""Of the counts of blocks in the start (`Grid.of`)."""
 START_TOLERANCE = 0.02
 
 
@@ -90,7 +92,7 @@ class _Descent:
         # Whole blocks are shares too, so time sharing starts from them if they suffice.
         if not self.fixed_rbs and problem.min_participants <= problem.round.radio.num_rbs:
             powers = self.power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
-            found = best_on_grid(problem, terms, powers, START_TOLERANCE)
+            found = best_on_grid(problem, terms, powers, START_TOLERANCE, coarseness=START_COARSENESS)
             if found is not None:
                 self.cut_index, self.rb_count, self.power, _ = found
         self.trace: list[tuple[str, float]] = []

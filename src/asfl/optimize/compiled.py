@@ -1,7 +1,6 @@
 """The deadline search, compiled by Numba: the same boxes in the same order, and the same sums, as `deadlines`.
 
-Needs the extra `asfl[fast]`; `search` imports it once that pays. Blocks shared in time, counts by price, and several
-blocks for each of only some clients stay with NumPy.
+Needs the extra `asfl[fast]`; `search` imports it once that pays. Blocks shared in time stay with NumPy.
 """
 
 import heapq
@@ -9,14 +8,11 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from asfl.optimize.allocate import ENUMERABLE, all_allocations, is_programmable, number_of_allocations
+from asfl.optimize.allocate import is_programmable
+from asfl.optimize.compiled_allocate import allocate
 from asfl.optimize.deadlines import PRICE_STEPS, Choices, Pick, SearchResult
 from asfl.optimize.penalties import DelayPenalty, Numbers
-
-FREE, SINGLES, ENUMERATED, PROGRAMMED = range(4)
-"""How a candidate is chosen: each client its best; one block or none; all allocations; dynamic programming."""
 
 BOX = np.dtype(
     [
@@ -32,14 +28,12 @@ BOX = np.dtype(
 )
 
 
-NO_PICK = np.zeros(0, np.int64)
-NO_ALLOCATIONS = np.zeros((0, 0), np.int64)
-NO_ALLOCATIONS.flags.writeable = False  # as those that are enumerated: one type, compiled once
+NO_PICK = NO_COUNTS = np.zeros(0, np.int64)
 
 
 def covers(choices: Choices) -> bool:
     """Whether the compiled search knows how candidates are chosen here."""
-    return _kind(choices)[0] is not None
+    return choices.supply is None or choices.supply.shares is None
 
 
 def search_compiled(
@@ -49,44 +43,31 @@ def search_compiled(
     tolerance: float,
     max_boxes: int,
     least_scale: float,
+    at_most: float = np.inf,
 ) -> SearchResult | None:
     """`asfl.optimize.search.search_deadlines`, compiled."""
-    kind, allocations = _kind(choices)
     candidates, supply = choices.candidates, choices.supply
-    limits = (1, 0, 0) if supply is None else (supply.powers, supply.num_rbs, supply.min_served)
-    found = SearchResult(
-        *_search(
-            candidates.stage_s,
-            candidates.arrival,
-            candidates.cost,
-            choices.server_s,
-            np.ascontiguousarray(choices.least_waits),
-            choices.once,
-            delay.numbers,
-            (kind, *limits),
-            allocations,
-            NO_PICK if start is None else start,
-            (float(tolerance), float(least_scale)),
-            (choices.batch, max_boxes),
-        )
+    blocks, limits = NO_COUNTS, (1, 0, 0, False)
+    if supply is not None:
+        num_rbs, need, clients = supply.num_rbs, supply.min_served, candidates.arrival.shape[1]
+        blocks = np.concatenate([[0], supply.counts])
+        programmable = is_programmable(len(blocks), clients, num_rbs, need if need < clients else 0)
+        limits = (supply.powers, num_rbs, need, programmable)
+    best_cut, *found = _search(
+        candidates.stage_s,
+        candidates.arrival,
+        candidates.cost,
+        choices.server_s,
+        np.ascontiguousarray(choices.least_waits),
+        choices.once,
+        delay.numbers,
+        blocks,
+        limits,
+        NO_PICK if start is None else start,
+        (float(tolerance), float(least_scale), float(at_most)),
+        (choices.batch, max_boxes),
     )
-    return found if np.isfinite(found.value) else None
-
-
-def _kind(choices: Choices) -> tuple[int | None, NDArray[np.int64]]:
-    """How a candidate is chosen, and all allocations where they are tried."""
-    supply, (options, clients) = choices.supply, choices.candidates.arrival.shape
-    if supply is None:
-        return FREE, NO_ALLOCATIONS
-    if supply.shares is not None:
-        return None, NO_ALLOCATIONS
-    num_rbs, need, most = supply.num_rbs, supply.min_served, (options - 1) // supply.powers
-    if most == 1:
-        return SINGLES, NO_ALLOCATIONS
-    if number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
-        return ENUMERATED, all_allocations(clients, num_rbs, need)
-    known = need in (0, clients) and is_programmable(1 + most, clients, num_rbs, need)
-    return PROGRAMMED if known else None, NO_ALLOCATIONS
+    return SearchResult(best_cut, *found) if best_cut >= 0 else None
 
 
 @njit(cache=True)
@@ -116,67 +97,13 @@ def _support(delay: Numbers, low: float, price: float) -> float:
 
 
 @njit(cache=True)
-def _pick_singles(cost: Any, num_rbs: int, min_served: int, counts: Any) -> None:
-    gain = np.where(cost[1] < np.inf, cost[1] - cost[0], np.inf)
-    clients = len(gain)
-    counts[:] = 0
-    if num_rbs <= min_served < clients:
-        last = np.partition(gain, num_rbs - 1)[num_rbs - 1]
-        left = num_rbs - (gain < last).sum()
-        for n in range(clients):
-            if gain[n] < last:
-                counts[n] = 1
-            elif gain[n] == last and left > 0:
-                counts[n] = 1
-                left -= 1
-    else:
-        order = np.argsort(gain, kind="mergesort")
-        for rank in range(clients):
-            n = order[rank]
-            if rank < min_served or (gain[n] < 0 and rank < num_rbs):
-                counts[n] = 1
+def _choose(priced: Any, blocks: Any, supply: Any, cost: Any, power: Any, pick: Any) -> float:
+    """Fills `pick` [N] from priced candidates [O, N]; returns a bound of their cost, infinite where there is no choice.
 
-
-@njit(cache=True)
-def _by_trying_all(cost: Any, allocations: Any, counts: Any) -> None:
-    best, best_total = 0, np.inf
-    for row in range(len(allocations)):
-        total = cost[allocations[row, 0], 0]
-        for n in range(1, len(counts)):
-            total += cost[allocations[row, n], n]
-        if total < best_total:
-            best, best_total = row, total
-    counts[:] = allocations[best]
-
-
-@njit(cache=True)
-def _by_programming(cost: Any, num_rbs: int, counts: Any) -> None:
-    choices, clients = cost.shape
-    value = np.full(num_rbs + 1, np.inf)
-    value[0] = 0.0
-    given = np.zeros((clients, num_rbs + 1), np.int64)
-    for n in range(clients):
-        after, of_client = np.full(num_rbs + 1, np.inf), given[n]
-        for blocks in range(choices - 1, -1, -1):
-            price = cost[blocks, n]
-            if price < np.inf:
-                for used in range(blocks, num_rbs + 1):
-                    reached = value[used - blocks] + price
-                    better = reached < after[used]
-                    after[used] = reached if better else after[used]
-                    of_client[used] = blocks if better else of_client[used]
-        value = after
-    used = int(value.argmin())
-    for n in range(clients - 1, -1, -1):
-        counts[n] = given[n, used]
-        used = max(used - counts[n], 0)
-
-
-@njit(cache=True)
-def _choose(priced: Any, kind: int, powers: int, num_rbs: int, min_served: int, allocations: Any, pick: Any) -> float:
-    """Fills `pick` [N] from priced candidates [O, N]; returns their cost, infinite where there is no choice."""
+    `cost` and `power` [1 + L, N] are for scratch.
+    """
     options, clients = priced.shape
-    if kind == FREE:
+    if len(blocks) == 0:  # each client its best
         pick[:] = 0
         best = priced[0].copy()
         for o in range(1, options):
@@ -188,35 +115,24 @@ def _choose(priced: Any, kind: int, powers: int, num_rbs: int, min_served: int, 
         for n in range(1, clients):
             total += best[n]
         return float(total)
-    most = (options - 1) // powers
-    cost = np.empty((1 + most, clients))
-    power = np.zeros((1 + most, clients), np.int64)
+    powers, num_rbs, min_served, programmable = supply
+    if powers == 1:
+        return float(allocate(priced, blocks, num_rbs, min_served, programmable, pick))
     cost[0] = priced[0]
-    for count in range(1, 1 + most):
-        first = 1 + (count - 1) * powers
-        cost[count] = priced[first]
+    power[:] = 0
+    for row in range(1, len(blocks)):
+        first = 1 + (row - 1) * powers
+        cost[row] = priced[first]
         for j in range(1, powers):
             for n in range(clients):
-                better = priced[first + j, n] < cost[count, n]
-                cost[count, n] = priced[first + j, n] if better else cost[count, n]
-                power[count, n] = j if better else power[count, n]
-    if kind == SINGLES:
-        _pick_singles(cost, num_rbs, min_served, pick)
-    elif kind == ENUMERATED:
-        _by_trying_all(cost, allocations, pick)
-    elif min_served > 0:  # everybody: what each gets beyond one block
-        _by_programming(cost[1:], num_rbs - clients, pick)
-        pick += 1
-    else:
-        _by_programming(cost, num_rbs, pick)
-    total, taken, served = 0.0, 0, 0
+                better = priced[first + j, n] < cost[row, n]
+                cost[row, n] = priced[first + j, n] if better else cost[row, n]
+                power[row, n] = j if better else power[row, n]
+    bound = allocate(cost, blocks, num_rbs, min_served, programmable, pick)
     for n in range(clients):
-        count = pick[n]
-        total += cost[count, n]
-        taken += count
-        served += count > 0
-        pick[n] = 1 + (count - 1) * powers + power[count, n] if count > 0 else 0
-    return float(total) if taken <= num_rbs and served >= min_served else np.inf
+        row = pick[n]
+        pick[n] = 1 + (row - 1) * powers + power[row, n] if row > 0 else 0
+    return float(bound)
 
 
 @njit(cache=True)
@@ -228,31 +144,32 @@ def _search(
     least_waits: Any,
     once: Any,
     delay: Any,
-    choice: Any,
-    allocations: Any,
+    blocks: Any,
+    supply: Any,
     start: Any,
     accuracy: Any,
     limits: Any,
 ) -> Any:
     """The fields of a `SearchResult`; `start` may be empty."""
-    kind, powers, num_rbs, min_served = choice
-    (tolerance, least_scale), (batch, max_boxes) = accuracy, limits
+    (tolerance, least_scale, at_most), (batch, max_boxes) = accuracy, limits
     cuts, (options, clients) = len(server_s), arrival.shape
-    best_cut, best_value, closed_bound = -1, np.inf, np.inf
+    best_cut, best_value, closed_bounds = -1, at_most, np.full(cuts, np.inf)
     best_pick, pick = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
     priced = np.empty((options, clients))
+    by_count, power = np.empty((len(blocks), clients)), np.zeros((len(blocks), clients), np.int64)
     heap = [(0.0, 0)]
     heap.clear()
     kept, known = np.zeros(256, BOX), 0  # every box that was pushed, in order; the heap refers to them
-    todo = np.zeros(max(cuts, batch), BOX)
-    box, upper = np.zeros(1, BOX)[0], np.zeros(1, BOX)[0]
+    todo = np.zeros(max(cuts, batch) + 1, BOX)  # the last is for scratch
+    box, upper = todo[-1], todo[-1]  # Numba's records don't keep their array alive; `todo` lives as long as the search
     first_load_s = 0.0
     evaluated = 0
     if len(start) > 0:
         waits, load, spent = _totals(stage_s, arrival, cost, 0, start)
         first_load_s = server_s[0] * load
-        best_cut, best_pick = 0, start.copy()
-        best_value = _at(delay, waits[0] + waits[1] + waits[2] + first_load_s) + (spent + once[0])
+        value = _at(delay, waits[0] + waits[1] + waits[2] + first_load_s) + (spent + once[0])
+        if value < best_value:
+            best_cut, best_pick, best_value = 0, start.copy(), value
     for cut in range(cuts):
         low = least_waits[cut]
         todo[cut].cut = cut
@@ -268,13 +185,14 @@ def _search(
             price = box.price * server_s[cut]
             for o in range(options):
                 for n in range(clients):
-                    late = (
-                        (stage_s[0, cut, o, n] > box.high[0])
-                        | (stage_s[1, cut, o, n] > box.high[1])
-                        | (stage_s[2, cut, o, n] > box.high[2])
-                    )
-                    priced[o, n] = np.inf if late else cost[cut, o, n] + price * arrival[o, n]
-            bound = _choose(priced, kind, powers, num_rbs, min_served, allocations, pick) + once[cut]
+                    priced[o, n] = cost[cut, o, n] + price * arrival[o, n]
+            for stage in range(3):
+                latest = box.high[stage]
+                if latest < np.inf:
+                    for o in range(options):
+                        for n in range(clients):
+                            priced[o, n] = np.inf if stage_s[stage, cut, o, n] > latest else priced[o, n]
+            bound = _choose(priced, blocks, supply, by_count, power, pick) + once[cut]
             evaluated += 1
             if bound == np.inf:
                 continue
@@ -286,8 +204,8 @@ def _search(
             if value < best_value:
                 best_cut, best_value = cut, value
                 best_pick[:] = pick
-            kept, known, closed_bound = _push(
-                heap, kept, known, box, delay, closed_bound, _enough(best_value, tolerance, least_scale)
+            kept, known = _push(
+                heap, kept, known, box, delay, closed_bounds, _enough(best_value, tolerance, least_scale)
             )
         count = 0
         if evaluated >= max_boxes:
@@ -324,17 +242,17 @@ def _search(
                 upper.waits[:] = box.waits
                 upper.separable = box.separable
                 upper.load_s = box.load_s
-                kept, known, closed_bound = _push(heap, kept, known, upper, delay, closed_bound, enough)
+                kept, known = _push(heap, kept, known, upper, delay, closed_bounds, enough)
             elif box.price_steps < PRICE_STEPS and abs(wanted - box.price) > 1e-9 * max(wanted, box.price):
                 lower.price = wanted if box.price_steps < 2 else 0.5 * (wanted + box.price)
                 lower.price_steps = box.price_steps + 1
                 count += 1
             else:
-                closed_bound = min(closed_bound, bound)
-    lower_bound = min(best_value, closed_bound)
-    for bound, _ in heap:
-        lower_bound = min(lower_bound, bound)
-    return best_cut, best_pick, best_value, lower_bound, evaluated
+                closed_bounds[box.cut] = min(closed_bounds[box.cut], bound)
+    for bound, row in heap:
+        cut = kept[row].cut
+        closed_bounds[cut] = min(closed_bounds[cut], bound)
+    return best_cut, best_pick, best_value, closed_bounds, evaluated
 
 
 @njit(cache=True)
@@ -358,14 +276,15 @@ def _totals(stage_s: Any, arrival: Any, cost: Any, cut: int, pick: Any) -> Any:
 
 
 @njit(cache=True)
-def _push(heap: Any, kept: Any, known: int, box: Any, delay: Any, closed_bound: float, enough: float) -> Any:
+def _push(heap: Any, kept: Any, known: int, box: Any, delay: Any, closed_bounds: Any, enough: float) -> Any:
     bound = _support(delay, box.low[0] + box.low[1] + box.low[2], box.price) + box.separable
     if bound >= enough:
-        return kept, known, min(closed_bound, bound)
+        closed_bounds[box.cut] = min(closed_bounds[box.cut], bound)
+        return kept, known
     if known == len(kept):
         more = np.zeros(2 * known, BOX)
         more[:known] = kept
         kept = more
     kept[known] = box
     heapq.heappush(heap, (bound, known))
-    return kept, known + 1, closed_bound
+    return kept, known + 1

@@ -63,9 +63,14 @@ class SearchResult:
     pick: Int[Ints, "clients"]
     """The candidate of each client."""
     value: float
-    lower_bound: float
+    bounds: Float[Floats, "cuts"]
+    """No choice at a cut is better than its bound, or the bound is out of reach of the value found."""
     boxes: int
     """How many boxes were evaluated."""
+
+    @property
+    def lower_bound(self) -> float:
+        return min(self.value, float(self.bounds.min()))
 
 
 class _Box(NamedTuple):
@@ -84,14 +89,16 @@ class _Box(NamedTuple):
 
 
 class _Search:
-    def __init__(self, choices: Choices, delay: DelayPenalty, tolerance: float, least_scale: float) -> None:
+    def __init__(
+        self, choices: Choices, delay: DelayPenalty, tolerance: float, least_scale: float, at_most: float
+    ) -> None:
         self.choices, self.delay = choices, delay
         self.tolerance, self.least_scale = tolerance, least_scale
-        self.best_cut, self.best_pick, self.best_value = -1, np.zeros(0, dtype=np.int64), np.inf
+        self.best_cut, self.best_pick, self.best_value = -1, np.zeros(0, dtype=np.int64), at_most
         self.heap: list[tuple[float, int, _Box]] = []
         self.order = count()
         self.boxes = 0
-        self.closed_bound = np.inf  # the least bound of a box that was given up, within the tolerance or not
+        self.closed_bounds = [np.inf] * len(choices.server_s)  # by cut, of boxes given up, within the tolerance or not
 
     def totals(self, cuts: Pick, picks: Pick) -> tuple[list[list[float]], list[float], list[float]]:
         """Deadlines [G, 3], server load in seconds [G] and cost [G] of choices [G, N] at cuts [G]."""
@@ -130,7 +137,7 @@ class _Search:
     def push(self, box: _Box) -> None:
         bound = self.delay.support(total(box.low), box.price) + box.separable
         if self.is_done(bound):
-            self.closed_bound = min(self.closed_bound, bound)
+            self.close(box, bound)
         else:
             heapq.heappush(self.heap, (bound, next(self.order), box))
 
@@ -163,8 +170,11 @@ class _Search:
             # The deadlines are known and only the tangent is loose: price the load nearer to the solution.
             price = wanted if box.price_steps < 2 else 0.5 * (wanted + box.price)
             return _Box(box.cut_index, box.low, box.high, price, box.price_steps + 1)
-        self.closed_bound = min(self.closed_bound, bound)
+        self.close(box, bound)
         return None
+
+    def close(self, box: _Box, bound: float) -> None:
+        self.closed_bounds[box.cut_index] = min(self.closed_bounds[box.cut_index], bound)
 
 
 def total(deadlines: Deadlines) -> float:
@@ -184,9 +194,10 @@ def search_plainly(
     tolerance: float,
     max_boxes: int,
     least_scale: float,
+    at_most: float = np.inf,
 ) -> SearchResult | None:
     """`asfl.optimize.search.search_deadlines`, by NumPy."""
-    search = _Search(choices, delay, tolerance, least_scale)
+    search = _Search(choices, delay, tolerance, least_scale, at_most)
     load_s = 0.0
     if start is not None:
         ((first, second, third),), (load_s,), (cost,) = search.totals(np.array([0]), start[None])
@@ -199,7 +210,10 @@ def search_plainly(
         search.evaluate(boxes[first_box : first_box + choices.batch])
     while search.boxes < max_boxes and (boxes := search.next_boxes()):
         search.evaluate(boxes)
-    if not np.isfinite(search.best_value):
+    if search.best_cut < 0:
         return None
-    bounds = [search.best_value, search.closed_bound, *(entry[0] for entry in search.heap)]
-    return SearchResult(search.best_cut, search.best_pick, search.best_value, min(bounds), search.boxes)
+    for bound, _, box in search.heap:
+        search.close(box, bound)
+    return SearchResult(
+        search.best_cut, search.best_pick, search.best_value, np.array(search.closed_bounds), search.boxes
+    )

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-7
 """Relative tolerance of the deadline search; small instances are enumerated and exact."""
+ROUGH_TOLERANCE = 1e-4
+"""The same where there are so many clients or blocks that not every count is tried."""
 
 
 def best_rb_counts(
@@ -32,14 +34,16 @@ def best_rb_counts(
 ) -> Floats:
     """Counts [N] that minimise the block objective; never worse than `current`."""
     here = terms.only(cut_index)
-    choices = Grid.of(problem, tx_power_w[None]).choices(here)
+    grid = Grid.of(problem, tx_power_w[None])
+    choices = grid.choices(here)
     num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
     if enumerate_small and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
         best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
         return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
-    start = current.astype(np.int64)  # one power, so candidate k is k blocks
-    found = search_deadlines(choices, problem.delay_penalty, start, TOLERANCE)
-    return current if found is None else found.pick.astype(float)
+    start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
+    tolerance = TOLERANCE if grid.has_every_count else ROUGH_TOLERANCE
+    found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
+    return current if found is None else np.concatenate([[0.0], grid.counts])[found.pick]
 
 
 def _best_of_all(problem: Problem, choices: Choices, table_index: NDArray[np.int64]) -> int:

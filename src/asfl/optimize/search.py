@@ -26,17 +26,20 @@ def search_deadlines(
     tolerance: float,
     max_boxes: int = 20_000,
     least_scale: float = 1.0,
+    at_most: float = np.inf,
 ) -> SearchResult | None:
-    """Best choice over all cuts, starting from a known choice at the first cut if there is one; None if impossible.
+    """Best choice over all cuts, starting from a known choice at the first cut if there is one.
 
-    `tolerance` is relative to the value found, or to `least_scale` if that is larger.
+    `tolerance` is relative to the value found, or to `least_scale` if that is larger. None if there is no choice at
+    all, or none below `at_most` by more than the tolerance.
     """
     global _searched_s
     if _searched_s >= PAYS_AFTER_S and (compiled := _compiled()) is not None and compiled.covers(choices):
-        found: SearchResult | None = compiled.search_compiled(choices, delay, start, tolerance, max_boxes, least_scale)
+        found: SearchResult | None
+        found = compiled.search_compiled(choices, delay, start, tolerance, max_boxes, least_scale, at_most)
         return found
     started = perf_counter()
-    found = search_plainly(choices, delay, start, tolerance, max_boxes, least_scale)
+    found = search_plainly(choices, delay, start, tolerance, max_boxes, least_scale, at_most)
     _searched_s += perf_counter() - started
     return found
 

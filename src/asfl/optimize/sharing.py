@@ -49,7 +49,7 @@ def _best_on_grid(
     here = terms.only(cut_index)
     candidates = Candidates.of(problem, here, links, problem.energy_penalty, sitting_out=True)
     shares = np.concatenate([np.zeros((1, grid.shape[1])), grid])
-    supply = Supply(problem.round.radio.num_rbs, problem.min_participants, shares=shares)
+    supply = Supply(problem.round.radio.num_rbs, problem.min_participants, np.zeros(0, np.int64), shares=shares)
     choices = Choices(candidates, here.server_s, least_waits(problem, candidates), supply, once=np.zeros(1))
     start = np.where(current > 0, 1, 0)
     found = search_deadlines(choices, problem.delay_penalty, start, TOLERANCE, max_boxes=MAX_BOXES)

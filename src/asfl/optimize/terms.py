@@ -119,10 +119,11 @@ class Links:
         )
         return cls(error_rate, 1.0 - error_rate, s_per_bit, times(tx_power_w, s_per_bit))
 
-    def best_of(self, groups: int, *, errors_pay: bool) -> "Links":
-        """[groups, N] from links [O, N]: every quantity at its best among the links o ≡ group (mod groups)."""
-        rate, *others = (getattr(self, f.name).reshape(-1, groups, self.arrival.shape[-1]) for f in fields(self))
-        return Links(rate.max(axis=0) if errors_pay else rate.min(axis=0), *(other.min(axis=0) for other in others))
+    def best_of(self, first: Ints, *, errors_pay: bool) -> "Links":
+        """[B, N] from links [O, N]: every quantity at its best among the links first[b] … first[b + 1] − 1."""
+        rate, *others = (getattr(self, field.name) for field in fields(self))
+        best_rate = (np.maximum if errors_pay else np.minimum).reduceat(rate, first, axis=0)
+        return Links(best_rate, *(np.minimum.reduceat(other, first, axis=0) for other in others))
 
 
 @dataclass(frozen=True, eq=False)

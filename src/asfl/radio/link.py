@@ -93,7 +93,9 @@ def _one_minus_z_k1(z: Floats) -> Floats:
         return _near_zero(z)
     if not is_small.any():
         return _away_from_zero(z)
-    return np.where(is_small, _near_zero(np.where(is_small, z, 0.0)), _away_from_zero(np.where(is_small, 1.0, z)))
+    result = np.empty_like(z)
+    result[is_small], result[~is_small] = _near_zero(z[is_small]), _away_from_zero(z[~is_small])
+    return result
 
 
 def _near_zero(z: Floats) -> Floats:
