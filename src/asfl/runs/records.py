@@ -92,6 +92,13 @@ class RoundRecord:
     uncalibrated_accuracy: Share | None = None
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
+    synced: Cut | None = None
+    """How many client-side layers were averaged at the end of the round; like the two below only in schemes that decide
+    more than the paper's (docs/beyond.md)."""
+    bits: list[Annotated[int, Strict(), Field(ge=4, le=32)]] | None = None
+    """Of every value that crossed."""
+    noise_scale: Amount | None = None
+    """B: at how many mini-batches noise and signal of the gradient are equal, as the server saw it before the round."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
@@ -132,7 +139,7 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in ("faults", "measured"):
+        for name in ("synced", "bits", "noise_scale", "faults", "measured"):
             if plain[name] is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
@@ -158,7 +165,7 @@ class RoundRecord:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
-        lengths |= {len(record.cut)} if isinstance(record.cut, list) else set()
+        lengths |= {len(each) for each in (record.cut, record.bits) if isinstance(each, list)}
         if len(lengths) > 1:
             raise ValueError("lists of different lengths, where each has one entry per client")
         return record

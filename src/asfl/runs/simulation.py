@@ -6,6 +6,7 @@ into a round, the next comes out.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,8 @@ from asfl.data import ImageData, partition
 from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
-from asfl.optimize import Learning, Queues
+from asfl.optimize import Learning
+from asfl.runs.loop_state import LoopState, arrays_of, below, named, tensors_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.stand_in import StandIn
 from asfl.runs.watching import DIVERGED
@@ -70,22 +72,6 @@ class Evaluation:
     uncalibrated_accuracy: float
     client_accuracy: float
     """Mean over clients of [own client side; server side]."""
-
-
-@dataclass(frozen=True, eq=False)
-class LoopState:
-    """What is remembered between two rounds, besides the weights."""
-
-    round_index: int
-    """Of the next round, counted from 0."""
-    radio: RadioState
-    signals: Signals
-    assumed_drift: StandIn
-    """How far client sides would have drifted apart under ASFL, for schemes that borrow from it."""
-    beyond: BeyondSignals | None = None
-    """In schemes that decide more than the paper's."""
-    total_delay_s: float = 0.0
-    total_energy_j: float = 0.0
 
 
 class Simulation:
@@ -342,9 +328,17 @@ class Simulation:
             test_loss=evaluation.loss if evaluation else None,
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
+            **self._beyond_record(decided),
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
             measured=self.accountant.facts(),
         )
+
+    def _beyond_record(self, decided: DecidedRound) -> dict[str, Any]:
+        decision, beyond = decided.decision, decided.problem.learning.beyond
+        if beyond is None or not self.switches.any:
+            return {}
+        bits = np.broadcast_to(decision.bits, self.config.scenario.clients).tolist()
+        return {"synced": decision.synced, "bits": bits, "noise_scale": beyond.noise_scale}
 
     # ------------------------------------------------------------------ to and from a checkpoint
     def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:
@@ -354,59 +348,18 @@ class Simulation:
         """
         if whole:
             self.trainer.fleet.gather(optimizers=True)
-        state, queues, cut = self.state, self.state.radio.queues, self.state.radio.previous_cut
         return {
-            **{f"training.{name}": tensor for name, tensor in self.trainer.state.tensors().items()},
-            **{f"fleet.{name}": torch.from_numpy(array) for name, array in self.trainer.fleet.knowledge().items()},
-            **{f"accountant.{name}": torch.from_numpy(array) for name, array in self.accountant.arrays().items()},
-            "round_index": torch.tensor(state.round_index),
-            "previous_cut": torch.tensor(-1 if cut is None else cut),
-            "queues.delay": torch.tensor(queues.delay, dtype=torch.float64),
-            "queues.energy": torch.from_numpy(queues.energy),
-            "queues.participation": torch.from_numpy(queues.participation),
-            "assumed_drift.layer_spread": torch.from_numpy(state.assumed_drift.layer_spread),
-            "signals.update_norm2": torch.from_numpy(state.signals.update_norm2),
-            "signals.update_scale": torch.tensor(state.signals.update_scale, dtype=torch.float64),
-            "signals.rounds": torch.tensor(state.signals.rounds),
-            **_numbered("beyond.", state.beyond.arrays() if state.beyond is not None else {}),
-            **_numbered("radio.", state.radio.arrays()),
-            "total_delay_s": torch.tensor(state.total_delay_s, dtype=torch.float64),
-            "total_energy_j": torch.tensor(state.total_energy_j, dtype=torch.float64),
+            **named("training.", self.trainer.state.tensors()),
+            **named("fleet.", tensors_of(self.trainer.fleet.knowledge())),
+            **named("accountant.", tensors_of(self.accountant.arrays())),
+            **self.state.tensors(),
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.trainer.state.restore(_below("training.", tensors))
-        self.accountant.restore({name: tensor.numpy() for name, tensor in _below("accountant.", tensors).items()})
-        self.trainer.fleet.scatter({name: tensor.numpy() for name, tensor in _below("fleet.", tensors).items()})
-        queues = Queues(
-            tensors["queues.delay"].item(), tensors["queues.energy"].numpy(), tensors["queues.participation"].numpy()
-        )
-        cut = int(tensors["previous_cut"])
-        self.state = LoopState(
-            round_index=int(tensors["round_index"]),
-            radio=RadioState.of(queues, None if cut < 0 else cut, _arrays_below("radio.", tensors)),
-            beyond=BeyondSignals.of(_arrays_below("beyond.", tensors)) if self.switches.any else None,
-            signals=Signals(
-                tensors["signals.update_norm2"].numpy(),
-                tensors["signals.update_scale"].item(),
-                int(tensors["signals.rounds"]),
-            ),
-            assumed_drift=replace(self.state.assumed_drift, layer_spread=tensors["assumed_drift.layer_spread"].numpy()),
-            total_delay_s=tensors["total_delay_s"].item(),
-            total_energy_j=tensors["total_energy_j"].item(),
-        )
-
-
-def _numbered(prefix: str, arrays: dict[str, NDArray[np.float64]]) -> dict[str, Tensor]:
-    return {prefix + name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _arrays_below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, NDArray[np.float64]]:
-    return {name: tensor.numpy() for name, tensor in _below(prefix, tensors).items()}
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        self.trainer.state.restore(below("training.", tensors))
+        self.accountant.restore(arrays_of(below("accountant.", tensors)))
+        self.trainer.fleet.scatter(arrays_of(below("fleet.", tensors)))
+        self.state = self.state.restored(tensors)
 
 
 def _lost(ready: Bools, faults: list[Fault]) -> Bools:

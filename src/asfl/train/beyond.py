@@ -26,26 +26,28 @@ class BeyondSignals:
     """What is remembered between two rounds. M layers."""
 
     layer_unit: Floats
-    """[M] what one round adds to a layer's spread; NaN before it is seen."""
+    """[M] what one round adds to a layer's spread; 0 before it is seen."""
     layer_age: Floats
     """[M] rounds since clients' copies of a layer were equal."""
     layer_debt: Floats
     """[M] drift, summed over these rounds."""
-    noise: float = np.nan
+    noise: float = 0.0
     """S and |G|² (`asfl.train.noise`), running means."""
-    signal: float = np.nan
+    signal: float = 0.0
+    measured: float = 0.0
+    """In how many rounds they were."""
     error: float = FIRST_ERROR
     """Relative squared error of what crosses at 4 bits."""
 
     @classmethod
     def none_yet(cls, num_layers: int) -> "BeyondSignals":
-        return cls(np.full(num_layers, np.nan), np.zeros(num_layers), np.zeros(num_layers))
+        return cls(*np.zeros((3, num_layers)))
 
     @property
     def noise_scale(self) -> float:
         """B in mini-batches."""
-        if not self.signal > 0:
-            return FIRST_NOISE if np.isnan(self.signal) else MOST_NOISE
+        if self.signal <= 0:
+            return MOST_NOISE if self.measured else FIRST_NOISE
         return float(np.clip(self.noise / self.signal, LEAST_NOISE, MOST_NOISE))
 
     def seen(self, layer_spread: Floats) -> "BeyondSignals":
@@ -76,12 +78,12 @@ class BeyondSignals:
             spread = trained.averaged_spread * arrived.sum() / num_clients
             unit = _mixed(unit, spread, averaged & (self.layer_age == 0) & (spread > 0))
         apart = (layers <= np.max(decision.cut)) & ~averaged
-        noise, signal = self.noise, self.signal
+        noise, signal, measured = self.noise, self.signal, self.measured
         if trained.gradient_norms is not None:
-            noise, signal = (
-                new if np.isnan(old) else MEMORY * old + (1 - MEMORY) * new
-                for old, new in zip((noise, signal), trained.gradient_norms.noise_and_signal(), strict=True)
-            )
+            memory = MEMORY if measured else 0.0
+            new = trained.gradient_norms.noise_and_signal()
+            noise, signal = (memory * old + (1 - memory) * now for old, now in zip((noise, signal), new, strict=True))
+            measured += 1
         error, bits = self.error, np.broadcast_to(decision.bits, arrived.shape)
         if (known := np.isfinite(trained.quantisation_error)).any():
             at_4_bits = trained.quantisation_error * ((2.0**bits - 1) / 15) ** 2
@@ -94,10 +96,11 @@ class BeyondSignals:
             layer_debt=np.where(apart, self.layer_debt + drift, 0.0),
             noise=noise,
             signal=signal,
+            measured=measured,
         )
 
     def arrays(self) -> dict[str, Floats]:
-        numbers = np.array([self.noise, self.signal, self.error])
+        numbers = np.array([self.noise, self.signal, self.measured, self.error])
         return {"unit": self.layer_unit, "age": self.layer_age, "debt": self.layer_debt, "numbers": numbers}
 
     @classmethod
@@ -107,5 +110,5 @@ class BeyondSignals:
 
 def _mixed(before: Floats, new: Floats, where: NDArray[np.bool_]) -> Floats:
     """Running means, where there is something new."""
-    mixed = np.where(np.isnan(before), new, MEMORY * before + (1 - MEMORY) * new)
+    mixed = np.where(before > 0, MEMORY * before + (1 - MEMORY) * new, new)
     return np.asarray(np.where(where, mixed, before))
