@@ -21,12 +21,13 @@ from asfl.field.links import Link, LinkError
 from asfl.field.local import LocalLink
 from asfl.field.patience import Patience
 from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, ClientState, Gather, Refusal, Sync, Where
+from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, ClientState, Codes, Gather, Refusal, Sync, Where
 from asfl.field.protocol.wire import pack
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
 from asfl.schemes.rounds import DecidedRound, decide_round
+from asfl.train.trainer import RoundPlan
 
 VICTIM, WHEN = 2, 1
 CUTS = [4, 2, 5, 3]
@@ -86,6 +87,7 @@ def explodes(answer: Answer) -> Answer:
     raise MemoryError("whatever a transport may raise")
 
 
+CODES = Codes(torch.ones(1, dtype=torch.uint8), torch.ones(1), torch.ones(1))
 NAN = with_carry(lambda tensor: torch.full_like(tensor, torch.nan))
 FORWARD: list[tuple[Bend, str]] = [
     (NAN, "carry.0 has numbers that are not finite"),
@@ -96,8 +98,10 @@ FORWARD: list[tuple[Bend, str]] = [
     (with_labels(lambda labels: labels - 100), "labels must be 0 … 9"),
     (with_labels(lambda labels: labels.float()), "labels is float32"),
     (lambda answer: bent(answer, labels=None), "labels is missing"),
-    (lambda answer: bent(answer, carry=()), "carry is missing"),
-    (lambda answer: bent(answer, carry=answer.carry * 2), "carry: 2 tensors, not 1"),
+    (lambda answer: bent(answer, carry=()), "carry: 0 tensors and codes of 0, not 1 and 0 as at 32 bits"),
+    (lambda answer: bent(answer, carry=answer.carry * 2), "carry: 2 tensors and codes of 0, not 1 and 0"),
+    (lambda answer: bent(answer, codes=(CODES,)), "carry: 1 tensors and codes of 1, not 1 and 0"),
+    (lambda answer: bent(answer, error=torch.tensor(0.1)), "error must come with codes and only with them"),
     (lambda answer: Where(3), "where is no answer to forward"),
     (lambda answer: Refusal("my battery is empty"), "my battery is empty"),
     (lambda answer: Refusal("a\n\x1b[2Jb"), "refused: a??[2Jb"),
@@ -105,6 +109,50 @@ FORWARD: list[tuple[Bend, str]] = [
     (raises, "the connection broke"),
     (explodes, "MemoryError: whatever"),
 ]
+
+
+def with_codes(**change: Change) -> Bend:
+    def bend(answer: Any) -> Answer:
+        (codes,) = answer.codes
+        return bent(answer, codes=(replace(codes, **{key: f(getattr(codes, key)) for key, f in change.items()}),))
+
+    return bend
+
+
+CODED: list[tuple[Bend, str]] = [
+    (with_codes(codes=lambda codes: codes[:-1]), "codes.0.codes is uint8"),
+    (with_codes(codes=lambda codes: codes.repeat(2)), "codes.0.codes is uint8"),  # as at 8 bits
+    (with_codes(codes=lambda codes: codes.float()), "codes.0.codes is float32"),
+    (with_codes(low=lambda low: low[1:]), "codes.0.low is float32"),
+    (with_codes(step=lambda step: torch.cat([step, step])), "codes.0.step is float32"),
+    (with_codes(low=lambda low: low / 0), "codes.0.low has numbers that are not finite"),
+    (with_codes(step=lambda step: -1 - step), "codes.0.step must not be negative"),
+    (with_codes(step=lambda step: torch.full_like(step, 1e38)), "nor the largest number beyond float32"),
+    (lambda answer: bent(answer, codes=()), "carry: 0 tensors and codes of 0, not 0 and 1 as at 4 bits"),
+    (lambda answer: bent(answer, carry=(torch.ones(1),)), "carry: 1 tensors and codes of 1, not 0 and 1"),
+    (lambda answer: bent(answer, error=None), "error must come with codes"),
+    (lambda answer: bent(answer, error=-answer.error), "must not be negative"),
+    (lambda answer: bent(answer, error=answer.error / 0), "error has numbers that are not finite"),
+]
+
+
+def test_instead_of_codes() -> None:
+    """Whatever a client says of itself at 4 bits must be what it was asked for; the others train on."""
+    agreement = agreement_for("asfl", f"training.rounds={len(CODED)}")
+    everybody, bits = np.ones(CLIENTS, dtype=bool), np.full(CLIENTS, 4)
+    with meddled(agreement) as links:
+        links[VICTIM].bends = {("forward", index): bend for index, (bend, _) in enumerate(CODED)}
+        simulation = planned_simulation(agreement, CUTS, over(links))
+        fleet = simulation.trainer.fleet
+        for index, (_, words) in enumerate(CODED):
+            fleet.begin(index)
+            plan = RoundPlan(index, np.full(CLIENTS, 3), everybody, everybody, bits=bits)
+            trained = simulation.trainer.round(plan)
+            (fault,) = fleet.take_faults()
+            assert (fault.client, fault.stage) == (VICTIM, "forward")
+            assert words in fault.reason
+            np.testing.assert_array_equal(np.isnan(trained.loss), np.arange(CLIENTS) == VICTIM)
+            np.testing.assert_array_equal(np.isnan(trained.quantisation_error), np.arange(CLIENTS) == VICTIM)
 
 
 def test_instead_of_activations() -> None:

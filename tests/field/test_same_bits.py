@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from client_processes import client_processes
+from meddling import MeddledLink
 from small_runs import CLIENTS, PATIENT, agreement_of, assert_same_run, local_links, over, planned_simulation, tiny
 from trainers import random_plans
 from waiting import wait_until
@@ -15,7 +16,8 @@ from waiting import wait_until
 from asfl.config.errors import AsflError
 from asfl.data import register_arrays
 from asfl.field.engine import agreement_for, train
-from asfl.field.protocol.messages import Agreement
+from asfl.field.fleet import RemoteFleet
+from asfl.field.protocol.messages import Agreement, Share, Upload
 from asfl.field.stream.certificates import make_certificates
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
@@ -174,11 +176,47 @@ def test_few_bits(scheme: str, local_steps: int) -> None:
         assert_same_rounds(here, there, plans_with_bits(range(1, here.trainer.layout.num_units), 4))
 
 
+def averages(plans: Sequence[RoundPlan], depths: Sequence[int]) -> list[RoundPlan]:
+    return [replace(plan, synced=min(depth, int(plan.cut[0]))) for plan, depth in zip(plans, depths, strict=True)]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("few", [True, False])
+def test_averages_of_client_sides(few: bool, optimizer: str) -> None:
+    agreement = scheme_and_optimizer("asfl", optimizer)
+    here = planned_simulation(agreement, [1])
+    plans = averages(plans_with_bits([2, 3, 4], 7), [1, 0, 9, 2, 9, 0, 9])
+    with local_links(agreement) as links:
+        there = planned_simulation(agreement, [1], over(links))
+        assert_same_rounds(here, there, plans if few else [replace(plan, bits=None) for plan in plans])
+
+
+def test_a_client_that_comes_back_takes_part_in_averages_with_few_bits() -> None:
+    """It has lost what the differences are to, and gets it."""
+    agreement = scheme_and_optimizer("asfl", "sgd")
+    bits, everybody = np.array([4, 8, 16, 4]), np.ones(CLIENTS, dtype=bool)
+    plans = [RoundPlan(index, np.full(CLIENTS, 3), everybody, everybody, bits=bits) for index in range(6)]
+    plans = averages(plans, [3, 3, 2, 1, 0, 2])
+    here = planned_simulation(agreement, [1])
+    with local_links(agreement) as links:
+        meddled = [MeddledLink(link) for link in links]
+        there = planned_simulation(agreement, [1], over(meddled))
+        assert_same_rounds(here, there, plans[:2])
+        fleet = there.trainer.fleet
+        assert isinstance(fleet, RemoteFleet)
+        fleet._roster.in_sync[1] = False  # its side is known, as all have just been averaged
+        assert_same_rounds(here, there, plans[2:])
+    for client, link in enumerate(meddled):
+        helped = [request.round for request in link.requests(Upload) if request.shared is not None]
+        assert helped == ([2, 3, 5] if client == 1 else [])
+        assert [share.bits for share in link.requests(Share)] == ([16, 16, 32, 32, 32] if client == 1 else [16] * 5)
+
+
 def test_few_bits_over_streams() -> None:
     agreement = agreement_of(tiny(), "asfl")
     with client_processes(agreement) as (server, _):
         here, there = planned_simulation(agreement, [1]), planned_simulation(agreement, [1], over(server.links))
-        assert_same_rounds(here, there, plans_with_bits([2, 3], 4))
+        assert_same_rounds(here, there, averages(plans_with_bits([2, 3], 4), [0, 9, 2, 1]))
 
 
 @pytest.mark.parametrize("begins", ["here", "there"])

@@ -106,7 +106,7 @@ class ClientNode:
         self._state = TrainingState.fresh(self._layout, nothing, 1, self._rule.num_moments)
         self._state.cut = cut
         if side is not None:
-            self._state.clients = _rows(side)
+            self._state.clients, self._state.server = _rows(side), side.clone()
         self._state.make_room(cut)
         parts = self._model, self._state, self._batches, self._rule
         self._fleet = LocalFleet(*parts, keeps_sides=self._keeps_sides, first_client=self.client)
@@ -153,9 +153,8 @@ class ClientNode:
         index, before, cut = self._check_turn(request), self._state.cut, request.cut
         if not before < cut <= self._layout.num_units:
             raise WireError(f"cut = {cut} must be {before + 1} … {self._layout.num_units}")
-        layers, own = self._shapes.check_layers(request.layers, before, cut), self._state.clients.row(0)
-        grown = torch.cat([own.parameters, layers.parameters]), torch.cat([own.statistics, layers.statistics])
-        self._move_cut(index, cut, ModelVectors(*grown))
+        layers = self._shapes.check_layers(request.layers, before, cut)
+        self._move_cut(index, cut, _joined(self._state.clients.row(0), layers), _joined(self._state.server, layers))
         return self._where()
 
     @_do.register
@@ -164,11 +163,13 @@ class ClientNode:
         if not 1 <= cut < before:
             raise WireError(f"cut = {cut} must be 1 … {before - 1}")
         own = self._state.clients.row(0)
-        self._move_cut(index, cut, self._shapes.layers(own, 0, cut))
+        shared = self._shapes.layers(self._state.server, 0, cut)
+        self._move_cut(index, cut, self._shapes.layers(own, 0, cut), shared)
         return msg.Side(self._shapes.layers(own, cut, before) if request.send else None)
 
-    def _move_cut(self, index: int, cut: int, side: ModelVectors) -> None:
-        self._state.clients, self._state.cut = _rows(side), cut
+    def _move_cut(self, index: int, cut: int, side: ModelVectors, shared: ModelVectors) -> None:
+        """`shared`: what all last had in common of these layers."""
+        self._state.clients, self._state.server, self._state.cut = _rows(side), shared.clone(), cut
         self._state.make_room(cut)
         self._open = self._done = None
         self.round_index = index
@@ -241,6 +242,31 @@ class ClientNode:
         assert norm2 is not None
         return msg.Update(norm2)
 
+    @_do.register
+    def _upload(self, request: msg.Upload) -> msg.Uploaded:
+        self._check_done(request)
+        self._check_depth(request.depth)
+        if request.shared is not None:
+            known = self._layout.front(self._state.server, request.depth).parameters
+            known.copy_(self._shapes.check("shared", request.shared, tuple(known.shape)))
+        assert request.round is not None
+        sent = self._fleet.upload(request.round, request.depth, [0], [request.bits])
+        return msg.Uploaded(*msg.parts_of(sent[0]))
+
+    @_do.register
+    def _share(self, request: msg.Share) -> Where:
+        index = self._check_turn(request)
+        self._check_depth(request.depth)
+        layers = self._shapes.check_first(request, request.depth, request.bits)
+        shared = self._layout.front(self._state.server, request.depth).parameters
+        self._state.share(request.depth, layers.received(shared))
+        self.round_index = index
+        return self._where()
+
+    def _check_depth(self, depth: int) -> None:
+        if not (self._keeps_sides and 1 <= depth <= self._state.cut):
+            raise WireError(f"depth = {depth} must be 1 … {self._state.cut}, in a scheme that keeps client sides")
+
     def _check_done(self, request: AnyRequest) -> None:
         index = self._check_turn(request)
         if self._done is None or self._done[:2] != (index, self._batches.local_steps - 1):
@@ -278,6 +304,10 @@ class ClientNode:
 def _rows(side: ModelVectors) -> ModelVectors:
     """[1, …], copies."""
     return ModelVectors(side.parameters.clone().unsqueeze(0), side.statistics.clone().unsqueeze(0))
+
+
+def _joined(first: ModelVectors, then: ModelVectors) -> ModelVectors:
+    return ModelVectors(torch.cat([first.parameters, then.parameters]), torch.cat([first.statistics, then.statistics]))
 
 
 def _own_batches(config: Config, client: int, data_dir: Path | None, device: torch.device) -> Batches:

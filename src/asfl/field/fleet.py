@@ -33,7 +33,7 @@ from asfl.field.roster import Roster
 from asfl.field.usual import Kind, Place, Usual
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.fleet import Bools, Fault, FleetMaker, Knowledge, Norms, Packet
+from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.quantise import UNQUANTISED, Crossing
@@ -77,6 +77,8 @@ class RemoteFleet:
         self._knows_optimizer: Bools = np.ones(len(links), dtype=np.bool_)
         self._may_keep: Bools = np.zeros(len(links), dtype=np.bool_)
         """[N] who may still have a state that the server, started anew, has no copy of."""
+        self._has_shared: Bools = np.zeros(len(links), dtype=np.bool_)
+        """[N] who surely has what all last shared of the layers it holds, of which few bits are a difference."""
         self._forget_steps()
 
     def _forget_steps(self) -> None:
@@ -171,7 +173,7 @@ class RemoteFleet:
         self._roster.quarantined[:] = knowledge.get("quarantined", False)
         self._may_keep[:] = knowledge.get("in_sync", False)
         self._may_keep &= ~(self._knows_side & self._knows_optimizer)
-        self._roster.in_sync[:] = False
+        self._roster.in_sync[:] = self._has_shared[:] = False
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
         state, roster = self.state, self._roster
@@ -187,6 +189,7 @@ class RemoteFleet:
         synced = list(self._ask_all(clients, self._sync_of, _done))
         for known in (roster.in_sync, self._knows_side, self._knows_optimizer):
             known[synced] = True
+        self._has_shared[synced] = state.cut == 0
 
     def _sync_of(self, client: int) -> msg.Sync:
         state, memory = self.state, None
@@ -314,6 +317,35 @@ class RemoteFleet:
         return [
             self._answer(one, self._reads_side(self._place[client][1]), asked.values()) for client, one in asked.items()
         ]
+
+    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
+        shared, found = self._shapes.layers(self.state.server, 0, depth).parameters, {}
+        asked = {}
+        for client, own_bits in zip(clients, bits, strict=True):
+            lacks = own_bits != UNQUANTISED and not self._has_shared[client]
+            asked[client] = self._ask(client, msg.Upload(depth, own_bits, shared if lacks else None))
+        for (client, one), own_bits in zip(asked.items(), bits, strict=True):
+            layers = self._roster.answer(one, self._reads_first(depth, own_bits))
+            if layers is not None:
+                found[client] = layers
+        return found
+
+    def _reads_first(self, depth: int, bits: int) -> Callable[[msg.Uploaded], FirstLayers]:
+        return lambda answer: self._shapes.check_first(answer, depth, bits)
+
+    def share(self, depth: int, average: FirstLayers) -> None:
+        """Whoever may lack what the difference is to gets the whole."""
+        state, roster = self.state, self._roster
+        whole = average.received(self._shapes.layers(state.server, 0, depth).parameters)
+        bits = UNQUANTISED if isinstance(average.parameters, Tensor) else average.parameters.bits
+        short = msg.Share(depth, bits, *msg.parts_of(average))
+        long = msg.Share(depth, UNQUANTISED, whole.statistics, whole.parameters)
+        present = np.flatnonzero(roster.present).tolist()
+        self._ask_all(present, lambda client: short if self._has_shared[client] else long, _done)
+        roster.in_sync &= roster.present  # whoever wasn't there has other layers
+        self._may_keep[:] = False
+        if depth == state.cut:
+            self._knows_side[:] = self._has_shared[:] = True
 
     def _reads_side(self, cut: int) -> Callable[[msg.Side], ModelVectors]:
         return lambda answer: self._shapes.check_layers(answer.layers, 0, cut)

@@ -28,19 +28,18 @@ from torch import Tensor
 from asfl.config.randomness import random_stream
 from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.averages import average_sides
 from asfl.train.batches import Batches
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms, Packet
-from asfl.train.layout import Layout, ModelVectors, layer_spreads
+from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
-from asfl.train.quantise import layers_received, layers_to_send, quantise_carry, restore_carry, rounding
+from asfl.train.quantise import quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
-from asfl.train.trainer import Floats, RoundPlan, Trained
+from asfl.train.trainer import RoundPlan, Trained
 
 Ints = NDArray[np.int64]
-EVERYBODY = -1
-"""In the place of a client, where all get the same."""
 Outcome = dict[int, tuple[Tensor, Tensor]]
 """Loss and ‖update‖² of each client whose activations went through the server."""
 
@@ -103,28 +102,8 @@ class FastTrainer:
             trained.update_norm2[list(outcome)] = torch.stack(norms).double().cpu().numpy()
         for client in self._errors.keys() & outcome.keys():
             trained.quantisation_error[client] = torch.stack(self._errors[client]).double().mean().item()
-        spread = self._average_sides(plan, list(outcome)) if plan.synced else None
+        spread = average_sides(plan, list(outcome), self.state, self.fleet, self._batches.seed) if plan.synced else None
         return replace(trained, averaged_spread=spread, gradient_norms=self._gradient_norms)
-
-    def _average_sides(self, plan: RoundPlan, clients: Sequence[int]) -> Floats | None:
-        """The first layers of everybody's side become their mean over these clients; [M] how far they were apart.
-
-        What comes down is one difference for all, with as many bits as the most precise of those that went up. Whoever
-        is elsewhere gets it now or when it takes part again; that is a matter of costs.
-        """
-        depth, state = plan.synced, self.state
-        sent = self.fleet.upload(plan.index, depth, clients, [plan.bits_of(client) for client in clients])
-        if not sent:
-            return None
-        mean = torch.stack([side.parameters for side in sent.values()]).mean(0)
-        statistics = torch.stack([side.statistics for side in sent.values()]).mean(0)
-        shared, bits = self.layout.front(state.server, depth).parameters, max(map(plan.bits_of, sent))
-        coins = rounding(self._batches.seed, "layers", plan.index, EVERYBODY)
-        crossing = layers_to_send(self.layout, mean, shared, depth, bits, coins)
-        self.fleet.share(depth, crossing, statistics)
-        spread = layer_spreads(self.layout, torch.stack([side.parameters for side in sent.values()]))
-        state.share(depth, ModelVectors(layers_received(crossing, shared), statistics))
-        return spread
 
     # ------------------------------------------------------------------ one server model, one step after the other
     def _together(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:

@@ -52,6 +52,19 @@ class Packet:
     """‖x̂ − x‖² / ‖x‖² of the activations, if they are quantised: only the client knows x."""
 
 
+@dataclass(frozen=True, eq=False)
+class FirstLayers:
+    """The first layers of a client side, as they cross for an average."""
+
+    parameters: Tensor | QuantisedLayers
+    """Whole, or with few bits: then it is their difference to what both sides have already."""
+    statistics: Tensor
+
+    def received(self, shared: Tensor) -> ModelVectors:
+        """What the other side has of them then."""
+        return ModelVectors(layers_received(self.parameters, shared), self.statistics)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A client that was lost for a round."""
@@ -114,14 +127,14 @@ class Fleet(Protocol):
         """The client sides that `load` gave, trained."""
         ...
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, ModelVectors]:
+    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
         """The first layers of these clients' sides, for an average, with so many bits; of those who weren't lost.
 
         With few bits they cross as differences to what all last shared, which `state.server` still has.
         """
         ...
 
-    def share(self, depth: int, crossing: Tensor | QuantisedLayers, statistics: Tensor) -> None:
+    def share(self, depth: int, average: FirstLayers) -> None:
         """Everybody takes the average of its first layers; with few bits, its difference to what all last shared."""
         ...
 
@@ -257,17 +270,17 @@ class LocalFleet:
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         return [self._loaded[client] for client in clients]
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, ModelVectors]:
+    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
         shared = self._layout.front(self.state.server, depth).parameters
         sent = {}
         for client, own_bits in zip(clients, bits, strict=True):
             side = self._layout.front(self.state.clients.row(client), depth)
             coins = rounding(self._batches.seed, "layers", index, self._first + client)
             crossing = layers_to_send(self._layout, side.parameters, shared, depth, own_bits, coins)
-            sent[client] = ModelVectors(layers_received(crossing, shared), side.statistics)
+            sent[client] = FirstLayers(crossing, side.statistics)
         return sent
 
-    def share(self, depth: int, crossing: Tensor | QuantisedLayers, statistics: Tensor) -> None:
+    def share(self, depth: int, average: FirstLayers) -> None:
         pass  # their sides are rows of the state
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:

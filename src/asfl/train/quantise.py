@@ -22,7 +22,7 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 from asfl.models.cuttable import Carry
-from asfl.train.layout import Layout
+from asfl.train.layout import Layout, Slot
 
 UNQUANTISED = 32
 """Bits of a number that crosses as it is."""
@@ -114,11 +114,10 @@ def quantise_side(
     """
     if check_bits(bits) == UNQUANTISED or not len(difference):
         return difference
-    slots = [slot for slot in layout.parameters if slot.unit < depth]
     # The first axis comes first in memory, whatever the order of the others.
-    tensors = [difference[slot.start : slot.stop].view(slot.shape[0] if slot.shape[1:] else 1, -1) for slot in slots]
+    tensors = [difference[slot.start : slot.stop].view(groups, -1) for slot, groups in _slots_and_groups(layout, depth)]
     low, high = torch.cat([tensor.amin(1) for tensor in tensors]), torch.cat([tensor.amax(1) for tensor in tensors])
-    sizes = torch.cat([torch.full((len(t),), t.shape[1], device=t.device) for t in tensors])
+    sizes = group_sizes(layout, depth).to(difference.device)
     codes, low, step = _round(difference, low, high, bits, random, lambda of_group: of_group.repeat_interleave(sizes))
     return QuantisedLayers(codes, low, step, bits, sizes)
 
@@ -166,6 +165,17 @@ def check_bits(bits: int) -> int:
 
 
 # ---------------------------------------------------------------------- groups
+def _slots_and_groups(layout: Layout, depth: int) -> list[tuple[Slot, int]]:
+    """The tensors of the first `depth` layers, and how many groups each has."""
+    return [(slot, slot.shape[0] if slot.shape[1:] else 1) for slot in layout.parameters if slot.unit < depth]
+
+
+def group_sizes(layout: Layout, depth: int) -> Tensor:
+    """[groups] of the first `depth` layers."""
+    tensors = _slots_and_groups(layout, depth)
+    return torch.cat([torch.full((groups,), (slot.stop - slot.start) // groups) for slot, groups in tensors])
+
+
 def _by_channel(shape: tuple[int, ...]) -> bool:
     """Whether a group is a channel; else it is a sample."""
     return math.prod(shape[2:]) > 1

@@ -21,8 +21,9 @@ from asfl.field.emulate.shaping import ShapedLink, links_of
 from asfl.field.protocol.codec import Message, check_numbers, numbers
 from asfl.field.protocol.wire import LARGEST
 from asfl.schemes import scheme_named
+from asfl.train.fleet import FirstLayers
 from asfl.train.layout import ModelVectors
-from asfl.train.quantise import CHOICES, UNQUANTISED, Crossing, Quantised
+from asfl.train.quantise import CHOICES, UNQUANTISED, Crossing, Quantised, QuantisedLayers
 
 MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
@@ -100,7 +101,17 @@ def tensors_of(crossing: Crossing) -> Tensors:
 
 def codes_of(crossing: Crossing) -> tuple[Codes, ...]:
     """Those that cross with few bits."""
-    return tuple(Codes(sent.codes, sent.low, sent.step) for sent in crossing if isinstance(sent, Quantised))
+    return tuple(_codes(sent) for sent in crossing if isinstance(sent, Quantised))
+
+
+def parts_of(layers: FirstLayers) -> tuple[Tensor, Tensor | None, Codes | None]:
+    """Statistics; parameters, or their codes."""
+    sent = layers.parameters
+    return layers.statistics, *((sent, None) if isinstance(sent, Tensor) else (None, _codes(sent)))
+
+
+def _codes(sent: Quantised | QuantisedLayers) -> Codes:
+    return Codes(sent.codes, sent.low, sent.step)
 
 
 # ---------------------------------------------------------------------- greetings
@@ -192,6 +203,14 @@ class Update(Answer):
 
 class Values(Answer):
     values: Vector
+
+
+class Uploaded(Answer):
+    """The client's first layers, for an average: whole, or as codes of their difference to what all last shared."""
+
+    statistics: Vector
+    parameters: Vector | None = None
+    codes: Codes | None = None
 
 
 class Probed(Answer):
@@ -291,6 +310,27 @@ class Moved(Request[Update]):
     """‖update‖² over all local steps of the round."""
 
     stage = "give"
+
+
+class Upload(Request[Uploaded]):
+    """The first layers of the client side, for an average."""
+
+    stage = "give"
+    depth: Natural
+    bits: Bits
+    shared: Vector | None = None
+    """What all last shared of them, if the client may not have it."""
+
+
+class Share(Request[Where]):
+    """The average of the first layers, which everybody takes: whole at 32 bits, else as codes of a difference."""
+
+    stage, changes = "resplit", True
+    depth: Natural
+    bits: Bits
+    statistics: Vector
+    parameters: Vector | None = None
+    codes: Codes | None = None
 
 
 class Sample(Request[Values]):

@@ -11,14 +11,22 @@ from torch import Tensor
 
 from asfl.config import Config
 from asfl.data.shapes import INPUT_SHAPE
-from asfl.field.protocol.messages import Activations, Codes, Memory, Tensors
+from asfl.field.protocol.messages import Activations, Codes, Memory, Share, Tensors, Uploaded
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.fleet import Packet
+from asfl.train.fleet import FirstLayers, Packet
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState, rule_named
-from asfl.train.quantise import UNQUANTISED, Crossing, Quantised, num_code_bytes, num_groups
+from asfl.train.quantise import (
+    UNQUANTISED,
+    Crossing,
+    Quantised,
+    QuantisedLayers,
+    group_sizes,
+    num_code_bytes,
+    num_groups,
+)
 
 Shape = tuple[int, ...]
 _MARGIN = 1 << 16
@@ -90,15 +98,31 @@ class Shapes:
             found = f"{len(carry)} tensors and codes of {len(codes)}"
             raise WireError(f"{name}: {found}, not {wanted[0]} and {wanted[1]} as at {bits} bits")
         if few:
-            return tuple(self._check_codes(f"codes.{i}", sent, shapes[i], bits) for i, sent in enumerate(codes))
+            sizes = [(math.prod(shape), num_groups(shape)) for shape in shapes]
+            parts = [self._check_codes(f"codes.{i}", sent, *sizes[i], bits) for i, sent in enumerate(codes)]
+            return tuple(Quantised(*of_tensor, bits, shape) for of_tensor, shape in zip(parts, shapes, strict=True))
         return tuple(self.check(f"{name}.{i}", tensor, shapes[i]) for i, tensor in enumerate(carry))
 
-    def _check_codes(self, name: str, sent: Codes, shape: Shape, bits: int) -> Quantised:
-        codes = self.check(f"{name}.codes", sent.codes, (num_code_bytes(math.prod(shape), bits),))
-        low, step = (self.check(f"{name}.{key}", getattr(sent, key), (num_groups(shape),)) for key in ("low", "step"))
+    def check_first(self, layers: Uploaded | Share, depth: int, bits: int) -> FirstLayers:
+        """The first layers, for an average: as codes if bits are few."""
+        count = int(self.layout.parameter_edges[depth])
+        statistics = self.check("statistics", layers.statistics, (int(self.layout.statistic_edges[depth]),))
+        few = bits != UNQUANTISED and count > 0
+        if (layers.parameters is None) != few or (layers.codes is None) == few:
+            raise WireError(f"{'codes' if few else 'parameters'} must come at {bits} bits, and nothing else")
+        if layers.codes is not None:
+            sizes = group_sizes(self.layout, depth)
+            codes = self._check_codes("codes", layers.codes, count, len(sizes), bits)
+            return FirstLayers(QuantisedLayers(*codes, bits, sizes.to(self.device)), statistics)
+        assert layers.parameters is not None
+        return FirstLayers(self.check("parameters", layers.parameters, (count,)), statistics)
+
+    def _check_codes(self, name: str, sent: Codes, count: int, groups: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+        codes = self.check(f"{name}.codes", sent.codes, (num_code_bytes(count, bits),))
+        low, step = self.check(f"{name}.low", sent.low, (groups,)), self.check(f"{name}.step", sent.step, (groups,))
         if (step < 0).any() or not torch.isfinite(low + step * 2**bits).all():
             raise WireError(f"{name}.step must not be negative, nor the largest number beyond float32")
-        return Quantised(codes, low, step, bits, shape)
+        return codes, low, step
 
     def check_activations(self, answer: Activations, cut: int, bits: int) -> Packet:
         batch_size, classes = self.carries[0][0][0], self.carries[-1][0][-1]

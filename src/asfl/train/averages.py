@@ -1,0 +1,39 @@
+"""An average of client sides: the first layers of all clients become equal again, for what it costs to send them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from asfl.train.fleet import FirstLayers, Fleet
+from asfl.train.layout import layer_spreads
+from asfl.train.quantise import layers_to_send, rounding
+from asfl.train.state import TrainingState
+from asfl.train.trainer import Floats, RoundPlan
+
+EVERYBODY = -1
+"""In the place of a client, where all get the same."""
+
+
+def average_sides(
+    plan: RoundPlan, clients: Sequence[int], state: TrainingState, fleet: Fleet, seed: int
+) -> Floats | None:
+    """The first layers of everybody's side become their mean over these clients; [M] how far they were apart.
+
+    What comes down is one difference for all, with as many bits as the most precise of those that went up. Whoever is
+    elsewhere gets it now or when it takes part again; that is a matter of costs. None, and nothing changes, if nobody's
+    layers came.
+    """
+    depth, layout = plan.synced, state.layout
+    sent = fleet.upload(plan.index, depth, clients, [plan.bits_of(client) for client in clients])
+    if not sent:
+        return None
+    shared, bits = layout.front(state.server, depth).parameters, max(map(plan.bits_of, sent))
+    sides = [layers.received(shared) for layers in sent.values()]
+    parameters = torch.stack([side.parameters for side in sides])
+    coins = rounding(seed, "layers", plan.index, EVERYBODY)
+    crossing = layers_to_send(layout, parameters.mean(0), shared, depth, bits, coins)
+    average = FirstLayers(crossing, torch.stack([side.statistics for side in sides]).mean(0))
+    spread = layer_spreads(layout, parameters)
+    fleet.share(depth, average)
+    state.share(depth, average.received(shared))
+    return spread
