@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from shared_work import LONGEST, RAY
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "asfl"
 MOST_ROOMS = 12
@@ -33,6 +35,13 @@ def test_no_file_is_long() -> None:
     lengths = {file: len(file.read_text("utf-8").splitlines()) for file in SOURCE.rglob("*.py")}
     long = {str(file.relative_to(SOURCE)): lines for file, lines in lengths.items() if lines > MOST_LINES}
     assert not long
+
+
+def test_all_that_need_a_ray_cluster_share_one() -> None:
+    """Else there is one in every process of `make test`, and they take each other's time."""
+    files = {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py")}
+    assert {file for file, text in files.items() if re.search(r"\(.*\bray_nodes: TwoNodes", text)} == set(RAY)
+    assert files.keys() >= set(LONGEST)
 
 
 # ---------------------------------------------------------------------- maps

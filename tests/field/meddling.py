@@ -68,7 +68,7 @@ def give_up_soon(simulation: Simulation, client: int, stage: str, deadline_s: fl
         roster._patience = soon if asked == client else PATIENT
         return ask(asked, request)
 
-    roster.ask = ask_each  # type: ignore[method-assign]
+    roster.ask = ask_each  # type: ignore[assignment, method-assign]
 
 
 def give_all_the_time(simulation: Simulation) -> None:

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     import pytest
     from xdist.remote import Producer
 
-_RAY = ("tests/runs/engines/test_ray.py", "tests/field/test_ray_clients.py")
+RAY = ("tests/runs/engines/test_ray.py", "tests/field/test_ray_clients.py")
 """These share a cluster."""
-_LONGEST = (
-    *_RAY, "tests/field/flower/test_fleet.py", "tests/docs/test_pages.py", "tests/field/test_faults.py",
+LONGEST = (
+    *RAY, "tests/field/flower/test_fleet.py", "tests/docs/test_pages.py", "tests/field/test_faults.py",
     "tests/results/test_compare.py", "tests/runs/test_run.py", "tests/field/test_same_bits.py",
     "tests/docs/test_notebook.py", "tests/docs/test_examples.py", "tests/results/reproduce/test_recipes.py",
 )  # fmt: skip
@@ -25,10 +25,10 @@ def _file_of(nodeid: str) -> str:
 def longest_first(item: "pytest.Item") -> int:
     """A key to sort tests by."""
     file = _file_of(item.nodeid)
-    return _LONGEST.index(file) if file in _LONGEST else len(_LONGEST)
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
 
 
-class FileByFile(LoadScopeScheduling):
+class FileByFile(LoadScopeScheduling):  # type: ignore[misc]
     """All tests of a file in one process, so that what its fixtures start is started once.
 
     Marks would say so too (`xdist_group`), but xdist 3.8 doesn't notice them with pytest 9: each process then had a Ray
@@ -41,4 +41,4 @@ class FileByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file_of(nodeid)
-        return "ray" if file in _RAY else file
+        return "ray" if file in RAY else file

@@ -51,12 +51,12 @@ def start(place: Path) -> Start:
     return start_fleet
 
 
-def processes_in(place: Path) -> list[psutil.Process]:
-    """Whoever has its temporary files there."""
+def processes_in(place: Path, name: str = "") -> list[psutil.Process]:
+    """Whoever has its temporary files there, and was called by this name."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get("TMPDIR", "").startswith(str(place)):
+            if process.environ().get("TMPDIR", "").startswith(str(place)) and name in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
@@ -113,10 +113,10 @@ def test_stopped_and_gone_on_with_it_is_the_run_of_a_single_process(place: Path,
 def test_a_clientapp_is_killed_and_then_the_command_itself(place: Path, start: Start) -> None:
     """The round goes on without the client; and everybody ends with the command, even if it can't say so."""
     folder = place / "run"
-    write_tiny(place / "tiny.toml", tiny(*EVERYBODY_ARRIVES, "field.nobody_s=2", rounds=100_000))
+    write_tiny(place / "tiny.toml", tiny(*EVERYBODY_ARRIVES, "field.nobody_s=10", rounds=100_000))
     command = start("tiny.toml", "--clients", "2", "--out", "run")
     wait_until(lambda: len(rounds_in(folder)) > 1 or command.poll() is not None, "rounds are played", LONG_S)
-    apps = [each for each in processes_in(place) if "flwr-clientapp" in " ".join(each.cmdline())]
+    apps = processes_in(place, "flwr-clientapp")
     assert len(apps) == 2
     apps[0].kill()
     wait_until(lambda: rounds_in(folder)[-1].faults is not None, "it is noticed", LONG_S)

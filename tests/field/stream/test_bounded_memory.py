@@ -98,6 +98,6 @@ def test_a_flood_is_not_kept() -> None:
     finally:
         process.kill()
         process.join()
-    # About 25 MiB: what was agreed on, and what gRPC has on its way, which is more where processes wait for a CPU. It is
-    # the same for an eighth of the flood.
+    # About 25 MiB: what was agreed on, and what gRPC has on its way (more, where processes wait for a CPU). It is the
+    # same for an eighth of the flood.
     assert grown < len(callers) * OFFERED / 5

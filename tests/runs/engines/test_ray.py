@@ -275,16 +275,13 @@ def test_ctrl_c_in_a_cluster_of_our_own(tmp_path: Path) -> None:
     try:
         wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None)
         others = psutil.Process(process.pid).children(recursive=True)
-        listening = [
-            connection.laddr.ip
-            for one in [psutil.Process(process.pid), *others]
-            for connection in one.net_connections("inet")
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        session = {
-            match[0] for one in others for word in one.cmdline() if (match := re.search(r"/\S*/asfl-ray-\w+", word))
-        }
-        servers = [one.environ() for one in others if one.name() in ("gcs_server", "raylet")]
+        listening, session, servers = [], set[str](), []
+        for one in [psutil.Process(process.pid), *others]:
+            with suppress(psutil.NoSuchProcess):  # some of Ray's processes live for a moment only
+                open_here = one.net_connections("inet")
+                listening += [found.laddr.ip for found in open_here if found.status == psutil.CONN_LISTEN]
+                session |= {found for word in one.cmdline() for found in re.findall(r"/\S*/asfl-ray-\w+", word)}
+                servers += [one.environ()] if one.name() in ("gcs_server", "raylet") else []
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=LONG_S)
     finally:
