@@ -18,7 +18,7 @@ import numpy as np
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.folders import read_run
-from asfl.runs.check import check_run
+from asfl.runs.check import check_folder
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
 from asfl.runs.records import RECORDS_FILE, RoundRecord
 from asfl.runs.run import resume, run
@@ -75,7 +75,7 @@ def _judge(
         found = _attempt(lambda: read_run(folder).records, what, counts)
         if isinstance(found, list) and found != list(before[: len(found)]):
             counts.defect("silent", f"other rounds were read from {what}")
-        findings = _attempt(lambda: check_run(folder), what, counts)
+        findings = _attempt(lambda: check_folder(folder), what, counts)
         noticed = not isinstance(findings, list) or not all(finding.intact for finding in findings)
         said.clear()
         ended = _attempt(lambda: resume(folder), what, counts)

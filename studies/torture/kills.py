@@ -27,7 +27,7 @@ SETTINGS = (
     "output.checkpoint_every=2", "output.track=none",
 )  # fmt: skip
 COMMANDS = {
-    "run": ["run", "demo", "--set", "training.rounds=30"],
+    "run": ["run", "demo", "--set", "training.rounds=16"],
     "compare": ["compare", "demo", "--schemes", "asfl,fedavg", "--set", "training.rounds=8", "--workers", "2"],
     "sweep": [
         "sweep", "demo", "--schemes", "asfl", "--over", "data.dirichlet_alpha=1,10", "--set", "training.rounds=8",
@@ -68,7 +68,7 @@ def _kill_once(kind: str, place: Path, random: np.random.Generator, counts: Coun
     counts.tried += 1
     process, rounds = _start(kind, place), _rounds(place)
     # Half of the kills come early, while files are opened and first written; the others after a few rounds.
-    wait_for = rounds + (0 if random.random() < 0.3 else int(random.integers(1, 12)))
+    wait_for = rounds + (0 if random.random() < 0.3 else int(random.integers(1, 6)))
     _wait(lambda: _rounds(place) >= wait_for or not process.is_alive())
     time.sleep(random.random() * (1.0 if wait_for == rounds else 0.05))
     ended = not process.is_alive()

@@ -20,7 +20,7 @@ from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.compare import plan_comparison, read_comparison
 from asfl.runs import lock
-from asfl.runs.check import check_run
+from asfl.runs.check import check_folder
 from asfl.runs.checkpoints import checkpoint_files
 from asfl.runs.files import write_whole
 from asfl.runs.finished import MODEL_SEAL, is_finished
@@ -352,7 +352,7 @@ def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
     assert "stopped" in out
     newest, _ = next(checkpoint_files(folder / CHECKPOINTS))
     assert newest == len(records_so_far(folder)) > 0
-    assert all(finding.intact for finding in check_run(folder))
+    assert all(finding.intact for finding in check_folder(folder))
 
 
 # ---------------------------------------------------------------------- in bulk

@@ -9,7 +9,7 @@ from asfl.cli import options
 from asfl.cli.output import print_json
 from asfl.config.errors import AsflError
 from asfl.results.compare import COMPARE_FILE, read_comparison
-from asfl.runs.check import Finding, check_run
+from asfl.runs.check import Finding, check_folder
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE
 from asfl.runs.records import RECORDS_FILE
 
@@ -46,7 +46,7 @@ def _below(folder: Path) -> dict[str, list[Finding]]:
     if not runs and not comparisons:
         raise AsflError(f"{folder}: no run in or below this folder (a run has a {MANIFEST_FILE})")
     found = {str(one): [_comparison(one)] for one in sorted(comparisons)}
-    return found | {str(run): check_run(run) for run in sorted(runs)}
+    return found | {str(run): check_folder(run) for run in sorted(runs)}
 
 
 def _comparison(folder: Path) -> Finding:

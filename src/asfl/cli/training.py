@@ -13,7 +13,8 @@ from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.curves import OURS
 from asfl.runs.engines import Engine
-from asfl.runs.files import write_whole
+from asfl.runs.files import remove_abandoned, write_whole
+from asfl.runs.finished import is_finished
 from asfl.runs.jobs import error_report, run_name
 from asfl.runs.this_process import stopping_on_ctrl_c
 
@@ -43,12 +44,14 @@ def train_runs(
 ) -> dict[str, str]:
     """Train what is left of comparisons; why runs failed, by name. Ctrl-C ends the command when all runs are saved.
 
-    First it is written down what is to be done, and with how many threads: so the same command again gives the same
-    bits. Then in passes: some runs borrow what others decide, and can begin when those are finished.
+    The caller holds the lock of the folder they are in. First it is written down what is to be done, and with how many
+    threads: so the same command again gives the same bits. Then in passes: some runs borrow what others decide, and can
+    begin when those are finished.
     """
     threads = threads_a_run(sum(one.num_runs for one in comparisons))
     comparisons = [one.with_threads(threads) for one in comparisons]
     for one in comparisons:
+        remove_abandoned(one.folder)
         one.remember()
     rounds = {name: one.config.training.rounds for one in comparisons for name in one.left()}
     if not rounds:
@@ -65,6 +68,9 @@ def train_runs(
                     write_whole(report, ended[job.name].traceback.encode())
             if stop():
                 break
+            for job in jobs:  # or they would be tried for ever
+                if job.name not in failed and not is_finished(job.folder):
+                    failed[job.name] = f"it ended, but {job.folder} isn't intact; asfl check says what is"
     left = {name: (seed, one.point) for one in comparisons for name, (_, seed) in one.left().items()}
     if stop() and left:
         print_failures(failed)

@@ -21,7 +21,7 @@ class Finding:
     words: str
 
 
-def check_run(folder: Path) -> list[Finding]:
+def check_folder(folder: Path) -> list[Finding]:
     """One finding for each file that belongs to the run."""
     findings = []
     if (writer := writer_of(folder)) is not None:
