@@ -16,7 +16,6 @@ import traceback
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -65,11 +64,11 @@ def tried(case: Case, encoding: str) -> list[tuple[str, str]]:
     """Call `asfl` and judge how it ended: (kind of defect, what)."""
     from asfl.cli import main
 
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, errors) for errors in ("strict", "backslashreplace"))
+    written = io.BytesIO(), io.BytesIO()
+    out, err = map(io.TextIOWrapper, written, (encoding,) * 2, ("strict", "backslashreplace"))
     code, escaped = 0, ""
     sys.argv = ["asfl", *case.arguments]
     os.environ["ASFL_PLUGINS"] = ""
-    signal.alarm(ONE_INPUT_S)
     with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # numbers that overflow are no numbers
         try:
@@ -78,17 +77,10 @@ def tried(case: Case, encoding: str) -> list[tuple[str, str]]:
             code = left.code if isinstance(left.code, int) else int(left.code is not None)
         except BaseException:
             escaped = traceback.format_exc()
-    signal.alarm(0)
-    shown = [stream.buffer.getvalue().decode(encoding, "replace") for stream in _flushed(out, err)]
-    return [
-        (kind, f"{what}: asfl {' '.join(case.arguments)[:300]}") for kind, what in judged(case, code, *shown, escaped)
-    ]
-
-
-def _flushed(*streams: io.TextIOWrapper) -> tuple[Any, ...]:
-    for stream in streams:
-        stream.flush()
-    return streams
+        out.flush()
+        err.flush()
+    found = judged(case, code, *(raw.getvalue().decode("utf-8", "replace") for raw in written), escaped=escaped)
+    return [(kind, f"{what}: asfl {' '.join(case.arguments)[:300]}") for kind, what in found]
 
 
 def judged(case: Case, code: int, out: str, err: str, escaped: str) -> list[tuple[str, str]]:
@@ -134,7 +126,10 @@ def child(seed: int, first: int, total: int, folder: Path) -> None:
     for index in range(first, total):
         case = case_at(seed, index, folder)
         encoding = "ascii" if index % 4 == 0 else "utf-8"
-        print(json.dumps(tried(case, encoding)), file=answers, flush=True)
+        signal.alarm(ONE_INPUT_S)
+        defects = tried(case, encoding)
+        signal.alarm(0)
+        print(json.dumps(defects), file=answers, flush=True)
         shutil.rmtree(folder / str(index), ignore_errors=True)
 
 

@@ -175,15 +175,13 @@ def round_file(folder: Path, random: Random) -> Case:
         if random.random() < 0.5:
             data[name] = one_of(random, options)
     for _ in range(int(random.integers(0, 4))):
-        place = data
-        path = one_of(random, list(_places(ROUND)))
-        for part in path[:-1]:
-            place = place[part] if isinstance(place, dict | list) else data
-        if isinstance(place, dict) or (isinstance(place, list) and isinstance(path[-1], int)):
-            if random.random() < 0.15 and isinstance(place, dict):
-                place.pop(path[-1], None)
-            elif not isinstance(place, list) or path[-1] < len(place):
-                place[path[-1]] = f"@{int(random.integers(len(JSON_VALUES)))}@"
+        place, (*before, last) = data, one_of(random, list(_places(data)))
+        for part in before:
+            place = place[part]
+        if random.random() < 0.15:
+            del place[last]
+        else:
+            place[last] = f"@{int(random.integers(len(JSON_VALUES)))}@"
     text = json.dumps(data)
     for index, value in enumerate(JSON_VALUES):
         text = text.replace(f'"@{index}@"', value)
@@ -248,13 +246,13 @@ def hdf5(file: Path, random: Random) -> bool:
     with h5py.File(file, "w") as made:
         frames = int(10 ** random.integers(6, 13)) if lying else 4
         if random.random() < 0.5:
-            group, name, shape = made.create_group("Data"), "Pilot_Samples", (frames, 1, 3, 2, 2 * 80)
+            group, shape = made.create_group("Data"), tuple[int, ...]((frames, 1, 3, 2, 2 * 80))
             attributes: dict[str, Any] = {"SLOT_SAMP_LEN": 80, "FFT_SIZE": 64, "CP_LEN": 16, "PREFIX_LEN": 0}
             attributes |= {"POSTFIX_LEN": 0, "BS_FRAME_LEN": 10, "RATE": 5e6, "OFDM_PILOT_F": np.ones(128)}
         else:
-            group, name, shape = made, "Pilot_Samples", (frames, 2, 4 * 200, 2)
+            group, shape = made, (frames, 2, 4 * 200, 2)
             attributes = {"num_mob_ant": 4, "samples_per_user": 200, "frame_length": 1000, "symbol_length": 200}
-        dataset = group.create_dataset(name, shape, dtype="<i2", chunks=(1, *shape[1:]), compression="gzip")
+        dataset = group.create_dataset("Pilot_Samples", shape, dtype="<i2", chunks=(1, *shape[1:]), compression="gzip")
         dataset[:2] = random.integers(-3000, 3000, (2, *shape[1:]))
         for key, value in attributes.items():
             if random.random() < 0.1:

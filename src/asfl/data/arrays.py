@@ -93,8 +93,10 @@ def _checked(
     name: str, where: str, arrays: dict[str, NDArray[Any]], num_classes: float | None, scale: float
 ) -> ImageData:
     """The data set of these arrays, once all of them are what they should be; `where` names them in errors."""
-    if not 0 < scale < np.inf:
-        raise AsflError(f"{where}: scale = {scale:g} must be a number above 0, the pixel value that means 1")
+    if not 1e-9 <= scale <= 1e9:
+        raise AsflError(
+            f"{where}: scale = {scale:g} must be a number above 0 (1e-9 … 1e9), the pixel value that means 1"
+        )
     images = {key: _as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
     train_shape, test_shape = (image.shape[1:] for image in images.values())
     if train_shape != test_shape:

@@ -42,7 +42,7 @@ def _check_sizes(raw: bytes) -> None:
     The memo is a table as long as its largest index, and a bytearray is made before its content is read.
     """
     for step, argument, _ in pickletools.genops(raw):
-        if step.name == "BYTEARRAY8" or (step.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(raw)):
+        if step.name == "BYTEARRAY8" or (step.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(raw)):
             raise pickle.UnpicklingError("it asks for more memory than a batch can need")
 
 

@@ -1,0 +1,114 @@
+"""Absurd inputs through the real command: one clear error each, before anything is taken or written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asfl.cli.output import json_text
+from conftest import Asfl, assert_refused
+from studies.torture import inputs
+from waiting import LONG_S
+
+
+def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make torture` tries 20,000 of these, in a process with a limit on its memory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setenv("ASFL_PLUGINS", "")
+    for index in range(60):
+        case = inputs.case_at(7, index, tmp_path)
+        if case.arguments[0] not in ("run", "fleet", "compare", "reproduce"):  # those import for seconds
+            assert inputs.tried(case, ("ascii", "utf-8")[index % 2]) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("scenario.clients=1000000000", "scenario.clients = 1000000000 must be a whole number ≥ 1 and ≤ 100,000"),
+        ("radio.num_rbs=1000000000", "must be a whole number ≥ 1 and ≤ 10,000"),
+        ("scenario.radius_m=1e300", "scenario.radius_m = 1e+300 must be a number > 0 and ≤ 1e9, in m"),
+        ("model.width=1e300", "model.width = 1e+300 must be a number > 0 and ≤ 100"),
+        (f"scenario.clients={'7' * 5000}", "a whole number above 2^128"),
+        (f"scenario.clients=0x{'f' * 5000}", "a whole number above 2^128"),
+        (f"scenario.clients={'[' * 5000}", "nested more than 32 deep"),
+        (f"scenario.clients={'[' * 200}{']' * 200}", "nested more than 32 deep"),
+        (f"{'a.' * 2000}b=1", "write it as section.field=value"),
+        (f"data.folder={'a' * 300}", "is no name of a file"),
+        ('scenario.channel.trace_file="a\\u0000b"', "is no name of a file"),
+        (f'radio.rb_bandwidth_hz="{"9" * 5000} km"', "has the unit 'km'"),
+    ],
+)
+def test_values_out_of_any_range(asfl: Asfl, setting: str, words: str) -> None:
+    refused = asfl("config", "show", "--set", setting)
+    assert_refused(refused, words)
+    assert len(refused.stderr) < 500
+
+
+@pytest.mark.parametrize("command", [["config", "show"], ["config", "check"], ["decide"], ["cost"]])
+def test_files_that_never_end(asfl: Asfl, tmp_path: Path, command: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "/dev/zero"):
+        assert_refused(asfl(*command, name), f"{name}: a device or a pipe, not a file")
+    assert_refused(asfl(*command, f"{'a' * 300}.toml"), "File name too long")
+
+
+def test_files_that_are_nested_too_deep(asfl: Asfl, tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text(f"[{'a.' * 5000}b]\n")
+    assert_refused(asfl("config", "check", "deep.toml"), "deep.toml is nested more than 32 deep")
+    (tmp_path / "deep.json").write_text('{"a":' * 900 + "1" + "}" * 900)
+    assert_refused(asfl("cost", "deep.json"), "deep.json is nested more than 32 deep")
+    (tmp_path / "long.json").write_text('{"previous_cut": ' + "7" * 5000 + "}")
+    assert_refused(asfl("decide", "long.json"), "long.json", "a whole number above 2^128")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["compare", "--seeds", "1000000000"], "1<=x<=10000"),
+        (["tune", "--seeds", "1000000000"], "1<=x<=10000"),
+        (["decide", "--rounds", "2", "--seeds", "1000000000"], "1<=x<=10000"),
+        (["decide", "--rounds", "1000000000", "--scheme", "asfl"], "1 runs of 1,000,000,000 rounds; one command does"),
+        (["compare", "--seeds", "10000", "--schemes", "asfl,sfl"], "2 schemes × 10,000 seeds: 20,000 runs of 40 rounds"),
+        (
+            ["sweep", "--over", f"data.dirichlet_alpha={','.join(map(str, range(1, 1002)))}", "--seeds", "10"]
+            + ["--schemes", "asfl"],
+            "1,001 combinations of values × 1 schemes × 10 seeds: 10,010 runs",
+        ),
+    ],
+)
+def test_runs_are_counted_before_they_are_planned(asfl: Asfl, tmp_path: Path, command: list[str], words: str) -> None:
+    assert_refused(asfl(*command), words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_has_no_infinities() -> None:
+    data = {"a": [np.inf, 1.5, {"b": -np.inf}], "c": (float("nan"), 2), "d": "inf"}
+    assert json.loads(json_text(data)) == {"a": [None, 1.5, {"b": None}], "c": [None, 2], "d": "inf"}
+
+
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_terminals_without_our_letters(tmp_path: Path, variables: dict[str, str]) -> None:
+    """In a process of its own: the streams of this one aren't a terminal's."""
+    code = "import sys; from asfl.cli import main; sys.argv = ['asfl', 'config', 'show', 'demo']; main()"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, **variables},
+        timeout=LONG_S,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert b"clients = 6" in shown.stdout
+    if "PYTHONIOENCODING" in variables:
+        assert b"a whole number >= 1 and <= 100,000 | preset demo" in shown.stdout
+
+
+def test_a_fleet_that_cannot_write_is_refused_before_it_starts(asfl: Asfl) -> None:
+    pytest.importorskip("flwr")
+    refused = asfl("fleet", "--clients", "2", "--out", "/proc/nowhere")
+    assert_refused(refused, "can't write /proc/nowhere", "give another --out")
