@@ -191,10 +191,10 @@ def budgets_of(world: World, scheme: Scheme) -> Budgets:
 def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -> Rules:
     """The decision rules of a configuration, with every "auto" turned into a number.
 
-    Where it is decided how many take part, at least one does.
+    Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
     """
     rules = config.decision
-    least = 1 if switches.rate else None
+    least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
     return Rules.of(
         rules,
         config.scenario.clients,
