@@ -14,7 +14,6 @@ from asfl.cli.output import json_text
 from conftest import Asfl, assert_refused
 from studies.torture import inputs
 
-
 MANY = ",".join(map(str, range(1, 1002)))
 
 
