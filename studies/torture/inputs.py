@@ -79,7 +79,8 @@ def tried(case: Case, encoding: str) -> list[tuple[str, str]]:
             escaped = traceback.format_exc()
         out.flush()
         err.flush()
-    found = judged(case, code, *(raw.getvalue().decode("utf-8", "replace") for raw in written), escaped=escaped)
+    shown_out, shown_err = (raw.getvalue().decode("utf-8", "replace") for raw in written)
+    found = judged(case, code, shown_out, shown_err, escaped)
     return [(kind, f"{what}: asfl {' '.join(case.arguments)[:300]}") for kind, what in found]
 
 

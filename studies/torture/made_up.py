@@ -55,7 +55,8 @@ def one_of(random: Random, options: Any) -> Any:
 
 def damaged(content: bytes, random: Random) -> bytes:
     """Cut short, changed or grown somewhere."""
-    where = int(random.integers(len(content))) if content else 0
+    content = content or b"\0"
+    where = int(random.integers(len(content)))
     kind = int(random.integers(5))
     if kind == 0:
         return content[:where]

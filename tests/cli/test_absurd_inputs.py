@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import LONG_S
 
 from asfl.cli.output import json_text
 from conftest import Asfl, assert_refused
 from studies.torture import inputs
-from waiting import LONG_S
+
+MANY = ",".join(map(str, range(1, 1002)))
 
 
 def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +75,12 @@ def test_files_that_are_nested_too_deep(asfl: Asfl, tmp_path: Path) -> None:
         (["tune", "--seeds", "1000000000"], "1<=x<=10000"),
         (["decide", "--rounds", "2", "--seeds", "1000000000"], "1<=x<=10000"),
         (["decide", "--rounds", "1000000000", "--scheme", "asfl"], "1 runs of 1,000,000,000 rounds; one command does"),
-        (["compare", "--seeds", "10000", "--schemes", "asfl,sfl"], "2 schemes × 10,000 seeds: 20,000 runs of 40 rounds"),
         (
-            ["sweep", "--over", f"data.dirichlet_alpha={','.join(map(str, range(1, 1002)))}", "--seeds", "10"]
-            + ["--schemes", "asfl"],
+            ["compare", "--seeds", "10000", "--schemes", "asfl,sfl"],
+            "2 schemes × 10,000 seeds: 20,000 runs of 40 rounds",
+        ),
+        (
+            ["sweep", "--over", f"data.dirichlet_alpha={MANY}", "--seeds", "10", "--schemes", "asfl"],
             "1,001 combinations of values × 1 schemes × 10 seeds: 10,010 runs",
         ),
     ],

@@ -183,6 +183,13 @@ PIXELS = np.zeros((2, 3072), dtype=np.uint8)
         (python2_pickle(PIXELS[:, :-1], [1, 2], "labels"), r"images \[2, 3071\] instead of 2 labels and \[2, 3072\]"),
         (b"", "can't be read as a pickled batch"),
         (b"garbage", "can't be read as a pickled batch"),
+        (b"\x80\x02Nr\x00\x00\x00\x40.", "it asks for more memory than a batch can need"),
+        (b"\x80\x05\x96" + (1 << 34).to_bytes(8, "little") + b"abc.", "can't be read as a pickled batch"),
+        (b"cnumpy\nndarray\n((J\xff\xff\xff\x7ftR.", "can't be read as a pickled batch"),
+        (
+            python2_pickle(PIXELS, [1, 2], "labels").replace(b"J\x02\x00\x00\x00e", b"\x8a\x10" + b"\x7f" * 16 + b"e"),
+            "no labels",
+        ),
     ],
 )
 def test_pickles_are_not_trusted(content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
 from asfl.models import load
 from asfl.models.build import build_model
 from asfl.models.load import load_profile, shipped_profiles
+from studies.torture.made_up import lying_npy
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +170,9 @@ def test_names_that_mean_something_else_are_refused(name: str, words: str) -> No
         ({"num_classes": 3}, "num_classes = 3 must be a whole number above the largest label, 3"),
         ({"num_classes": np.array([4, 5])}, r"num_classes is int64 \[2\]; give one number"),
         ({"num_classes": 4.5}, "num_classes = 4.5 must be a whole number"),
+        ({"num_classes": np.inf}, "num_classes = inf must be a whole number"),
+        ({"num_classes": np.nan}, "num_classes = nan must be a whole number"),
+        ({"scale": 1e-300}, "scale = 1e-300 must be a number above 0"),
         ({"scale": 0}, "scale = 0 must be a number above 0"),
         ({"scale": np.nan}, "scale = nan must be a number above 0"),
         ({"train_labels": np.array([None] * 12)}, "can't be read as an NPZ archive of plain arrays"),
@@ -209,3 +214,17 @@ print(partition(load_data(config).train_labels, 6, 1.0, 1).shape)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "(6, 239)"
+
+
+def test_arrays_that_claim_more_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header of 100 bytes can claim terabytes; and what is really there has to fit into the memory."""
+    path = save(tmp_path / "mine.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("num_classes.npy", lying_npy((10**12,)))
+    with pytest.raises(AsflError, match=r"num_classes claims to be float64 \[1000000000000\], 8,000,000,000,000 bytes"):
+        load_data(config_for(path))
+    save(path)
+    monkeypatch.setattr("asfl.config.machine.ALWAYS_THERE", 0)
+    monkeypatch.setattr("asfl.config.machine.available_bytes", lambda: 100)
+    with pytest.raises(AsflError, match=r"reading .*mine.npz needs about .* of memory"):
+        load_data(config_for(path))

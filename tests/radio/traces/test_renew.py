@@ -265,3 +265,20 @@ def test_missing_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r"reading RENEW/Argos HDF5 files needs .*asfl\[traces\]"):
         read_trace(path)
+
+
+def test_a_shape_that_says_more_than_the_file_can_hold(tmp_path: Path) -> None:
+    path = tmp_path / "lie.hdf5"
+    with h5py.File(path, "w") as file:
+        group = file.create_group("Data")
+        group.create_dataset("Pilot_Samples", (10**12, 1, 3, 2, 160), dtype="<i2", chunks=(1, 1, 3, 2, 160))
+    with pytest.raises(AsflError, match=r"claim to be \[1000000000000, 1, 3, 2, 160\], .* bytes, but the file has"):
+        read_trace(path)
+
+
+def test_samples_in_another_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.hdf5"
+    with h5py.File(path, "w") as file:
+        file["Pilot_Samples"] = h5py.ExternalLink(write_argos(tmp_path / "argos.hdf5", channels(1)), "Pilot_Samples")
+    with pytest.raises(AsflError, match="kept in another file"):
+        read_trace(path)

@@ -1,6 +1,7 @@
 """Traces in CSV and NPZ files, and the choice of a reader."""
 
 import gzip
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -249,3 +250,21 @@ def test_importing_and_reading_tables_needs_neither_h5py_nor_torch(tmp_path: Pat
         "read_trace(Path(sys.argv[1])); assert not {'h5py', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program, str(write(tmp_path, LONG))], check=True)
+
+
+@pytest.mark.parametrize("more", [b"0,1,2\n" * 2000, b"7," * 6000, b"a" * 9000])
+def test_a_kilobyte_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
+    monkeypatch.setattr("asfl.radio.traces.tables.MAX_TABLE_LENGTH", 10_000)
+    monkeypatch.setattr("asfl.radio.traces.tables.MAX_LINE_LENGTH", 8_000)
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"user,t,snr\n" + more))
+    with pytest.raises(AsflError, match="a line has more than 8,000 characters, or all of them have more than 10,000"):
+        read_trace(path)
+
+
+def test_pipes_and_devices_are_no_traces(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "zero.npz").symlink_to("/dev/zero")
+    for name in ("pipe.csv", "zero.npz"):
+        with pytest.raises(AsflError, match=f"{name}: a device or a pipe, not a file"):
+            read_trace(tmp_path / name)
