@@ -127,9 +127,13 @@ CODED: list[tuple[Bend, str]] = [
     (with_codes(step=lambda step: torch.cat([step, step])), "codes.0.step is float32"),
     (with_codes(low=lambda low: low / 0), "codes.0.low has numbers that are not finite"),
     (with_codes(step=lambda step: -1 - step), "codes.0.step must not be negative"),
-    (with_codes(step=lambda step: torch.full_like(step, 1e38)), "nor the largest number beyond float32"),
+    (with_codes(step=lambda step: torch.full_like(step, 1e38)), "codes.0.step has 1e+38"),
+    (with_codes(step=lambda step: torch.full_like(step, 1e6)), "nor any number that is meant above 1e+06"),
     (lambda answer: bent(answer, codes=()), "carry: 0 tensors and codes of 0, not 0 and 1 as at 4 bits"),
     (lambda answer: bent(answer, carry=(torch.ones(1),)), "carry: 1 tensors and codes of 1, not 0 and 1"),
+    (with_codes(step=lambda step: step * 1e4), "codes.0 is "),  # … times as large as usual
+    (with_codes(low=lambda low: low - 1e4), "codes.0 is "),
+    (lambda answer: bent(answer, error=answer.error + 1e6), "error is "),
     (lambda answer: bent(answer, error=None), "error must come with codes"),
     (lambda answer: bent(answer, error=-answer.error), "must not be negative"),
     (lambda answer: bent(answer, error=answer.error / 0), "error has numbers that are not finite"),
@@ -137,18 +141,21 @@ CODED: list[tuple[Bend, str]] = [
 
 
 def test_instead_of_codes() -> None:
-    """Whatever a client says of itself at 4 bits must be what it was asked for; the others train on."""
-    agreement = agreement_for("asfl", f"training.rounds={len(CODED)}")
+    """What a client sends at 4 bits must be what it was asked for. Every second round something else is wrong."""
+    agreement = agreement_for("asfl", f"training.rounds={2 * len(CODED) + 1}")
     everybody, bits = np.ones(CLIENTS, dtype=bool), np.full(CLIENTS, 4)
     with meddled(agreement) as links:
-        links[VICTIM].bends = {("forward", index): bend for index, (bend, _) in enumerate(CODED)}
-        simulation = planned_simulation(agreement, CUTS, over(links))
-        fleet = simulation.trainer.fleet
-        for index, (_, words) in enumerate(CODED):
-            fleet.begin(index)
-            plan = RoundPlan(index, np.full(CLIENTS, 3), everybody, everybody, bits=bits)
-            trained = simulation.trainer.round(plan)
-            (fault,) = fleet.take_faults()
+        links[VICTIM].bends = {("forward", 2 * i + 1): bend for i, (bend, _) in enumerate(CODED)}
+        trainer = planned_simulation(agreement, CUTS, over(links)).trainer
+        for index in range(2 * len(CODED) + 1):
+            trainer.fleet.begin(index)
+            trained = trainer.round(RoundPlan(index, np.full(CLIENTS, 3), everybody, everybody, bits=bits))
+            faults = trainer.fleet.take_faults()
+            if index % 2 == 0:
+                assert not faults
+                assert np.isfinite(trained.quantisation_error).all()
+                continue
+            (fault,), words = faults, CODED[index // 2][1]
             assert (fault.client, fault.stage) == (VICTIM, "forward")
             assert words in fault.reason
             np.testing.assert_array_equal(np.isnan(trained.loss), np.arange(CLIENTS) == VICTIM)

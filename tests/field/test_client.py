@@ -38,9 +38,16 @@ def asked(node: ClientNode, request: AnyRequest) -> Answer:
     return decode(node.answer(encode(request)), Answer)
 
 
+CODES, VECTOR = msg.Codes(torch.ones(1, dtype=torch.uint8), torch.ones(1), torch.ones(1)), torch.ones(1)
+
+
 def expect(kind: type[M], answer: Answer) -> M:
     assert isinstance(answer, kind), answer
     return answer
+
+
+def statistics(node: ClientNode) -> torch.Tensor:
+    return layers(node, 0, 1).statistics
 
 
 def sync(node: ClientNode, round_index: int = 0, cut: int = CUT) -> None:
@@ -52,9 +59,11 @@ def where(answer: Answer) -> tuple[int | None, int]:
     return found.round, found.cut
 
 
-def forward(node: ClientNode, round_index: int = 0, after: int = 0, step: int = 0, cut: int = CUT) -> Answer:
+def forward(
+    node: ClientNode, round_index: int = 0, after: int = 0, step: int = 0, cut: int = CUT, bits: int = 32
+) -> Answer:
     side = None if node._keeps_sides else layers(node, 0, cut)
-    return asked(node, msg.Forward(step, cut, side, round=round_index, after=after))
+    return asked(node, msg.Forward(step, cut, side, bits, round=round_index, after=after))
 
 
 def backward(node: ClientNode, packet: Answer, round_index: int = 0, step: int = 0, value: float = 1e-3) -> Answer:
@@ -163,6 +172,17 @@ def raw(node: ClientNode, op: str, fields: dict[str, Json], tensors: dict[str, t
         (lambda n: backward(n, forward(n), round_index=1), "meant for a state of round 1"),
         (lambda n: backward(n, forward(n), value=float("nan")), "not finite"),
         (lambda n: forward(n) and asked(n, msg.Backward(0, CUT, (torch.ones(1),), **NOW)), "gradients.0 is float32"),
+        (lambda n: forward(n, bits=4) and asked(n, msg.Backward(0, CUT, (torch.ones(1),), **NOW)), "not 0 and 1"),
+        (lambda n: forward(n, bits=4) and asked(n, msg.Backward(0, CUT, (), (CODES,), **NOW)), "codes.0.codes is"),
+        (lambda n: forward(n) and asked(n, msg.Backward(0, CUT, (), (CODES,), **NOW)), "not 1 and 0 as at 32 bits"),
+        (lambda n: asked(n, msg.Upload(1, 4, **NOW)), "isn't done"),
+        (lambda n: asked(n, msg.Share(0, 4, VECTOR, **NOW)), "depth = 0 must be 1 … 3"),
+        (lambda n: asked(n, msg.Share(CUT + 1, 4, VECTOR, **NOW)), "depth = 4 must be 1 … 3"),
+        (lambda n: asked(n, msg.Share(1, 4, statistics(n), VECTOR, **NOW)), "codes must come at 4 bits"),
+        (lambda n: asked(n, msg.Share(1, 32, statistics(n), None, CODES, **NOW)), "parameters must come"),
+        (lambda n: asked(n, msg.Share(1, 32, VECTOR, VECTOR, **NOW)), "statistics is float32 [1]"),
+        (lambda n: asked(n, msg.Share(1, 32, statistics(n), VECTOR, **NOW)), "parameters is float32 [1]"),
+        (lambda n: asked(n, msg.Share(1, 8, statistics(n), None, CODES, **NOW)), "codes.codes is uint8"),
         (lambda n: asked(n, msg.Give(**NOW)), "isn't done"),
         (lambda n: asked(n, msg.Moved(**NOW)), "isn't done"),
         (lambda n: asked(n, msg.Grow(2, layers(n, 0, 0), round=1, after=0)), "cut = 2"),

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
+from asfl.field.averaging import Averaging
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
 from asfl.field.patience import Patience
@@ -77,8 +78,7 @@ class RemoteFleet:
         self._knows_optimizer: Bools = np.ones(len(links), dtype=np.bool_)
         self._may_keep: Bools = np.zeros(len(links), dtype=np.bool_)
         """[N] who may still have a state that the server, started anew, has no copy of."""
-        self._has_shared: Bools = np.zeros(len(links), dtype=np.bool_)
-        """[N] who surely has what all last shared of the layers it holds, of which few bits are a difference."""
+        self._averaging = Averaging(self._shapes, len(links))
         self._forget_steps()
 
     def _forget_steps(self) -> None:
@@ -119,7 +119,7 @@ class RemoteFleet:
         kind, place = self._kind_and_place(one)
         for noted in [one] if self._usual.knows(kind) else [one, *under_way]:
             if noted is not None and (answer := noted.answer_if_any()) is not None:
-                self._usual.note(*self._kind_and_place(noted), answer)
+                self._usual.note(*self._kind_and_place(noted), answer, getattr(noted.request, "bits", UNQUANTISED))
 
         def read_if_usual(answer: A) -> Value:
             value = read(answer)
@@ -173,7 +173,7 @@ class RemoteFleet:
         self._roster.quarantined[:] = knowledge.get("quarantined", False)
         self._may_keep[:] = knowledge.get("in_sync", False)
         self._may_keep &= ~(self._knows_side & self._knows_optimizer)
-        self._roster.in_sync[:] = self._has_shared[:] = False
+        self._roster.in_sync[:] = self._averaging.has_shared[:] = False
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
         state, roster = self.state, self._roster
@@ -189,7 +189,7 @@ class RemoteFleet:
         synced = list(self._ask_all(clients, self._sync_of, _done))
         for known in (roster.in_sync, self._knows_side, self._knows_optimizer):
             known[synced] = True
-        self._has_shared[synced] = state.cut == 0
+        self._averaging.has_shared[synced] = state.cut == 0
 
     def _sync_of(self, client: int) -> msg.Sync:
         state, memory = self.state, None
@@ -271,13 +271,10 @@ class RemoteFleet:
     ) -> list[Packet | None]:
         started = self._all_started(clients, step, cut, bits)
         others = [*started, *self._started.values()]
-        reads = [self._reads_activations(cut, own_bits) for own_bits in bits]
+        reads = [partial(self._shapes.check_activations, cut=cut, bits=own_bits) for own_bits in bits]
         packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
         self._passing = time.monotonic(), cut
         return packets
-
-    def _reads_activations(self, cut: int, bits: int) -> Callable[[msg.Activations], Packet]:
-        return lambda answer: self._shapes.check_activations(answer, cut, bits)
 
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
         started = self._all_started(clients, step, self._shapes.layout.num_units, [UNQUANTISED] * len(clients))
@@ -314,41 +311,23 @@ class RemoteFleet:
 
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         asked = {client: self._ask(client, msg.Give()) for client in clients}
-        return [
-            self._answer(one, self._reads_side(self._place[client][1]), asked.values()) for client, one in asked.items()
-        ]
+        reads = {client: partial(self._shapes.check_side, cut=self._place[client][1]) for client in clients}
+        return [self._answer(one, reads[client], asked.values()) for client, one in asked.items()]
 
     def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
-        shared, found = self._shapes.layers(self.state.server, 0, depth).parameters, {}
-        asked = {}
-        for client, own_bits in zip(clients, bits, strict=True):
-            lacks = own_bits != UNQUANTISED and not self._has_shared[client]
-            asked[client] = self._ask(client, msg.Upload(depth, own_bits, shared if lacks else None))
-        for (client, one), own_bits in zip(asked.items(), bits, strict=True):
-            layers = self._roster.answer(one, self._reads_first(depth, own_bits))
-            if layers is not None:
-                found[client] = layers
-        return found
-
-    def _reads_first(self, depth: int, bits: int) -> Callable[[msg.Uploaded], FirstLayers]:
-        return lambda answer: self._shapes.check_first(answer, depth, bits)
+        bits_of, server = dict(zip(clients, bits, strict=True)), self.state.server
+        asked = {n: self._ask(n, self._averaging.upload(server, depth, own, n)) for n, own in bits_of.items()}
+        reads = {n: self._averaging.reads(depth, own) for n, own in bits_of.items()}
+        found = {n: self._answer(one, reads[n], asked.values()) for n, one in asked.items()}
+        return {n: layers for n, layers in found.items() if layers is not None}
 
     def share(self, depth: int, average: FirstLayers) -> None:
-        """Whoever may lack what the difference is to gets the whole."""
-        state, roster = self.state, self._roster
-        whole = average.received(self._shapes.layers(state.server, 0, depth).parameters)
-        bits = UNQUANTISED if isinstance(average.parameters, Tensor) else average.parameters.bits
-        short = msg.Share(depth, bits, *msg.parts_of(average))
-        long = msg.Share(depth, UNQUANTISED, whole.statistics, whole.parameters)
-        present = np.flatnonzero(roster.present).tolist()
-        self._ask_all(present, lambda client: short if self._has_shared[client] else long, _done)
-        roster.in_sync &= roster.present  # whoever wasn't there has other layers
+        present = np.flatnonzero(self._roster.present).tolist()
+        self._ask_all(present, self._averaging.share(self.state.server, depth, average), _done)
+        self._roster.in_sync &= self._roster.present  # whoever wasn't there has other layers
         self._may_keep[:] = False
-        if depth == state.cut:
-            self._knows_side[:] = self._has_shared[:] = True
-
-    def _reads_side(self, cut: int) -> Callable[[msg.Side], ModelVectors]:
-        return lambda answer: self._shapes.check_layers(answer.layers, 0, cut)
+        if depth == self.state.cut:
+            self._knows_side[:] = self._averaging.has_shared[:] = True
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         norms = self._ask_all(clients, lambda _: msg.Moved(), self._norm)
@@ -407,19 +386,12 @@ class RemoteFleet:
             state.clients.row(client).copy_(side)
             self._knows_side[client] = True
             if memory is not None:
-                self._put_memory(client, memory)
+                state.put_client_optimizer(client, memory)
+                self._knows_optimizer[client] = True
         strangers, known = np.flatnonzero(~self._knows_side), np.flatnonzero(self._knows_side)
         if strangers.size and known.size:
             for rows in (state.clients.parameters, state.clients.statistics):
                 rows[strangers] = rows[known].mean(0)
-
-    def _put_memory(self, client: int, memory: OptimizerState) -> None:
-        state, width = self.state, memory.moments.shape[1]
-        state.make_room(int(np.searchsorted(self._shapes.layout.parameter_edges, width)))
-        state.client_moments[client, :, :width] = memory.moments
-        state.client_moments[client, :, width:] = 0
-        state.client_steps[client] = memory.steps
-        self._knows_optimizer[client] = True
 
 
 def _done(answer: Answer) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor, linalg
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.wire import WireError
 from asfl.train.layout import ModelVectors
+from asfl.train.quantise import UNQUANTISED
 
 MEMORY_ROUNDS = 10
 FACTOR = 30.0
@@ -49,11 +50,18 @@ class Place:
     step: int
 
 
-def sizes_of(answer: msg.Answer) -> dict[str, float]:
-    """Of everything in an answer that others are averaged with."""
+def sizes_of(answer: msg.Answer, bits: int = UNQUANTISED) -> dict[str, float]:
+    """Of everything in an answer that others are averaged with; with few bits, of the largest numbers there may be."""
     match answer:
-        case msg.Activations(carry=carry):
+        case msg.Activations(codes=(), carry=carry):
             return {f"carry.{place}": _size(tensor) for place, tensor in enumerate(carry)}
+        case msg.Activations(codes=codes, error=error):
+            sizes = {f"codes.{place}": _largest(of_tensor, bits) for place, of_tensor in enumerate(codes)}
+            return {**sizes, "error": 1.0 + (0.0 if error is None else float(error))}  # as with a loss
+        case msg.Uploaded(statistics=statistics, parameters=Tensor() as parameters):
+            return {"parameters": _size(parameters), "statistics": _size(statistics)}
+        case msg.Uploaded(statistics=statistics, codes=msg.Codes() as of_layers):
+            return {"codes": _largest(of_layers, bits), "statistics": _size(statistics)}
         case msg.Side(layers=ModelVectors() as layers) | msg.ClientState(side=layers):
             return {"parameters": _size(layers.parameters), "statistics": _size(layers.statistics)}
         case msg.Update(norm2=norm2, loss=loss):  # a loss of next to nothing is no measure for others
@@ -61,6 +69,11 @@ def sizes_of(answer: msg.Answer) -> dict[str, float]:
         case msg.Values(values=values):
             return {"values": _size(values)}
     return {}
+
+
+def _largest(codes: msg.Codes, bits: int) -> float:
+    high = codes.low + codes.step * (2**bits - 1) if len(codes.low) == len(codes.step) else codes.step
+    return max(_size(codes.low), _size(high))
 
 
 def _size(numbers: Tensor) -> float:
@@ -85,10 +98,10 @@ class Usual:
         """Whether there is enough to compare an answer of this kind with."""
         return any(len(sizes) >= _LEAST_COMPARED for sizes in self._sizes.get(kind, {}).values())
 
-    def note(self, kind: Kind, place: Place, answer: msg.Answer) -> None:
-        """Somebody has answered."""
+    def note(self, kind: Kind, place: Place, answer: msg.Answer, bits: int = UNQUANTISED) -> None:
+        """Somebody has answered, with so many bits a number."""
         parts = self._sizes.setdefault(kind, defaultdict(dict))
-        for what, size in sizes_of(answer).items():
+        for what, size in sizes_of(answer, bits).items():
             if size > 0:
                 parts[what][place] = float(np.log(size))
 

@@ -67,8 +67,7 @@ class FastTrainer:
         self._watch_noise = watch_noise
         self._gradient_norms: GradientNorms | None = None
         keeps = procedure.keeps_client_sides
-        self._errors: dict[int, list[Tensor]] = {}
-        """Relative errors of what the clients sent, step by step; of the round under way."""
+        self._errors: dict[int, list[Tensor]] = {}  # of what clients sent in this round, step by step
         self.fleet: Fleet = fleet(model, self._state, batches, rule, keeps_sides=keeps)
 
     @property
@@ -132,8 +131,7 @@ class FastTrainer:
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
         whole = None if total is None else state.server
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
-        bits = [plan.bits_of(client) for client in arrived.tolist()]
-        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, whole)
+        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), list(map(plan.bits_of, arrived)), whole)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
             if total is not None:
@@ -314,8 +312,8 @@ class FastTrainer:
         asked = [clients[place] for place in there]
         by_client = zip(*(tensor.chunk(len(packets)) for tensor in returned), strict=True)
         coins = (rounding(self._batches.seed, "down", plan.index, client, step) for client in asked)
-        own_bits = [bits[place] for place in there]
-        norms_there = self.fleet.backward(asked, list(map(quantise_carry, by_client, own_bits, coins)))
+        crossing = list(map(quantise_carry, by_client, [bits[place] for place in there], coins))
+        norms_there = self.fleet.backward(asked, crossing)
         return (
             _in_place(list(losses.detach()), there, len(sent)),
             lambda: _in_place(norms_there(), there, len(sent)),

@@ -59,6 +59,14 @@ class TrainingState:
         """As a view: stepping it changes this state."""
         return OptimizerState(self.client_moments[client], self.client_steps[client])
 
+    def put_client_optimizer(self, client: int, memory: OptimizerState) -> None:
+        """What a client's optimiser remembers, of the layers it has stepped."""
+        width = memory.moments.shape[1]
+        self.make_room(int(np.searchsorted(self.layout.parameter_edges, width)))
+        self.client_moments[client, :, :width] = memory.moments
+        self.client_moments[client, :, width:] = 0
+        self.client_steps[client] = memory.steps
+
     def make_room(self, cut: int) -> None:
         """Let every client have optimiser state up to this cut; new layers start from nothing."""
         wanted, had = int(self.layout.parameter_edges[cut]), self.client_moments.shape[-1]

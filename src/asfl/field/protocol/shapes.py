@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asfl.config import Config
 from asfl.data.shapes import INPUT_SHAPE
-from asfl.field.protocol.messages import Activations, Codes, Memory, Share, Tensors, Uploaded
+from asfl.field.protocol.messages import MOST_WEIGHT, Activations, Codes, Memory, Share, Side, Tensors, Uploaded
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
@@ -81,6 +81,9 @@ class Shapes:
             squares[slot.start : slot.stop] = slot.name in ("running_var", "running_weight")
         return squares
 
+    def check_side(self, answer: Side, cut: int) -> ModelVectors:
+        return self.check_layers(answer.layers, 0, cut)
+
     def check_memory(self, memory: Memory | None) -> OptimizerState:
         if memory is None:
             raise WireError("what the optimiser remembers is missing")
@@ -120,8 +123,8 @@ class Shapes:
     def _check_codes(self, name: str, sent: Codes, count: int, groups: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
         codes = self.check(f"{name}.codes", sent.codes, (num_code_bytes(count, bits),))
         low, step = self.check(f"{name}.low", sent.low, (groups,)), self.check(f"{name}.step", sent.step, (groups,))
-        if (step < 0).any() or not torch.isfinite(low + step * 2**bits).all():
-            raise WireError(f"{name}.step must not be negative, nor the largest number beyond float32")
+        if (step < 0).any() or (low + step * (2**bits - 1) > MOST_WEIGHT).any():
+            raise WireError(f"{name}.step must not be negative, nor any number that is meant above {MOST_WEIGHT:g}")
         return codes, low, step
 
     def check_activations(self, answer: Activations, cut: int, bits: int) -> Packet:
