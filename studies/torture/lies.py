@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asfl.cli.report import report
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
@@ -22,7 +23,6 @@ from asfl.field.engine import train
 from asfl.field.local import LocalLink
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Welcome
-from asfl.cli.report import report
 from asfl.runs.records import RoundRecord, read_records
 from asfl.train.layout import ModelVectors
 from studies.torture.counts import Counts
