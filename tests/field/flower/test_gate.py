@@ -1,8 +1,11 @@
 """The gate in front of a SuperLink: calls of SuperNodes pass, nothing else does."""
 
 import asyncio
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -12,10 +15,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from waiting import wait_until
+from waiting import LONG_S, wait_until
 
 from asfl.config.errors import AsflError
 from asfl.field.flower import gate as gates
+from asfl.field.flower.door import PER_ADDRESS, Door
 from asfl.field.stream.certificates import Certificates, make_certificates
 
 METHODS = ["GET", "POST", "PUT", "DELETE"]
@@ -119,3 +123,61 @@ def test_a_superlink_that_isnt_there_or_isnt_ours(behind: Behind, tmp_path: Path
 def test_mistakes_are_named(listen: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(AsflError, match=words):
         gates.main(["--listen", listen, "--certificates", str(tmp_path)])
+
+
+# ---------------------------------------------------------------------- strangers
+class Open:
+    """A gate that listens, in a thread."""
+
+    def __init__(self, behind: str, certificates: Certificates) -> None:
+        self._door = Door.at("127.0.0.1", 0)
+        app = gates.gate(behind, certificates.authority)
+        self._server = gates.served(app, certificates.certificate, certificates.key)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._door]}, daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._server.started, "it listens")
+        self.place = "127.0.0.1", int(self._door.getsockname()[1])
+        self.address = f"https://127.0.0.1:{self.place[1]}"
+
+    def end(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._door.close()
+
+
+@pytest.fixture
+def opened(behind: Behind, certificates: Certificates) -> Iterator[Open]:
+    gate = Open(behind.address, certificates)
+    yield gate
+    gate.end()
+
+
+def test_hundreds_of_half_open_requests_of_one_address_harm_nobody_else(
+    opened: Open, certificates: Certificates
+) -> None:
+    with ExitStack() as connections:
+        for _ in range(300):
+            stranger = connections.enter_context(socket.socket())
+            stranger.bind(("127.0.0.2", 0))
+            stranger.connect(opened.place)
+            stranger.send(b"\x16\x03\x01")  # the beginning of a handshake
+        tls = ssl.create_default_context(cafile=str(certificates.authority))
+        with httpx.Client(verify=tls, trust_env=False) as client:
+            answer = client.post(f"{opened.address}/v1/fleet/pull-messages", content=b"x")
+        assert answer.status_code == 412  # what the SuperLink says
+        assert opened._door._inside["127.0.0.2"] <= PER_ADDRESS
+    wait_until(lambda: not opened._door._inside["127.0.0.2"], "they are counted out again")
+
+
+def test_a_request_that_does_not_come_to_an_end_is_closed(
+    opened: Open, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asfl.field.flower.door.HEADER_WITHIN_S", 0.1)
+    tls = ssl.create_default_context(cafile=str(certificates.authority))
+    with (
+        socket.create_connection(opened.place, LONG_S) as plain,
+        tls.wrap_socket(plain, server_hostname="127.0.0.1") as half,
+    ):
+        half.send(b"POST /v1/fleet/x HTTP/1.1\r\nx-more: ")
+        with suppress(ConnectionError, ssl.SSLError):
+            assert half.recv(1) == b""

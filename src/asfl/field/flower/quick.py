@@ -1,7 +1,7 @@
 """Flower's commands on a device, noticing sooner that something died: `python -m asfl.field.flower.quick COMMAND …`.
 
 A SuperNode waits for its ClientApp until heartbeats have been missing for a minute, and a SuperLink as long for a
-SuperNode. Only then can either be replaced. Flower has no option for that, only a constant; here it is half.
+SuperNode. Only then can either be replaced. Flower has no option for that, only a constant; here it is a third.
 """
 
 import shlex
@@ -9,8 +9,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-HEARTBEAT_S = 15
-"""Two of them may be missing."""
+HEARTBEAT_S = 10
+"""The least that a SuperLink accepts; two of them may be missing."""
 COMMANDS = ("flower-supernode", "flwr-clientapp")
 _CONSTANT = "HEARTBEAT_DEFAULT_INTERVAL"
 

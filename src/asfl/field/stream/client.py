@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("clients in other processes", "field") from error
 
 _log = logging.getLogger(__name__)
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
 _JITTER = random.SystemRandom()
 """So that not everybody comes back at the same moment."""
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
@@ -148,7 +148,8 @@ class _Visitor:
         return self.node
 
     def _channel(self) -> grpc.Channel:
-        options = [*SHARED_OPTIONS, ("grpc.enable_retries", 0)]
+        # A connection of its own for every visit: a shared one would remember for how long the server was away.
+        options = [*SHARED_OPTIONS, ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         if self.authority is None:
             return grpc.insecure_channel(self.address, [*options, ("grpc.enable_http_proxy", 0)])
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self.authority), options)

@@ -1,0 +1,246 @@
+"""Clients whose answers are well-formed and wrong lose the round, then their place; nobody else loses anything."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from meddling import MeddledLink
+from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, over, planned_simulation, tiny
+from torch import Tensor
+
+from asfl.config.errors import AsflError
+from asfl.field.fleet import remote_fleet
+from asfl.field.links import Link
+from asfl.field.patience import LEAST_S, MOST_S, MeasuredDeadlines, Patience
+from asfl.field.protocol import messages as msg
+from asfl.field.protocol.codec import decode, encode
+from asfl.field.protocol.wire import WireError
+from asfl.field.roster import Roster
+from asfl.field.usual import FACTOR, Kind, Place, UnusualError, Usual
+from asfl.runs.finite import check_finite
+from asfl.runs.run import run
+from asfl.train.fleet import LocalFleet
+from studies.torture import lies, messages
+
+LIAR = 2
+
+
+# ---------------------------------------------------------------------- the campaigns, a slice of each
+@pytest.mark.parametrize("name", ["activations × 1,000", "parameters = 3e38", "negative variances"])
+def test_a_liar_costs_the_others_nothing(name: str, tmp_path: Path) -> None:
+    (case,) = [case for case in lies.LIES if case.name == name]
+    assert list(lies.told(case, LIAR, tmp_path / "run")) == []
+
+
+def test_there_are_sixteen_lies() -> None:
+    assert len({case.name for case in lies.LIES}) == 16
+
+
+def test_damaged_messages(tmp_path: Path) -> None:
+    counts = messages.campaign(0.005, tmp_path, np.random.default_rng(7))
+    assert (counts.tried, counts.examples) == (500, [])
+
+
+# ---------------------------------------------------------------------- ranges
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (msg.Update(torch.tensor(-1e30)), "norm2 has -1e+30; valid are 0 … 1e+12"),
+        (msg.Update(torch.tensor(1.0), torch.tensor(-1.0)), "loss has -1"),
+        (msg.Values(torch.tensor([0.0, 3e38])), "values has 3e+38"),
+        (msg.Activations((torch.tensor([[-1e7]]),), torch.zeros(1, dtype=torch.int64)), "carry.0 has -1e+07"),
+        (msg.Where(1, battery=7.0), "battery = 7.0"),
+        (msg.Where(1, busy_s=1e9), "busy_s = 1000000000.0"),
+        (msg.Probed(torch.zeros(1, dtype=torch.uint8), -torch.ones(2, 3).double()), "seconds has -1"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_as_it_comes(answer: msg.Answer, words: str) -> None:
+    with pytest.raises(WireError) as caught:
+        decode(encode(answer), msg.Answer)
+    assert words in str(caught.value)
+
+
+# ---------------------------------------------------------------------- what is usual
+def noted(sizes: Sequence[float]) -> tuple[Usual, Kind]:
+    usual, kind = Usual(), Kind("sample", 3)
+    for client, size in enumerate(sizes):
+        usual.note(kind, Place(0, client, 0), msg.Values(torch.tensor([size])))
+    return usual, kind
+
+
+@given(st.lists(st.floats(1.0, 25.0), min_size=2, max_size=20), st.floats(1e-6, 1e3), st.integers(2, 9))
+def test_who_is_near_the_others_is_usual_and_who_is_far_above_is_not(
+    honest: list[float], unit: float, decades: int
+) -> None:
+    """Whatever the unit, and also if the far one is small: that harms nobody."""
+    usual, kind = noted([unit * size for size in honest])
+    for client in range(len(honest)):
+        usual.check(kind, Place(0, client, 0))
+    logs = np.sort(np.log(honest))
+    mad = float(np.median(np.abs(logs - logs[len(logs) // 2])))
+    far, near = Place(0, 90, 0), Place(0, 91, 0)
+    usual.note(kind, near, msg.Values(torch.tensor([unit * 10.0**-decades])))
+    usual.check(kind, near)
+    much = 1e4 * max(honest) * FACTOR * math.exp(12 * mad)
+    usual.note(kind, far, msg.Values(torch.tensor([unit * much], dtype=torch.float64).float()))
+    if len(honest) > 3 and unit * much < 1e30:
+        with pytest.raises(UnusualError, match="times as large as usual"):
+            usual.check(kind, far)
+        usual.check(kind, far)  # it isn't compared with any more
+
+
+def test_two_cannot_accuse_each_other_and_old_sizes_are_forgotten() -> None:
+    usual, kind = noted([1.0, 1e9])
+    for client in (0, 1):
+        usual.check(kind, Place(0, client, 0))
+    assert not usual.knows(kind)
+    usual, kind = noted([1.0, 1.0, 1.0])
+    assert usual.knows(kind)
+    usual.begin(11)
+    assert not usual.knows(kind)
+
+
+# ---------------------------------------------------------------------- losing one's place
+class Named:
+    """A link that is there; nothing is asked of it."""
+
+    trouble, generation = None, 0
+
+
+def roster_of(clients: int) -> Roster:
+    links: list[Any] = [Named() for _ in range(clients)]
+    return Roster(links, Patience())
+
+
+def test_three_rounds_in_a_row_cost_the_place() -> None:
+    roster = roster_of(2)
+    for index in range(3):
+        roster.begin(index)
+        assert not roster.quarantined.any()
+        roster.lose(0, "forward", "a lie", lied=True)
+        roster.lose(0, "forward", "another in the same round", lied=True)
+    assert roster.quarantined.tolist() == [True, False]
+    assert [fault.round for fault in roster.take_faults() if fault.stage == "quarantine"] == [2]
+    roster.begin(3)
+    assert [(fault.client, fault.reason) for fault in roster.take_faults()] == [(0, "in quarantine")]
+
+
+def test_a_round_with_right_answers_in_between_does_not() -> None:
+    roster = roster_of(2)
+    for index in range(6):
+        roster.begin(index)
+        roster._came = True
+        if index % 2:
+            roster._good.add((0, "forward"))
+        else:
+            roster.lose(0, "forward", "a lie", lied=True)
+    assert not roster.quarantined.any()
+
+
+def test_being_away_costs_no_place_and_all_out_ends_the_run() -> None:
+    roster = roster_of(1)
+    for index in range(9):
+        roster.begin(index)
+        roster.lose(0, "forward", "the connection broke", lied=False)
+        roster._came = True
+    roster.quarantined[:] = True
+    with pytest.raises(AsflError, match="all 1 clients lost their places"):
+        roster.begin(9)
+
+
+def test_words_of_a_client_are_cut() -> None:
+    roster = roster_of(1)
+    roster.begin(0)
+    roster.lose(0, "forward", "x" * 100_000, lied=False)
+    assert len(roster.take_faults()[0].reason) == 500
+
+
+def test_quarantine_survives_the_server() -> None:
+    agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, rounds=4), "asfl")
+    with local_links(agreement) as links:
+        first = planned_simulation(agreement, [3], over(links))
+        first.play_round()
+        assert "fleet.quarantined" not in first.tensors()  # checkpoints of honest runs have nothing new
+        first.trainer.fleet._roster.quarantined[LIAR] = True  # type: ignore[attr-defined]
+        second = planned_simulation(agreement, [3], over(links))
+        second.restore(first.tensors())
+        record = second.play_round()
+    assert record.arrived == [1, 1, 0, 1]
+    assert record.faults == [{"client": LIAR, "round": 2, "stage": "begin", "reason": "in quarantine"}]
+
+
+# ---------------------------------------------------------------------- losses and states that aren't finite
+def test_a_loss_that_is_not_finite_costs_a_client_its_round_and_nothing_else() -> None:
+    """As if its packet had been lost: the server's pass is done again without it."""
+    agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, "training.optimizer=sgd", rounds=3), "asfl")
+
+    def played(*, broken: bool) -> tuple[Any, Tensor]:
+        with local_links(agreement) as links:
+            meddled: list[Link] = [MeddledLink(link) for link in links]
+            simulation = planned_simulation(agreement, [3], remote_fleet(meddled, Patience()))
+            simulation.play_round()
+            trainer = simulation.trainer
+            if broken:
+                real = trainer._server.run
+
+                def breaking(carry: Any, first: int, last: int) -> Any:
+                    (logits,) = real(carry, first, last)
+                    if len(logits) == CLIENTS * 8:
+                        spoilt = torch.ones(CLIENTS, 8, 1)
+                        spoilt[LIAR] = torch.inf
+                        logits = logits * spoilt.view(-1, 1)
+                    return (logits,)
+
+                trainer._server.run = breaking  # type: ignore[method-assign]
+            else:
+                meddled[LIAR].bends["forward", 1] = lambda answer: msg.Refusal("gone")  # type: ignore[attr-defined]
+            return simulation.play_round(), trainer.state.server.parameters.clone()
+
+    (found, model), (expected, wanted) = played(broken=True), played(broken=False)
+    assert found.arrived == expected.arrived == [1, 1, 0, 1]
+    assert [(fault["stage"], fault["client"]) for fault in found.faults or []] == [("forward", LIAR)]
+    assert torch.equal(model, wanted)
+
+
+def test_in_one_process_it_still_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalFleet, "refuse", lambda self, client, reason: False)
+    with pytest.raises(AsflError, match="training has diverged"):
+        run(tiny("training.optimizer=sgd", "training.learning_rate=1e30", rounds=5), "sfl", tmp_path / "run", threads=1)
+
+
+def test_a_state_that_is_not_finite_is_not_saved() -> None:
+    good = {"training.server": torch.ones(3), "signals.update_norm2": torch.tensor([torch.nan])}
+    check_finite(good, 3)
+    with pytest.raises(AsflError, match=r"after round 3: training has diverged, training\.server has numbers"):
+        check_finite({**good, "training.server": torch.tensor([1.0, torch.inf])}, 3)
+
+
+# ---------------------------------------------------------------------- deadlines
+def test_deadlines_follow_what_a_stage_took() -> None:
+    measured = MeasuredDeadlines()
+    measured.begin()
+    assert measured.deadline_s("forward", 0, MOST_S) == MOST_S
+    for _ in range(20):
+        measured.answered("forward", 0, 0.06)
+    measured.begin()
+    assert measured.deadline_s("forward", 1, MOST_S) == LEAST_S
+    assert measured.deadline_s("backward", 1, MOST_S) == MOST_S  # of which nothing is known
+    for seconds in (30.0, 60.0, MOST_S, MOST_S):  # too late: twice as long the next time
+        measured.too_late("forward", 1)
+        assert measured.deadline_s("forward", 1, MOST_S) == seconds
+    measured.answered("forward", 1, 20.0)
+    assert measured.deadline_s("forward", 1, MOST_S) == 60.0  # it is slow, and keeps its place
+    assert measured.deadline_s("forward", 0, MOST_S) == LEAST_S
+
+
+def test_what_is_configured_is_kept() -> None:
+    config = tiny("field.deadlines.forward_s=7", rounds=1).field
+    patience = Patience.of(config)
+    assert (patience.most_s("forward"), patience.is_measured("forward")) == (7.0, False)
+    assert (patience.most_s("learn"), patience.is_measured("learn")) == (600.0, True)
+    assert config.deadlines.give_s == "auto"
