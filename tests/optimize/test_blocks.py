@@ -187,9 +187,9 @@ def test_a_ladder_of_counts_costs_little(seed: int) -> None:
     terms, power = _terms(problem), _some_powers(problem, seed)
     index = seed % len(terms.cuts)
     values = []
-    for every_count in (64, 16):
+    for finest in (64, 16):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grid, "EVERY_COUNT", range(every_count, every_count + 1))
+            patch.setattr(grid, "EVERY_COUNT", range(finest, finest + 1))
             counts = best_rb_counts(problem, terms, index, power, np.ones(3))
         assert counts.sum() <= 60
         values.append(plain_objective(problem, Decision(int(terms.cuts[index]), counts, power)))
