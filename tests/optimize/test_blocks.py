@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_block_value, plain_objective, random_problem
 
 from asfl.costs.decision import Decision
+from asfl.optimize import grid
 from asfl.optimize.allocate import (
     _by_price,
     all_allocations,
@@ -177,6 +178,23 @@ def test_all_allocations_are_all(seed: int, clients: int, num_rbs: int, need: in
     assert len(every) == number_of_allocations(clients, num_rbs, need) == len({*map(tuple, every.tolist())})
     assert (every.sum(axis=1) <= num_rbs).all()
     assert ((every > 0).sum(axis=1) >= need).all()
+
+
+@given(seeds)
+def test_a_ladder_of_counts_costs_little(seed: int) -> None:
+    """As for a thousand clients, but with so many blocks for each that most counts are between the steps."""
+    problem = random_problem(seed, clients=3, num_rbs=60, min_participants=1)
+    terms, power = _terms(problem), _some_powers(problem, seed)
+    index = seed % len(terms.cuts)
+    values = []
+    for finest in (64, 16):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grid, "EVERY_COUNT", range(finest, finest + 1))
+            counts = best_rb_counts(problem, terms, index, power, np.ones(3))
+        assert counts.sum() <= 60
+        values.append(plain_objective(problem, Decision(int(terms.cuts[index]), counts, power)))
+    exact, rough = values
+    assert exact - 1e-6 * max(1.0, abs(exact)) <= rough <= exact + 0.05 * max(1.0, abs(exact))
 
 
 @given(seeds)

@@ -20,8 +20,8 @@ seeds = st.integers(0, 10**6)
 POWERS = (1.0, 0.3, 0.05)
 
 
-def _grid(problem: Problem) -> Grid:
-    return Grid.of(problem, 1.5 * np.multiply.outer(POWERS, np.ones(problem.round.num_clients)))
+def _grid(problem: Problem, coarseness: int = 1) -> Grid:
+    return Grid.of(problem, 1.5 * np.multiply.outer(POWERS, np.ones(problem.round.num_clients)), coarseness)
 
 
 def _assert_same(first: SearchResult | None, second: SearchResult | None) -> None:
@@ -49,7 +49,7 @@ def test_compiled_and_plain_search_are_the_same(
     rules: dict[str, Any] = {} if need is None else {"min_participants": need}
     problem = random_problem(seed, clients, num_rbs, form=form, **rules)
     terms = CutTerms.of(problem.round, problem.round.profile.cuts)
-    choices = _grid(problem).choices(terms)
+    choices = _grid(problem, coarseness=8 if num_rbs > 20 else 1).choices(terms)
     start = np.where(np.arange(clients) < num_rbs, 1 + seed % len(POWERS), 0) if has_start else None
     searches = [
         search_method(choices, problem.delay_penalty, start, tolerance, 200, 1.0)

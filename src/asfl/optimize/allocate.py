@@ -171,7 +171,8 @@ def _best_rows(price: Floats, cost: Floats, blocks: Ints, least: Counts, most: C
     """Rows [G, N] from `least` to `most` that are best at a price per block [G]."""
     row = np.arange(len(blocks))[:, None]
     outside = (row < least[:, None]) | (row > most[:, None])
-    return np.asarray(np.where(outside, np.inf, cost + price[:, None, None] * blocks[:, None]).argmin(axis=1))
+    best = np.where(outside, np.inf, cost + price[:, None, None] * blocks[:, None]).argmin(axis=1)
+    return np.maximum(best, 1)  # of clients that can't be served all are infinite, and row 0 is no way to serve them
 
 
 def _taken_at(

@@ -78,7 +78,7 @@ def _by_price(cost: Any, blocks: Any, num_rbs: int, min_served: int, rows: Any) 
     for row in range(2, len(blocks)):
         for n in range(clients):
             value = cost[row, n]
-            least[n] = row if cheapest[n] == np.inf and value < np.inf else least[n]
+            least[n] = row if (cheapest[n] == np.inf) & (value < np.inf) else least[n]
             better = value < cheapest[n]
             cheapest[n] = value if better else cheapest[n]
             most[n] = row if better else most[n]
