@@ -128,6 +128,7 @@ def test_user_with_more_than_half_missing_is_left_out(tmp_path: Path) -> None:
         ("t,user,SNR\n0, ,1\n", "auto", "row 2: user is empty"),
         ("user,t,SNR\na,1,1\nb,0,2\na,0,1\n", "auto", "row 4: t of user 'a' goes back from 1 to 0"),
         ("t,a,b\n1,1,1\n0,2,2\n", "snr_db", "row 3: t of user 'a' goes back from 1 to 0"),
+        ("user,t,SNR\na,0,1\na,1,1e308\n", "auto", "snr_db of user 'a' is beyond ±500 dB"),
         ("user,t,SNR\na,0,1\n", "auto", "median time step is 0 s"),
         ("user,t,SNR\na,5,1\na,5,1\n", "auto", "median time step is 0 s"),
         ("user,t,SNR\na,0,\na,1,-\n", "auto", "every user misses over half of its snr_db values"),

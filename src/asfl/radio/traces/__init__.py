@@ -20,6 +20,7 @@ RequestedQuantity = Literal["auto", "snr_db", "rsrp_dbm", "relative_gain"]
 HDF5_SUFFIXES = (".hdf5", ".h5")
 Antenna = int | Literal["each"]
 
+MAX_DECIBEL = 500.0
 MAX_MISSING_SHARE = 0.5
 """A user with a larger share of missing values is left out: most of its trace would be made up."""
 
@@ -78,6 +79,9 @@ def build_trace(
 
     Without a `sample_period_s`, it is the median time step over all users.
     """
+    for user in users:
+        if quantity != "relative_gain" and np.nanmax(np.abs(user.values), initial=0) > MAX_DECIBEL:
+            raise AsflError(f"{path}: {quantity} of user '{user.name}' is beyond ±{MAX_DECIBEL:g} dB; no link is")
     if sample_period_s is None:
         steps_s = np.concatenate([np.diff(user.time_s) for user in users])
         sample_period_s = float(np.median(steps_s)) if steps_s.size else 0.0
