@@ -153,7 +153,7 @@ def _every_message() -> list[Message]:
     return [
         msg.Agreement(load_config("demo").config, "asfl", 1).welcome(0, "secret"), msg.Ready("node"),
         msg.Refusal("no"), msg.Where(2, 3), msg.Side(layers), msg.Side(), msg.ClientState(layers, memory),
-        msg.Activations(carry, labels, busy_s=0.5, energy_j=2.0, battery=0.5), msg.Update(torch.tensor(1.0)),
+        msg.Activations(labels, carry, busy_s=0.5, energy_j=2.0, battery=0.5), msg.Update(torch.tensor(1.0)),
         msg.Update(torch.tensor(1.0), torch.tensor(0.5)), msg.Values(vector), msg.Probed(octets),
         msg.Probed(octets, torch.ones(2, 3, dtype=torch.float64)), msg.Sync(1, layers, memory, round=0),
         msg.Grow(2, layers, round=1, after=0), msg.Shrink(1, True, round=1), msg.Forward(0, 1, layers, round=1),

@@ -101,7 +101,7 @@ FORWARD: list[tuple[Bend, str]] = [
     (lambda answer: bent(answer, carry=()), "carry: 0 tensors and codes of 0, not 1 and 0 as at 32 bits"),
     (lambda answer: bent(answer, carry=answer.carry * 2), "carry: 2 tensors and codes of 0, not 1 and 0"),
     (lambda answer: bent(answer, codes=(CODES,)), "carry: 1 tensors and codes of 1, not 1 and 0"),
-    (lambda answer: bent(answer, error=torch.tensor(0.1)), "error must come with codes and only with them"),
+    (lambda answer: bent(answer, error=torch.tensor(0.1)), "error must come with codes, and only with them"),
     (lambda answer: Where(3), "where is no answer to forward"),
     (lambda answer: Refusal("my battery is empty"), "my battery is empty"),
     (lambda answer: Refusal("a\n\x1b[2Jb"), "refused: a??[2Jb"),
@@ -135,7 +135,7 @@ CODED: list[tuple[Bend, str]] = [
     (with_codes(low=lambda low: low - 1e4), "codes.0 is "),
     (lambda answer: bent(answer, error=answer.error + 1e6), "error is "),
     (lambda answer: bent(answer, error=None), "error must come with codes"),
-    (lambda answer: bent(answer, error=-answer.error), "must not be negative"),
+    (lambda answer: bent(answer, error=-answer.error), "error has -"),
     (lambda answer: bent(answer, error=answer.error / 0), "error has numbers that are not finite"),
 ]
 

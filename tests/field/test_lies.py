@@ -53,7 +53,7 @@ def test_damaged_messages(tmp_path: Path) -> None:
         (msg.Update(torch.tensor(-1e30)), "norm2 has -1e+30; valid are 0 … 1e+12"),
         (msg.Update(torch.tensor(1.0), torch.tensor(-1.0)), "loss has -1"),
         (msg.Values(torch.tensor([0.0, 3e38])), "values has 3e+38"),
-        (msg.Activations((torch.tensor([[-1e7]]),), torch.zeros(1, dtype=torch.int64)), "carry.0 has -1e+07"),
+        (msg.Activations(torch.zeros(1, dtype=torch.int64), (torch.tensor([[-1e7]]),)), "carry.0 has -1e+07"),
         (msg.Where(1, battery=7.0), "battery = 7.0"),
         (msg.Where(1, busy_s=1e9), "busy_s = 1000000000.0"),
         (msg.Probed(torch.zeros(1, dtype=torch.uint8), -torch.ones(2, 3).double()), "seconds has -1"),

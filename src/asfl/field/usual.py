@@ -77,7 +77,7 @@ def _largest(codes: msg.Codes, bits: int) -> float:
 
 
 def _size(numbers: Tensor) -> float:
-    return float(linalg.vector_norm(numbers)) / max(numbers.numel(), 1) ** 0.5
+    return float(linalg.vector_norm(numbers)) / float(max(numbers.numel(), 1) ** 0.5)
 
 
 class Usual:

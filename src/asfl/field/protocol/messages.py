@@ -67,6 +67,7 @@ Bits = Annotated[int, Strict(), AfterValidator(_check_bits)]
 Square = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_SQUARE))]
 Loss = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_WEIGHT))]
 Vector = Annotated[Tensor, numbers(torch.float32, axes=1, within=_WEIGHTS)]
+Statistics = Annotated[Tensor, numbers(torch.float32, axes=1, within=_SQUARES)]
 Labels = Annotated[Tensor, numbers(torch.int64, axes=1)]
 Steps = Annotated[Tensor, numbers(torch.int64, axes=1, within=_NATURALS)]
 Octets = Annotated[Tensor, numbers(torch.uint8, axes=1)]
@@ -208,7 +209,7 @@ class Values(Answer):
 class Uploaded(Answer):
     """The client's first layers, for an average: whole, or as codes of their difference to what all last shared."""
 
-    statistics: Vector
+    statistics: Statistics
     parameters: Vector | None = None
     codes: Codes | None = None
 
@@ -328,7 +329,7 @@ class Share(Request[Where]):
     stage, changes = "resplit", True
     depth: Natural
     bits: Bits
-    statistics: Vector
+    statistics: Statistics
     parameters: Vector | None = None
     codes: Codes | None = None
 

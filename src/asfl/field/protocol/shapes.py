@@ -130,8 +130,8 @@ class Shapes:
     def check_activations(self, answer: Activations, cut: int, bits: int) -> Packet:
         batch_size, classes = self.carries[0][0][0], self.carries[-1][0][-1]
         carry = self.check_crossing("carry", answer.carry, answer.codes, cut, bits)
-        if (answer.error is None) != (bits == UNQUANTISED) or (answer.error is not None and answer.error < 0):
-            raise WireError("error must come with codes and only with them, and must not be negative")
+        if (answer.error is None) != (bits == UNQUANTISED):
+            raise WireError("error must come with codes, and only with them")
         labels = self.check("labels", answer.labels, (batch_size,))
         if labels.min() < 0 or labels.max() >= classes:
             raise WireError(f"labels must be 0 … {classes - 1}")
