@@ -91,7 +91,7 @@ def _cut(data: bytes, random: Random) -> bytes:
 
 
 def _grow(data: bytes, random: Random) -> bytes:
-    return data + random.bytes(random.integers(1, 200))
+    return data + random.bytes(int(random.integers(1, 200)))
 
 
 def _move(data: bytes, random: Random) -> bytes:

@@ -59,7 +59,7 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
         spare = server.access.renew(0, void=False)  # somebody who may come in, and never says that it is ready
         strangers = _start_strangers(server.address, counts.tried, spare, int(random.integers(1 << 30)))
         try:
-            train(agreement, crowded, server.links, should_stop=None)
+            train(agreement, crowded, server.links)
             if strangers.wait(_LONGEST_S):
                 counts.defect("lost", "the strangers gave up")
         except AsflError as error:
@@ -144,12 +144,12 @@ def be_strangers(address: str, count: int, credential: str, seed: int) -> None:
     os._exit(0)  # gRPC's threads still wait for words that nobody says
 
 
-def _call(address: str, credential: str) -> "tuple[grpc.CallIterator[bytes], grpc.Channel]":
+def _call(address: str, credential: str) -> tuple[Iterator[bytes], grpc.Channel]:
     channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
     work: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
     metadata = ((CREDENTIAL_KEY, credential), (VERSION_KEY, __version__))
     nothing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    return work(iter(nothing.get, None), metadata=metadata, timeout=30), channel
+    return iter(work(iter(nothing.get, None), metadata=metadata, timeout=30)), channel
 
 
 if __name__ == "__main__":

@@ -25,6 +25,10 @@ from conftest import Asfl, assert_refused
 ALL_SCHEMES = [
     "asfl",
     "asfl-joint",
+    "asfl-plus",
+    "asfl-sync",
+    "asfl-quant",
+    "asfl-rate",
     "fedavg",
     "sl",
     "sl-best",

@@ -43,7 +43,7 @@ class Patience:
         return configured
 
     def is_measured(self, stage: Stage) -> bool:
-        return getattr(self.deadlines, f"{stage}_s") == "auto"
+        return bool(getattr(self.deadlines, f"{stage}_s") == "auto")
 
 
 class MeasuredDeadlines:

@@ -10,6 +10,7 @@ of the clients can lie without moving it. Small answers harm nobody and are neve
 of one class soon has updates of next to nothing.
 """
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def sizes_of(answer: msg.Answer, bits: int = UNQUANTISED) -> dict[str, float]:
         case msg.Side(layers=ModelVectors() as layers) | msg.ClientState(side=layers):
             return {"parameters": _size(layers.parameters), "statistics": _size(layers.statistics)}
         case msg.Update(norm2=norm2, loss=loss):  # a loss of next to nothing is no measure for others
-            return {"norm2": float(norm2) ** 0.5, "loss": 1.0 + (0.0 if loss is None else float(loss))}
+            return {"norm2": math.sqrt(max(float(norm2), 0.0)), "loss": 1.0 + (0.0 if loss is None else float(loss))}
         case msg.Values(values=values):
             return {"values": _size(values)}
     return {}
@@ -77,7 +78,7 @@ def _largest(codes: msg.Codes, bits: int) -> float:
 
 
 def _size(numbers: Tensor) -> float:
-    return float(linalg.vector_norm(numbers)) / float(max(numbers.numel(), 1) ** 0.5)
+    return float(linalg.vector_norm(numbers)) / math.sqrt(max(numbers.numel(), 1))
 
 
 class Usual:

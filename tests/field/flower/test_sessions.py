@@ -208,7 +208,7 @@ def test_who_is_lost_later_gets_another_session(
     office: tuple[Post, Sessions], authority: tuple[StreamServer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ClientApp crashed, or its device was started anew: the node is there, the client isn't."""
-    for name, value in {"_LOOK_EVERY_S": 0.02, "_FIRST_PAUSE_S": 0.05, "_GRACE_S": 0.0}.items():
+    for name, value in {"_LOOK_EVERY_S": 0.02, "_FIRST_PAUSE_S": 0.05, "_CALLS_AGAIN_S": 0.3}.items():
         monkeypatch.setattr(sessions, name, value)
     post, server = Post(NODES), authority[0]
     kept = Sessions(post, server, NODES, authority[1], patience_s=0.3)

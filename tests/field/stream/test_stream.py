@@ -328,14 +328,23 @@ def test_the_newest_stream_of_a_client_counts() -> None:
 
 def test_of_two_with_the_same_token_only_one_comes_in(caplog: pytest.LogCaptureFixture) -> None:
     with listening() as (server, access), caplog.at_level(logging.WARNING):
-        first, second = admitted(server, access), admitted(server, access)
+        first, token = admitted(server, access), access.tokens[0]
+        assert Impostor(server.address, token).is_refused_with() == grpc.StatusCode.UNAVAILABLE  # for the moment
         first.says(*words_of(READY))
         wait_until(lambda: server.links[0].trouble is None, "the first is here")
         connection = server.links[0]._connection
-        second.says(*words_of(READY))
-        assert second.is_refused_with() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
-        wait_until(lambda: "the same credential" in caplog.text, "the log says why")
+        assert Impostor(server.address, token).is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
+        wait_until(lambda: "used before" in caplog.text, "the log says why")
         assert server.links[0]._connection is connection
+
+
+def test_who_comes_later_takes_the_place_of_one_that_never_says_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.field.stream.server.LET_IN_S", 0.0)
+    with listening() as (server, access):
+        silent, second = admitted(server, access), admitted(server, access)
+        assert silent.is_refused_with() == grpc.StatusCode.CANCELLED
+        second.says(*words_of(READY))
+        wait_until(lambda: server.links[0].trouble is None, "the second is here")
 
 
 def test_the_link_knows_whether_the_same_node_is_back() -> None:

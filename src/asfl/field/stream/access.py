@@ -79,16 +79,20 @@ class Access:
                 self.tokens[client] = token
         return token
 
+    def identify(self, credential: str) -> int:
+        """Who this is, without any change; `AccessError` for anybody else."""
+        client, valid = client_of(credential), self._valid
+        if client >= len(valid):
+            raise AccessError(f"there is no client {client}")
+        if not _is_among(_digest(credential), valid[client]):
+            raise AccessError(f"not a valid credential of client {client}, or one that was used before")
+        return client
+
     def admit(self, credential: str) -> tuple[int, str]:
         """Who this is, and the credential for its next connection; `AccessError` for anybody else."""
-        client, shown = client_of(credential), _digest(credential)
         with self._lock:
-            if client >= len(self._valid):
-                raise AccessError(f"there is no client {client}")
-            valid = self._valid[client]
-            if not _is_among(shown, valid):
-                raise AccessError(f"not a valid credential of client {client}, or one that was used before")
-            offered = _new_credential(client)
+            client, shown = self.identify(credential), _digest(credential)
+            valid, offered = self._valid[client], _new_credential(client)
             earlier = valid[1:][1 - _MOST_OFFERS :] if shown == valid[0] else []
             self._change(client, [shown, *earlier, _digest(offered)])
         return client, offered

@@ -38,6 +38,8 @@ except ModuleNotFoundError as error:
 _log = logging.getLogger(__name__)
 _SPARE_STREAMS = 8
 """For connections that are being refused."""
+LET_IN_S = 30.0
+"""So long a client that was let in has its place for itself; then one that comes with the same credential takes it."""
 READY_WITHIN_S = 600.0
 """From the welcome to the client's first word; meanwhile it loads its data."""
 _QUIET_MS = 20_000
@@ -76,8 +78,8 @@ class StreamServer:
         clients = agreement.config.scenario.clients
         self._agreement, self._largest = agreement, Blueprint.of(agreement.config).largest_message
         self.links = [StreamLink() for _ in range(clients)]
-        self._waiting: dict[int, tuple[Connection, threading.Timer]] = {}
-        """Of each client the stream on which it hasn't said that it is ready, one at most, and how long it may."""
+        self._waiting: dict[int, tuple[Connection, threading.Timer, float]] = {}
+        """Of each client the stream on which it hasn't said that it is ready, how long it may, and since when."""
         self._lock = threading.Lock()
         streams = 2 * len(self.links) + _SPARE_STREAMS
         self._threads = ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream")
@@ -148,7 +150,7 @@ class StreamServer:
         yield from self.links[client].outgoing(connection)
 
     def _wait_for_ready(self, client: int, connection: Connection) -> None:
-        """The newest stream of a client is waited for, and not forever: else one of them could hold all there are."""
+        """One stream of each client is waited for, and not forever: else one of them could hold all there are."""
 
         def give_up() -> None:
             _log.warning("client %d (%s): not ready within %g s", client, connection.peer, READY_WITHIN_S)
@@ -158,7 +160,7 @@ class StreamServer:
         timer.daemon = True
         with self._lock:
             before = self._waiting.get(client)
-            self._waiting[client] = connection, timer
+            self._waiting[client] = connection, timer, time.monotonic()
         timer.start()
         if before is not None:
             before[1].cancel()
@@ -166,9 +168,9 @@ class StreamServer:
 
     def _stop_waiting(self, client: int, connection: Connection) -> None:
         with self._lock:
-            waited_for, timer = self._waiting.get(client, (None, None))
-            if timer is not None and waited_for is connection:
-                timer.cancel()
+            waiting = self._waiting.get(client)
+            if waiting is not None and waiting[0] is connection:
+                waiting[1].cancel()
                 del self._waiting[client]
 
     def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
@@ -176,8 +178,12 @@ class StreamServer:
         if shown.get(VERSION_KEY) != __version__:
             _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
+        credential = shown.get(CREDENTIAL_KEY, "")
         try:
-            return self.access.admit(shown.get(CREDENTIAL_KEY, ""))
+            waiting = self._waiting.get(self.access.identify(credential))
+            if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "another connection with this credential is being let in")
+            return self.access.admit(credential)
         except AccessError as error:
             _log.warning("refused %s: %s", context.peer(), error)
             # Strangers aren't told why.
