@@ -54,12 +54,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_trains_and_resumes_bit_for_bit(scheme: str, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    config = tiny("training.rounds=5")
+    rounds = 5 if scheme == "asfl" else 3
+    config = tiny(f"training.rounds={rounds}")
     assert run(config, scheme, whole, threads=1)
     played: list[RoundRecord] = []
     while not run(config, scheme, broken, threads=1, should_stop=lambda: True, on_round=played.append):
         pass
-    assert [record.round for record in played] == [1, 2, 3, 4, 5]
+    assert [record.round for record in played] == list(range(1, rounds + 1))
     assert contents(broken) == contents(whole)
 
 
