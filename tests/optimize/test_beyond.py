@@ -133,8 +133,6 @@ def test_progress_itself_counts_not_its_slope(seed: int) -> None:
     solution = solve_by_rate(problem, ooe_bcd)
     assert problem.prices is not None
     once = ooe_bcd(problem)
-    theta = replace(solution.problem.prices, per_progress=problem.prices.per_progress)  # type: ignore[type-var]
-    assert theta.per_progress == problem.prices.per_progress
     reached = effective_arrivals(solution)
     assert net_cost(solution, reached) <= net_cost(once, effective_arrivals(once)) + 1e-9
 

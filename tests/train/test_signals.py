@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.train.fast import FastTrainer
-from asfl.train.signals import Signals, layer_norms, layer_spreads, sample_coordinates
+from asfl.train.layout import layer_spreads
+from asfl.train.signals import Signals, layer_norms, sample_coordinates
 from asfl.train.trainer import Trained
 
 

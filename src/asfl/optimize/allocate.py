@@ -172,7 +172,9 @@ def _best_rows(price: Floats, cost: Floats, blocks: Ints, least: Counts, most: C
     row = np.arange(len(blocks))[:, None]
     outside = (row < least[:, None]) | (row > most[:, None])
     best = np.where(outside, np.inf, cost + price[:, None, None] * blocks[:, None]).argmin(axis=1)
-    return np.maximum(best, 1)  # of clients that can't be served all are infinite, and row 0 is no way to serve them
+    return np.asarray(
+        np.maximum(best, 1)
+    )  # of clients that can't be served all are infinite, and row 0 is no way to serve them
 
 
 def _taken_at(

@@ -118,7 +118,7 @@ def _by_price(cost: Any, blocks: Any, num_rbs: int, min_served: int, rows: Any) 
             if dual >= meet - MET * max(1.0, abs(meet)) or used == num_rbs:
                 break
     _give_the_rest(cost, blocks, num_rbs, rows)
-    return min(bound, _spent(cost, rows))
+    return float(min(bound, _spent(cost, rows)))
 
 
 @njit(cache=True)

@@ -50,7 +50,7 @@ class Grid:
 
     @property
     def has_every_count(self) -> bool:
-        return len(self.counts) == self.counts[-1]
+        return bool(len(self.counts) == self.counts[-1])
 
     def choices(self, terms: CutTerms) -> Choices:
         """What the deadline search chooses from: all candidates at all cuts of the terms."""

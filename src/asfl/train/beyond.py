@@ -87,7 +87,7 @@ class BeyondSignals:
         error, bits = self.error, np.broadcast_to(decision.bits, arrived.shape)
         if (known := np.isfinite(trained.quantisation_error)).any():
             at_4_bits = trained.quantisation_error * ((2.0**bits - 1) / 15) ** 2
-            error = MEMORY * error + (1 - MEMORY) * float(at_4_bits[known].mean())
+            error = MEMORY * error + (1 - MEMORY) * float(np.median(at_4_bits[known]))  # what a client says is a claim
         return replace(
             self,
             error=error,

@@ -154,10 +154,9 @@ def test_queues_follow_what_was_measured() -> None:
     measured.charge = lambda *_: cost  # type: ignore[method-assign]
 
     def after(scheme: str, accountant: Accountant) -> AccountedRound:
-        decided = decide_round(
-            world.begin_round(0), scheme_named(scheme), rules, learning, RadioState.fresh(CLIENTS), 0
-        )
-        return account_round(decided, accountant, modelled, 0)
+        fresh = RadioState.fresh(CLIENTS)
+        decided = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, fresh, 0)
+        return account_round(decided, accountant, modelled, fresh, 0)
 
     assert after("asfl", measured).state.queues.delay == pytest.approx(2.0)  # (3γ − γ)/γ
     assert after("asfl", measured).charge is cost
