@@ -6,9 +6,8 @@ whole client side (`Sync`): its own, if the server has it from the end of the ro
 the others'. What its optimiser remembered is lost unless the server has that too. Answers that are possible but unlike
 everybody else's (`asfl.field.usual`) are nonsense too; who gives wrong ones again and again loses its place.
 
-The server's `TrainingState` has a row for each client, as in a single process. A row equals what the client has if it
-was gathered and nothing was learnt since (`_knows_side`). Through re-splits the rows move as the client sides do, by
-the same code, so that the layers the server receives are averaged to the same bits.
+The server's `TrainingState` has a row for each client, as in a single process (`asfl.field.copies`). Layers that the
+server receives in a re-split go there first, so that they are averaged by the same code, to the same bits.
 """
 
 import time
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from asfl.config.errors import AsflError
 from asfl.field.averaging import Averaging
+from asfl.field.copies import Copies
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
 from asfl.field.patience import Patience
@@ -73,12 +73,7 @@ class RemoteFleet:
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, images.shape[1:], batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
-        self._knows_side: Bools = np.ones(len(links), dtype=np.bool_)
-        """[N] whose client side is in its row of the state."""
-        self._knows_optimizer: Bools = np.ones(len(links), dtype=np.bool_)
-        self._may_keep: Bools = np.zeros(len(links), dtype=np.bool_)
-        """[N] who may still have a state that the server, started anew, has no copy of."""
-        self._averaging = Averaging(self._shapes, len(links))
+        self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
         self._forget_steps()
 
     def _forget_steps(self) -> None:
@@ -130,7 +125,9 @@ class RemoteFleet:
 
     def _kind_and_place(self, one: OpenRequest[Any]) -> tuple[Kind, Place]:
         request, (step, cut) = one.request, self._place.get(one.client, (0, 0))
-        if request.stage not in ("give", "learn"):
+        if isinstance(request, msg.Upload):  # deeper layers may have drifted for much longer
+            cut = request.depth
+        elif request.stage not in ("give", "learn"):
             cut = getattr(request, "cut", self.state.cut)
         return Kind(request.name, cut), Place(self._roster.index, one.client, getattr(request, "step", step))
 
@@ -139,7 +136,7 @@ class RemoteFleet:
         self._forget_steps()
         self._usual.begin(index)
         out_of_sync = self._roster.begin(index)
-        self._knows_side &= ~self._roster.quarantined  # whatever it is, it has no part in any mean
+        self._copies.side &= ~self._roster.quarantined  # whatever it is, it has no part in any mean
         self._bring_up_to_date(out_of_sync)
         if self._clocks is not None:
             self._clocks.begin(self._roster.present)
@@ -154,48 +151,24 @@ class RemoteFleet:
         return True
 
     def knowledge(self) -> Knowledge:
-        out: Knowledge = {"quarantined": self._roster.quarantined.copy()} if self._roster.quarantined.any() else {}
-        if (self._knows_side & self._knows_optimizer).all():
-            return out
-        return {
-            **out,
-            "knows_side": self._knows_side.copy(),
-            "knows_optimizer": self._knows_optimizer.copy(),
-            "in_sync": self._roster.in_sync.copy(),
-            "round_of": self._roster.round_of.copy(),
-        }
+        return self._copies.knowledge(self._roster)
 
     def scatter(self, knowledge: Knowledge) -> None:
         """Everybody is brought up to date when the next round begins, or shows that it is."""
-        self._knows_side[:] = knowledge.get("knows_side", True)
-        self._knows_optimizer[:] = knowledge.get("knows_optimizer", True)
-        self._roster.round_of[:] = knowledge.get("round_of", 0)
-        self._roster.quarantined[:] = knowledge.get("quarantined", False)
-        self._may_keep[:] = knowledge.get("in_sync", False)
-        self._may_keep &= ~(self._knows_side & self._knows_optimizer)
-        self._roster.in_sync[:] = self._averaging.has_shared[:] = False
+        self._copies.restore(knowledge, self._roster)
+        self._averaging.has_shared[:] = False
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
-        state, roster = self.state, self._roster
-        done = self._let_keep([client for client in clients if self._may_keep[client]])
+        state, roster, copies = self.state, self._roster, self._copies
+        done = self._let_keep([client for client in clients if copies.may_keep[client]])
         clients = [client for client in clients if client not in done]
-        if state.cut and not self._knows_side[clients].all():
+        if state.cut and not copies.side[clients].all():
             self.gather()  # which also fills the rows of those whose side nobody knows
-        for client in clients:
-            if not self._knows_optimizer[client]:
-                state.client_moments[client] = 0
-                state.client_steps[client] = 0
         roster.present[clients] = True
-        synced = list(self._ask_all(clients, self._sync_of, _done))
-        for known in (roster.in_sync, self._knows_side, self._knows_optimizer):
-            known[synced] = True
+        synced = list(self._ask_all(clients, partial(copies.sync_of, state), _done))
+        copies.given(synced)
+        roster.in_sync[synced] = True
         self._averaging.has_shared[synced] = state.cut == 0
-
-    def _sync_of(self, client: int) -> msg.Sync:
-        state, memory = self.state, None
-        if state.client_steps[client].any():  # else its optimiser remembers nothing
-            memory = msg.Memory(state.client_moments[client], torch.from_numpy(state.client_steps[client]))
-        return msg.Sync(state.cut, state.clients.row(client), memory)
 
     def _let_keep(self, clients: Sequence[int]) -> list[int]:
         """A client that has the very state the server left it with goes on with it, though the server has no copy.
@@ -208,7 +181,7 @@ class RemoteFleet:
         for client in where:
             roster.in_sync[client] = where[client] == (int(roster.round_of[client]), self.state.cut)
         roster.present[clients] = roster.in_sync[clients]
-        self._may_keep[clients] = False
+        self._copies.may_keep[clients] = False
         return [client for client in clients if client not in where or roster.in_sync[client]]
 
     # ------------------------------------------------------------------ stage 1
@@ -232,9 +205,13 @@ class RemoteFleet:
             quiet = [client for client in present if not scheduled[client]]
             self._ask_all(quiet, lambda _: msg.Shrink(cut, send=False), _done)
         state.resplit(cut, moving)
-        roster.in_sync &= roster.present  # whoever wasn't there holds the wrong layers
-        self._may_keep[:] = False
+        self._have_changed_layers()
         return 0.0
+
+    def _have_changed_layers(self) -> None:
+        """Whoever wasn't there holds the wrong ones."""
+        self._roster.in_sync &= self._roster.present
+        self._copies.may_keep[:] = False
 
     def _take_layers(self, senders: Sequence[int], cut: int) -> Bools:
         """Put the layers above `cut` of these clients into their rows; [N] whose layers came."""
@@ -324,10 +301,9 @@ class RemoteFleet:
     def share(self, depth: int, average: FirstLayers) -> None:
         present = np.flatnonzero(self._roster.present).tolist()
         self._ask_all(present, self._averaging.share(self.state.server, depth, average), _done)
-        self._roster.in_sync &= self._roster.present  # whoever wasn't there has other layers
-        self._may_keep[:] = False
+        self._have_changed_layers()
         if depth == self.state.cut:
-            self._knows_side[:] = self._averaging.has_shared[:] = True
+            self._copies.side[:] = self._averaging.has_shared[:] = True
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         norms = self._ask_all(clients, lambda _: msg.Moved(), self._norm)
@@ -353,8 +329,7 @@ class RemoteFleet:
         return answer.loss.to(self._shapes.device), self._norm(answer)
 
     def _has_learnt(self, client: int) -> None:
-        self._knows_side[client] = not self._keeps_sides
-        self._knows_optimizer[client] = False
+        self._copies.outdated(client, side=self._keeps_sides)
 
     # ------------------------------------------------------------------ what the server wants to know
     def report(self, columns: NDArray[np.int64]) -> Tensor:
@@ -375,23 +350,15 @@ class RemoteFleet:
         A client that can't be asked and whose side isn't known counts like the mean of those whose side is.
         """
         state, shapes = self.state, self._shapes
-        missing = ~self._knows_side | (~self._knows_optimizer & optimizers)
 
         def read(answer: msg.ClientState) -> tuple[ModelVectors, OptimizerState | None]:
             side = shapes.check_layers(answer.side, 0, state.cut)
             return side, shapes.check_memory(answer.memory) if optimizers else None
 
-        asked = np.flatnonzero(self._roster.present & missing).tolist()
+        asked = np.flatnonzero(self._roster.present & self._copies.missing(optimizers=optimizers)).tolist()
         for client, (side, memory) in self._ask_all(asked, lambda _: msg.Gather(optimizers), read).items():
-            state.clients.row(client).copy_(side)
-            self._knows_side[client] = True
-            if memory is not None:
-                state.put_client_optimizer(client, memory)
-                self._knows_optimizer[client] = True
-        strangers, known = np.flatnonzero(~self._knows_side), np.flatnonzero(self._knows_side)
-        if strangers.size and known.size:
-            for rows in (state.clients.parameters, state.clients.statistics):
-                rows[strangers] = rows[known].mean(0)
+            self._copies.put(state, client, side, memory)
+        self._copies.guess_sides(state)
 
 
 def _done(answer: Answer) -> bool:

@@ -72,7 +72,8 @@ class BeyondSignals:
         if not arrived.any():
             return self
         layers = np.arange(1, len(drift) + 1)
-        unit, averaged = self.layer_unit, layers <= decision.synced
+        happened = trained.averaged_spread is not None  # else everybody was lost on the way
+        unit, averaged = self.layer_unit, (layers <= decision.synced) & happened
         if trained.averaged_spread is not None:
             # Those who didn't arrive are where they were, so over all clients the spread is smaller.
             spread = trained.averaged_spread * arrived.sum() / num_clients

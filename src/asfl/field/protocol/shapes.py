@@ -64,12 +64,14 @@ class Shapes:
         """Layers first … last−1, as they came."""
         if layers is None:
             raise WireError("layers are missing")
-        a, b = self.layout.parameter_edges, self.layout.statistic_edges
-        checked = ModelVectors(
-            self.check("parameters", layers.parameters, (int(a[last] - a[first]),)),
-            self.check("statistics", layers.statistics, (int(b[last] - b[first]),)),
-        )
-        if (layers.statistics.cpu()[self._never_negative[b[first] : b[last]]] < 0).any():
+        a = self.layout.parameter_edges
+        parameters = self.check("parameters", layers.parameters, (int(a[last] - a[first]),))
+        return ModelVectors(parameters, self._check_statistics(layers.statistics, first, last))
+
+    def _check_statistics(self, statistics: Tensor, first: int, last: int) -> Tensor:
+        b = self.layout.statistic_edges
+        checked = self.check("statistics", statistics, (int(b[last] - b[first]),))
+        if (statistics.cpu()[self._never_negative[b[first] : b[last]]] < 0).any():
             raise WireError("statistics has a negative variance or weight")
         return checked
 
@@ -109,7 +111,7 @@ class Shapes:
     def check_first(self, layers: Uploaded | Share, depth: int, bits: int) -> FirstLayers:
         """The first layers, for an average: as codes if bits are few."""
         count = int(self.layout.parameter_edges[depth])
-        statistics = self.check("statistics", layers.statistics, (int(self.layout.statistic_edges[depth]),))
+        statistics = self._check_statistics(layers.statistics, 0, depth)
         few = bits != UNQUANTISED and count > 0
         if (layers.parameters is None) != few or (layers.codes is None) == few:
             raise WireError(f"{'codes' if few else 'parameters'} must come at {bits} bits, and nothing else")

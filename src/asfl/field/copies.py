@@ -1,0 +1,91 @@
+"""The server's copies of what clients elsewhere have: rows of its `TrainingState`, and which of them are true.
+
+A row equals what the client has if it was gathered, or given to the client, and nothing was learnt since. Through
+re-splits and averages the rows move as the client sides do, by the same code.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from asfl.field.protocol import messages as msg
+from asfl.field.roster import Roster
+from asfl.train.fleet import Bools, Knowledge
+from asfl.train.layout import ModelVectors
+from asfl.train.optimizers import OptimizerState
+from asfl.train.state import TrainingState
+
+
+class Copies:
+    """Of which clients the state, which is given each time, has what."""
+
+    def __init__(self, num_clients: int) -> None:
+        self.side: Bools = np.ones(num_clients, dtype=np.bool_)
+        """[N] whose client side is in its row."""
+        self._optimizer: Bools = np.ones(num_clients, dtype=np.bool_)
+        """[N] whose optimiser is."""
+        self.may_keep: Bools = np.zeros(num_clients, dtype=np.bool_)
+        """[N] who may still have a state that the server, started anew, has no copy of."""
+
+    def missing(self, *, optimizers: bool) -> Bools:
+        """[N] of whom something isn't known."""
+        return ~self.side | (~self._optimizer & optimizers)
+
+    def outdated(self, client: int, *, side: bool) -> None:
+        """It has learnt: what its optimiser remembers has changed, and its `side` too if it keeps one."""
+        self.side[client] = not side
+        self._optimizer[client] = False
+
+    def given(self, clients: Sequence[int]) -> None:
+        """These have what their rows say."""
+        self.side[clients] = self._optimizer[clients] = True
+
+    # ------------------------------------------------------------------ to and from a checkpoint
+    def knowledge(self, roster: Roster) -> Knowledge:
+        out: Knowledge = {"quarantined": roster.quarantined.copy()} if roster.quarantined.any() else {}
+        if not self.missing(optimizers=True).any():
+            return out
+        return {
+            **out,
+            "knows_side": self.side.copy(),
+            "knows_optimizer": self._optimizer.copy(),
+            "in_sync": roster.in_sync.copy(),
+            "round_of": roster.round_of.copy(),
+        }
+
+    def restore(self, knowledge: Knowledge, roster: Roster) -> None:
+        """Nobody is in sync then."""
+        self.side[:] = knowledge.get("knows_side", True)
+        self._optimizer[:] = knowledge.get("knows_optimizer", True)
+        roster.round_of[:] = knowledge.get("round_of", 0)
+        roster.quarantined[:] = knowledge.get("quarantined", False)
+        self.may_keep[:] = knowledge.get("in_sync", False)
+        self.may_keep &= self.missing(optimizers=True)
+        roster.in_sync[:] = False
+
+    # ------------------------------------------------------------------ rows
+    def put(self, state: TrainingState, client: int, side: ModelVectors, memory: OptimizerState | None) -> None:
+        """What a client says it has."""
+        state.clients.row(client).copy_(side)
+        self.side[client] = True
+        if memory is not None:
+            state.put_client_optimizer(client, memory)
+            self._optimizer[client] = True
+
+    def guess_sides(self, state: TrainingState) -> None:
+        """A side that isn't known counts like the mean of those that are."""
+        strangers, known = np.flatnonzero(~self.side), np.flatnonzero(self.side)
+        if strangers.size and known.size:
+            for rows in (state.clients.parameters, state.clients.statistics):
+                rows[strangers] = rows[known].mean(0)
+
+    def sync_of(self, state: TrainingState, client: int) -> msg.Sync:
+        """All that a client needs to have what its row says; what its optimiser remembered may be lost."""
+        if not self._optimizer[client]:
+            state.client_moments[client] = 0
+            state.client_steps[client] = 0
+        memory = None
+        if state.client_steps[client].any():  # else it remembers nothing
+            memory = msg.Memory(state.client_moments[client], torch.from_numpy(state.client_steps[client]))
+        return msg.Sync(state.cut, state.clients.row(client), memory)
