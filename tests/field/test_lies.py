@@ -124,6 +124,7 @@ def test_three_rounds_in_a_row_cost_the_place() -> None:
         assert not roster.quarantined.any()
         roster.lose(0, "forward", "a lie", lied=True)
         roster.lose(0, "forward", "another in the same round", lied=True)
+        roster._came = True  # client 1 has answered
     assert roster.quarantined.tolist() == [True, False]
     assert [fault.round for fault in roster.take_faults() if fault.stage == "quarantine"] == [2]
     roster.begin(3)
