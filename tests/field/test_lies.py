@@ -14,8 +14,9 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, ov
 from torch import Tensor
 
 from asfl.config.errors import AsflError
+from asfl.field.engine import measured_world
 from asfl.field.fleet import remote_fleet
-from asfl.field.links import Link
+from asfl.field.links import Exchange, Link
 from asfl.field.patience import LEAST_S, MOST_S, MeasuredDeadlines, Patience
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
@@ -245,3 +246,30 @@ def test_what_is_configured_is_kept() -> None:
     assert (patience.most_s("forward"), patience.is_measured("forward")) == (7.0, False)
     assert (patience.most_s("learn"), patience.is_measured("learn")) == (600.0, True)
     assert config.deadlines.give_s == "auto"
+
+
+# ---------------------------------------------------------------------- what a client says of itself
+def test_a_meter_that_leaps_costs_the_round_and_the_next_reading_is_a_beginning() -> None:
+    clocks = measured_world(tiny()).clocks
+
+    def says(energy_j: float, at: float) -> None:
+        clocks.exchanged(Exchange(0, msg.Ping(), msg.Where(1, energy_j=energy_j), at, at + 0.1))
+
+    says(1e12, 0.0)  # since any fixed moment
+    says(1e12 + 50.0, 1.0)
+    with pytest.raises(WireError, match=r"energy_j: 4\.9e\+13 J more"):
+        says(5e13, 2.0)
+    says(5e13 + 10.0, 3.0)
+    clocks.training_begins()
+    assert clocks._energy_of_round()[0] == 0.0
+
+
+def test_no_busy_time_makes_a_link_or_a_processor_impossible() -> None:
+    clocks, octets = measured_world(tiny()).clocks, torch.zeros(1 << 20, dtype=torch.uint8)
+    for busy_s in (0.0, 1e-300, 1.0, 1e6):
+        clocks.exchanged(Exchange(0, msg.Probe(1 << 20), msg.Probed(octets, busy_s=busy_s), 0.0, 1.0))
+        clocks.exchanged(Exchange(0, msg.Forward(0, 2), msg.Where(1, busy_s=busy_s), 0.0, 1.0))
+    links = clocks.estimates.links(0.0)
+    for found, most in ((links.uplink_bps, 1e14), (links.downlink_bps, 1e14), (1 / links.client_s_per_flop, 1e18)):
+        assert np.isfinite(found).all()
+        assert (found < most).all()
