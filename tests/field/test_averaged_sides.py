@@ -213,8 +213,8 @@ def test_what_does_not_fit_is_refused(bits: int, change: Change, words: str) -> 
 
 @pytest.mark.parametrize("bits", [32, 4])
 def test_layers_unlike_everybody_elses_have_no_part_in_the_mean(bits: int) -> None:
-    def larger(answer: Any) -> Answer:
-        if bits == 32:
+    def larger(answer: msg.Uploaded) -> Answer:
+        if answer.parameters is not None:
             return replace(answer, parameters=answer.parameters * 1e3)
         return coded(low=lambda low: low * 1e3, step=lambda step: step * 1e3)(answer)
 

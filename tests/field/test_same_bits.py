@@ -53,7 +53,7 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl"])
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus"])
 def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path) -> None:
     agreement = scheme_and_optimizer(scheme, optimizer)
     with local_links(agreement) as links:
@@ -84,6 +84,9 @@ def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
     assert any(0 < record.arrived_count < record.scheduled_count for record in records)
     assert any(record.scheduled_count < CLIENTS for record in records)
     assert any(record.resplit_shift > 0 for record in records)
+    records = read_records(in_one_process(scheme_and_optimizer("asfl-plus", "adam")))
+    assert any(record.synced and record.arrived_count > 1 for record in records)
+    assert all(record.bits and max(record.bits) < 32 for record in records)
 
 
 def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Reference, tmp_path: Path) -> None:
@@ -220,12 +223,15 @@ def test_few_bits_over_streams() -> None:
 
 
 @pytest.mark.parametrize("begins", ["here", "there"])
-def test_a_run_goes_on_where_another_engine_stopped(begins: str, in_one_process: Reference, tmp_path: Path) -> None:
-    agreement, folder = scheme_and_optimizer("asfl", "adam"), tmp_path / "run"
+@pytest.mark.parametrize(("scheme", "stops_after"), [("asfl", 4), ("asfl-plus", 6)])  # of an average
+def test_a_run_goes_on_where_another_engine_stopped(
+    scheme: str, stops_after: int, begins: str, in_one_process: Reference, tmp_path: Path
+) -> None:
+    agreement, folder = scheme_and_optimizer(scheme, "adam"), tmp_path / "run"
     rounds: list[RoundRecord] = []
 
     def stop() -> bool:
-        return len(rounds) == 4
+        return len(rounds) == stops_after
 
     with local_links(agreement) as links:
         if begins == "here":
