@@ -111,7 +111,8 @@ def check_training(config: Config, data_dir: Path | None = None, *, real_clients
             f"training.batch_size = {config.training.batch_size}, but {len(data.train_labels):,} training images of "
             f"{config.data.name} give each of {clients} clients only {samples}"
         )
-    check_run(config)
+    if not real_clients:  # each of which has a machine of its own
+        check_run(config)
     if config.training.device == "cuda":
         from asfl.train.device import device_named
 

@@ -74,7 +74,7 @@ def test_a_file_can_be_the_base(tmp_path: Path) -> None:
     ("name", "value", "words"),
     [
         ("set", "training.round=5", "unknown key 'training.round': did you mean 'rounds'? (set in --run-config)"),
-        ("set", "training.rounds=0", "training.rounds = 0 must be a whole number ≥ 1 (set in --run-config)"),
+        ("set", "training.rounds=0", "training.rounds = 0 must be a whole number ≥ 1"),
         ("set", "training.rounds=true", "training.rounds = True must be a whole number"),
         ("set", "training.rounds", "write it as section.field=value"),
         ("scheem", "sfl", "unknown key 'scheem': did you mean 'scheme'?"),

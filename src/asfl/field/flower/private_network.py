@@ -6,7 +6,6 @@ library only: a process that has threads can't do this.
 """
 
 import ctypes
-import fcntl
 import os
 import socket
 import struct
@@ -46,6 +45,8 @@ def _make() -> None:
 
 
 def _loopback_up() -> None:
+    import fcntl  # which only Unix has
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         asked = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack(_REQUEST, b"lo", 0))
         (_, flags) = struct.unpack(_REQUEST, asked)

@@ -1,6 +1,6 @@
 """File descriptors: every connection takes one, also a stranger's, and without any left no file can be written."""
 
-import resource
+import sys
 from contextlib import suppress
 
 from asfl.config.errors import AsflError
@@ -17,6 +17,10 @@ def allowed_connections(clients: int) -> int:
     The soft limit of this process is raised as far as that needs, and as it may.
     """
     wanted = 2 * clients + _STRANGERS
+    if sys.platform == "win32":  # which has no such limit
+        return wanted
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed:
