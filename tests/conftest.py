@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Nobody cuts the power in a test, and waiting for the disk takes longer than everything else; a process that is killed
 # loses nothing without it.
-os.fsync = lambda file: None
+os.fsync = lambda fd: None
 
 # Several test processes share the cores; PyTorch would start a thread per core in each of them, and have them spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
