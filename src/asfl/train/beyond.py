@@ -13,8 +13,9 @@ Floats = NDArray[np.float64]
 
 MEMORY = 0.9
 """How much of what was measured before counts after another round."""
-LEAST_NOISE, MOST_NOISE = 0.25, 1000.0
-"""Where B is believed: a single round's estimate may be anything."""
+LEAST_NOISE, MOST_NOISE = 0.25, 64.0
+"""Where B is believed. Behind a deep cut the server sees the gradient of few layers, with hardly any signal; beyond the
+largest B, progress is as good as proportional to what arrives."""
 FIRST_NOISE = 2.0
 """B in mini-batches, before it is measured: small, as it is when training begins."""
 FIRST_ERROR = 0.05
