@@ -41,7 +41,7 @@ def open_jobs(plan: Plan) -> list[Job]:
 def _pretend(job: Job) -> None:
     place = list(SCHEMES).index(job.scheme)
     records = [
-        made_up_round(n, (0.9 - 0.05 * place) * n / 4, delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n)
+        made_up_round(n, (0.9 - 0.03 * place) * n / 4, delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n)
         for n in range(1, 5)
     ]
     manifest = Manifest(job.config, job.scheme, Budgets(1.6, 1.0), 1, {}, job.recorded)
