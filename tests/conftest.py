@@ -1,6 +1,5 @@
 """Shared by all tests: small random worlds as hypothesis strategies, and a way to run the real command."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -63,10 +62,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     checked = folder in {"optimize", "schemes"} and item.path.name != "test_decide.py"  # which plays whole runs
     jaxtyping.config.update("jaxtyping_disable", not checked)
-    logging.disable(logging.NOTSET)  # a package that a test before this one imported may have silenced everybody
-    for name, logger in logging.root.manager.loggerDict.items():
-        if name.split(".")[0] == "asfl" and isinstance(logger, logging.Logger):
-            logger.disabled = False
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 

@@ -1,5 +1,8 @@
 """What a campaign counts: everything it tried, and every way in which it must never end."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -27,3 +30,15 @@ class Counts:
         setattr(self, kind, getattr(self, kind) + 1)
         if len(self.examples) < self.EXAMPLES:
             self.examples.append(f"{kind}: {what}")
+
+
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """Warnings of asfl aren't shown: there are thousands, and they are in records or counted."""
+    logger = logging.getLogger("asfl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

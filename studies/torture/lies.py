@@ -4,7 +4,6 @@ Each lie must cost the liar its rounds and then its place, with a fault that say
 they all arrive in every round, the run ends, its model is finite, and the report can be written.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
@@ -25,7 +24,7 @@ from asfl.field.protocol import messages as msg
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records
 from asfl.train.layout import ModelVectors
-from studies.torture.counts import Counts
+from studies.torture.counts import Counts, only_errors
 
 CLIENTS, ROUNDS = 4, 6
 Lie = Callable[[Answer], Answer]
@@ -124,10 +123,10 @@ class Liar(ClientNode):
         return answer if isinstance(request, msg.Sync) else self._lie(answer)
 
 
+@only_errors()
 def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     """Each lie once, by a client that is drawn; a share of them, at least two."""
     counts = Counts()
-    logging.getLogger("asfl").setLevel(logging.ERROR)  # every fault is also in the records
     for place in np.sort(random.permutation(len(LIES))[: max(2, round(share * len(LIES)))]):
         counts.tried += 1
         case, liar = LIES[place], int(random.integers(CLIENTS))

@@ -6,7 +6,6 @@ The run must end with every bit as if nobody had been there, and clients must st
 """
 
 import argparse
-import logging
 import os
 import queue
 import resource
@@ -33,7 +32,7 @@ from asfl.field.stream.common import CREDENTIAL_KEY, METHOD, SERVICE, VERSION_KE
 from asfl.field.stream.server import StreamServer
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
-from studies.torture.counts import Counts
+from studies.torture.counts import Counts, only_errors
 
 STRANGERS, CLIENTS = 2000, 3
 _AT_ONCE = 500
@@ -43,9 +42,9 @@ _FILES = 700
 _GREETINGS = [b"", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(100)]
 
 
+@only_errors()
 def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     counts, config = Counts(), _config()
-    logging.getLogger("asfl").setLevel(logging.ERROR)  # who was refused is in the log of a server
     alone, crowded = folder / "alone", folder / "crowded"
     torch.set_num_threads(1)
     run(config, "asfl", alone, threads=1)
