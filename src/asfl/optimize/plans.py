@@ -13,7 +13,7 @@ from asfl.optimize.terms import CutTerms
 def plan_terms(problem: Problem, cuts: Sequence[int] | None = None) -> CutTerms:
     """The terms of all plans that the problem's switches allow: cut × averaged or not × bits.
 
-    A client side is averaged as a whole or not at all here; `best_depth` looks at what lies between.
+    A client side is averaged as a whole or not at all.
     """
     round_, switches, beyond = problem.round, problem.switches, problem.learning.beyond
     allowed = round_.profile.cuts if cuts is None else np.asarray(sorted(cuts))

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from asfl.config.fields import Index, NonNegative, Share
 from asfl.config.shapes import Float, Floats
 from asfl.config.tree import DecisionRules, RoundRules
-from asfl.costs.decision import Decision
+from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.round import Round
 from asfl.optimize.penalties import DelayPenalty, HardBudget, Penalty, QueueDrift, budget_scale
 from asfl.optimize.queues import Queues, queue_weights
 
+USUAL_ERROR = 0.05
+"""‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""
 VIOLATION_FIRST = 1e6
 """How much more a violation weighs than anything the objective could gain by it."""
 
@@ -50,6 +53,10 @@ class BeyondLearning:
     precision_error: Mapping[int, float]
     """‖Q(x) − x‖² / ‖x‖² of what crosses, by bits."""
 
+    def worth(self, bits: NDArray[np.int64]) -> Floats:
+        """What mini-batches with so many bits each are worth, of 1."""
+        return np.array([1.0 - self.lost_precision(int(each)) for each in bits])
+
     def lost_precision(self, bits: int) -> float:
         """Share of a mini-batch's worth that its bits cost.
 
@@ -58,6 +65,11 @@ class BeyondLearning:
         """
         noise, added = self.noise_scale, self.precision_error.get(bits, 0.0) * (1.0 + self.noise_scale)
         return added / (noise + added) if added > 0 else 0.0
+
+
+def precision_errors(at_4_bits: float) -> dict[int, float]:
+    """‖Q(x) − x‖² / ‖x‖² by bits, from that at 4 bits: it goes with the square of a step."""
+    return {bits: at_4_bits * (15 / (2.0**bits - 1)) ** 2 for bits in ALLOWED_BITS if bits < BITS_PER_VALUE}
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,10 @@ class Switches:
     """How many bits activations, gradients and layers cross with."""
     rate: bool = False
     """How many take part, by progress per second and joule instead of budgets per round."""
-    hetero: bool = False
-    """A cut for each client."""
 
     @property
     def any(self) -> bool:
-        return self.sync or self.quant or self.rate or self.hetero
+        return self.sync or self.quant or self.rate
 
 
 PUBLISHED = Switches()
@@ -91,6 +101,14 @@ class Prices:
     """θ: what progress has cost so far, so that a round is worth more or less than that."""
     arrivals: float
     """A: about how many mini-batches arrive; one more is worth θ times the derivative of A/(A + B)."""
+
+    def cost(self, delay_s: float, energy_j: Floats) -> float:
+        """Of a round."""
+        return self.per_s * delay_s + float((self.per_j * energy_j).sum())
+
+    def slope(self, noise_scale: float) -> float:
+        """What one more arrival is worth."""
+        return self.per_progress * noise_scale / (self.arrivals + noise_scale) ** 2
 
 
 class Rules(DecisionRules):
@@ -183,7 +201,7 @@ class Problem:
         `drift_weight` / M for each round's worth of drift in each round, as a share of a lost round.
         """
         beyond = self.learning.beyond
-        if not (self.switches.sync or self.switches.hetero) or beyond is None:
+        if not self.switches.sync or beyond is None:
             return self.drift_cost_of_cut[cuts]
         layers = len(beyond.layer_drift)
         per_round = self.progress_weight * self.rules.drift_weight / layers
@@ -227,9 +245,7 @@ class Problem:
     @cached_property
     def _loss_weight(self) -> Floats:
         if self.prices is not None:
-            noise = self.noise_scale
-            worth = self.prices.per_progress * noise / (self.prices.arrivals + noise) ** 2
-            return np.full(self.round.num_clients, worth)
+            return np.full(self.round.num_clients, self.prices.slope(self.noise_scale))
         share = self.learning.update_norm2 / (self.round.num_clients * self.learning.update_scale)
         return np.asarray(self.rules.penalty_weight * share)
 

@@ -44,12 +44,10 @@ class Rate:
         per_j = np.full(num_clients, rules.energy_price / (num_clients * rules.energy_budget_j))
         return Prices(1.0 / rules.delay_budget_s, per_j, theta, self.arrivals or 0.5 * num_clients)
 
-    def after(
-        self, problem: Problem, delay_s: float, energy_j: float | np.ndarray, arrivals: float, drift: float
-    ) -> "Rate":
+    def after(self, problem: Problem, delay_s: float, energy_j: Floats, arrivals: float, drift: float) -> "Rate":
         """After a round with these costs, in which so many mini-batches' worth arrived."""
         assert problem.prices is not None
-        cost = problem.prices.per_s * delay_s + float(np.sum(problem.prices.per_j * energy_j))
+        cost = problem.prices.cost(delay_s, energy_j)
         progress = max(problem.progress(arrivals) - drift, 0.0)
         return Rate(MEMORY * self.cost + cost, MEMORY * self.progress + progress, max(arrivals, 0.5))
 
@@ -57,9 +55,8 @@ class Rate:
 def effective_arrivals(solution: Solution) -> float:
     """A: mini-batches expected to arrive, less what their bits cost."""
     beyond, decision = solution.problem.learning.beyond, solution.decision
-    bits = np.broadcast_to(decision.bits, decision.rb_count.shape)
-    lost = np.array([0.0 if beyond is None else beyond.lost_precision(int(each)) for each in bits])
-    return float((decision.scheduled * (1 - solution.expected.packet_error_rate) * (1 - lost)).sum())
+    worth = 1.0 if beyond is None else beyond.worth(np.broadcast_to(decision.bits, decision.rb_count.shape))
+    return float((decision.scheduled * (1 - solution.expected.packet_error_rate) * worth).sum())
 
 
 def solve_by_rate(problem: Problem, solve: Callable[[Problem], Solution]) -> Solution:
@@ -73,9 +70,7 @@ def solve_by_rate(problem: Problem, solve: Callable[[Problem], Solution]) -> Sol
         solution = solve(replace(problem, prices=replace(prices, per_progress=theta, arrivals=arrivals)))
         reached = effective_arrivals(solution)
         value = net_cost(solution, reached)
-        cost = prices.per_s * float(solution.expected.delay_s) + float(
-            (prices.per_j * solution.expected.energy_j).sum()
-        )
+        cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
         if first or best is None or value < best[0]:
             best = value, solution
         price = cost / max(problem.progress(reached), 1e-9) if first else theta
@@ -90,6 +85,5 @@ def net_cost(solution: Solution, arrivals: float) -> float:
     """The objective with progress itself instead of its slope."""
     problem = solution.problem
     assert problem.prices is not None
-    priced = problem.prices.per_progress * problem.noise_scale / (problem.prices.arrivals + problem.noise_scale) ** 2
-    lost = priced * (problem.round.num_clients - arrivals)
+    lost = problem.prices.slope(problem.noise_scale) * (problem.round.num_clients - arrivals)
     return solution.objective - lost - problem.prices.per_progress * problem.progress(arrivals)

@@ -20,7 +20,7 @@ from asfl.optimize.problem import Problem
 class CutTerms:
     """What depends only on what is decided for all clients alike: the cut; beyond the paper, averaging and bits too.
 
-    One row per candidate for all of these; a last row may have another choice for each client (`mixed`).
+    One row for each.
     """
 
     cuts: Int[Ints, "cuts"]

@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
-from asfl.optimize.problem import BeyondLearning
+from asfl.optimize.problem import USUAL_ERROR, BeyondLearning, precision_errors
 
 Floats = NDArray[np.float64]
-
-PRECISION_ERROR = {bits: 0.05 * (15 / (2.0**bits - 1)) ** 2 for bits in (16, 8, 4)}
-"""Relative squared error by bits, of channels whose range is about eight standard deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +28,20 @@ class StandIn:
     """[M] share of all parameters."""
     layer_spread: Floats
     """[M]"""
+    layer_age: Floats
+    """[M] rounds since a layer was last averaged, and their sum: drift and debt of `BeyondLearning`."""
+    layer_debt: Floats
     num_clients: int
     divergence: float = 0.5
     weights_per_update: float = 1000.0
-    layer_age: Floats | None = None
-    """[M] rounds since a layer was last averaged, and their sum: drift and debt of `BeyondLearning`."""
-    layer_debt: Floats | None = None
     noise_scale: float = 4.0
     """B in mini-batches: what a network that has learnt a little typically has."""
 
     @classmethod
     def fresh(cls, profile: ModelProfile, num_clients: int, divergence: float = 0.5) -> Self:
         share = profile.param_bits / max(float(profile.param_bits.sum()), 1.0)
-        return cls(share, np.zeros(profile.num_layers), num_clients, divergence)
+        nothing = np.zeros(profile.num_layers)
+        return cls(share, nothing, nothing, nothing, num_clients, divergence)
 
     def learning(self) -> Learning:
         return Learning(
@@ -51,16 +49,8 @@ class StandIn:
             layer_norm2=self.weights_per_update * self.layer_share,
             update_norm2=np.ones(self.num_clients),
             update_scale=1.0,
-            beyond=BeyondLearning(self._age, self._debt, self.noise_scale, PRECISION_ERROR),
+            beyond=BeyondLearning(self.layer_age, self.layer_debt, self.noise_scale, precision_errors(USUAL_ERROR)),
         )
-
-    @property
-    def _age(self) -> Floats:
-        return np.zeros(len(self.layer_share)) if self.layer_age is None else self.layer_age
-
-    @property
-    def _debt(self) -> Floats:
-        return np.zeros(len(self.layer_share)) if self.layer_debt is None else self.layer_debt
 
     def after(self, cut: int, arrived: NDArray[np.bool_], synced: int = 0) -> Self:
         """The state after a round at this cut with these arrivals, in which so many layers were averaged."""
@@ -72,6 +62,6 @@ class StandIn:
         return replace(
             self,
             layer_spread=np.where(on_clients, self.layer_spread + growth, 0.0),
-            layer_age=np.where(on_clients, self._age + share_arrived, 0.0),
-            layer_debt=np.where(on_clients, self._debt + self._age, 0.0),
+            layer_age=np.where(on_clients, self.layer_age + share_arrived, 0.0),
+            layer_debt=np.where(on_clients, self.layer_debt + self.layer_age, 0.0),
         )

@@ -171,7 +171,7 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
     if problem.prices is None or beyond is None:
         return rate
     bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
-    worth = sum(1 - beyond.lost_precision(int(each)) for each in bits[decided.arrived])
+    worth = float(beyond.worth(bits[decided.arrived]).sum())
     held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
     drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift)

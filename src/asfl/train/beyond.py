@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import ALLOWED_BITS, Decision
-from asfl.optimize.problem import BeyondLearning
+from asfl.costs.decision import Decision
+from asfl.optimize.problem import USUAL_ERROR, BeyondLearning, precision_errors
 from asfl.train.trainer import Trained
 
 Floats = NDArray[np.float64]
@@ -18,8 +18,6 @@ LEAST_NOISE, MOST_NOISE = 0.25, 64.0
 largest B, progress is as good as proportional to what arrives."""
 FIRST_NOISE = 2.0
 """B in mini-batches, before it is measured: small, as it is when training begins."""
-FIRST_ERROR = 0.05
-"""‖Q(x) − x‖² / ‖x‖² at 4 bits before it is measured: a channel whose range is eight standard deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +35,7 @@ class BeyondSignals:
     signal: float = 0.0
     measured: float = 0.0
     """In how many rounds they were."""
-    error: float = FIRST_ERROR
+    error: float = USUAL_ERROR
     """Relative squared error of what crosses at 4 bits."""
 
     @classmethod
@@ -64,7 +62,7 @@ class BeyondSignals:
             layer_drift=np.where(self.layer_age > 0, measured, 0.0),
             layer_debt=self.layer_debt,
             noise_scale=self.noise_scale,
-            precision_error={bits: self.error * (15 / (2.0**bits - 1)) ** 2 for bits in ALLOWED_BITS if bits < 32},
+            precision_error=precision_errors(self.error),
         )
 
     def after(self, decision: Decision, trained: Trained, drift: Floats, num_clients: int) -> "BeyondSignals":

@@ -21,12 +21,14 @@ from torch import Tensor
 
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
+from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.decision import ALLOWED_BITS
 from asfl.models.cuttable import Carry
 from asfl.train.layout import Layout, Slot
 
-UNQUANTISED = 32
+UNQUANTISED = BITS_PER_VALUE
 """Bits of a number that crosses as it is."""
-CHOICES = (UNQUANTISED, 16, 8, 4)
+CHOICES = ALLOWED_BITS
 
 
 @dataclass(frozen=True, eq=False)
