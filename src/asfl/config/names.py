@@ -16,7 +16,7 @@ Norm = Literal["batch", "group", "none"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
 """The data sets that ship or can be fetched; any other is somebody's own (`asfl.register_arrays`)."""
 
-CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace")))
+CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace", "3gpp")))
 """What `scenario.channel.kind` may be, with the factory of a registered one."""
 MODELS: Registry[Any] = Registry("architecture", dict.fromkeys(get_args(Architecture)))
 """What `model.architecture` may be, with the builder of a registered one."""

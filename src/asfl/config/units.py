@@ -57,6 +57,7 @@ _SUFFIXES: dict[str, dict[str, Callable[[float], float]]] = {
     "J": {"J": _times(1), "mJ": _times(1e-3), "kJ": _times(1e3)},
     "bit/s": {"bit/s": _times(1), "kbit/s": _times(1e3), "Mbit/s": _times(1e6), "Gbit/s": _times(1e9)},
     "m": {"m": _times(1), "km": _times(1e3)},
+    "m/s": {"m/s": _times(1), "km/h": _times(1 / 3.6)},
     "dB": {"dB": _times(1)},
 }
 """How to write a value of each unit in text. Units not listed here are written as plain numbers."""

@@ -1,13 +1,14 @@
-"""How strong each client's link is in each round: Rayleigh fading over path loss, or a measured trace.
+"""How strong each client's link is: Rayleigh fading over path loss, a measured trace, or a cell of 3GPP TR 38.901.
 
-A channel is anything with `at(round_index) -> ChannelState`; the simulation asks for nothing else. Your own becomes a
-value of `scenario.channel.kind` by `register_channel`.
+A channel is anything with `at(round_index) -> ChannelState`; the simulation asks for nothing else. One that also has
+`at_time(time_s)` follows the clock: it is asked for the time that passed since the run began, which every scheme's
+rounds fill differently. Your own becomes a value of `scenario.channel.kind` by `register_channel`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS
 from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
+from asfl.radio.cell.channel import CellChannel
 from asfl.radio.scenario import path_gain, place_clients
+from asfl.radio.state import ChannelState
 from asfl.radio.traces import Trace, read_trace
 
 if TYPE_CHECKING:
@@ -25,21 +28,18 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class ChannelState:
-    """The links of one round; arrays have shape [N]."""
-
-    path_gain: Floats
-    """θ: the mean gain; for a trace, its mean over time."""
-    channel_gain: Floats
-    """|h|²: the gain in this round."""
-    gain_is_known: bool
-    """Whether packets meet exactly this gain (trace) or fade around the mean (Rayleigh)."""
-
-
 class Channel(Protocol):
     def at(self, round_index: int) -> ChannelState:
         """The links in this round; the same round always gives the same links."""
+        ...
+
+
+@runtime_checkable
+class ClockedChannel(Channel, Protocol):
+    """A channel that changes with time instead of rounds; `at` says what is typical, where there is no clock."""
+
+    def at_time(self, time_s: float) -> ChannelState:
+        """The links this long after the run began; the same time always gives the same links."""
         ...
 
 
@@ -71,6 +71,16 @@ class TraceChannel:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class ClockedTrace(TraceChannel):
+    """A trace that the clock runs through."""
+
+    sample_period_s: float = 1.0
+
+    def at_time(self, time_s: float) -> ChannelState:
+        return self.at(int(time_s / self.sample_period_s))
+
+
 def _rayleigh(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     return RayleighChannel(scenario)
 
@@ -85,11 +95,14 @@ def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
         )
     # Which users play is part of the world, so it is drawn from the seed; all of them keep the order of the file.
     users = random_stream(scenario.seed, "trace users").permutation(len(gains))[: scenario.clients]
-    return TraceChannel(tuple(gains[user] for user in np.sort(users)), options.trace_samples_per_round)
+    playing = tuple(gains[user] for user in np.sort(users))
+    if options.trace_samples_per_round == "clock":
+        return ClockedTrace(playing, sample_period_s=trace.sample_period_s)
+    return TraceChannel(playing, options.trace_samples_per_round)
 
 
 ChannelFactory = Callable[["config.Scenario", "config.Radio"], Channel]
-_SHIPPED: dict[str, ChannelFactory] = {"rayleigh": _rayleigh, "trace": _from_trace}
+_SHIPPED: dict[str, ChannelFactory] = {"rayleigh": _rayleigh, "trace": _from_trace, "3gpp": CellChannel.of}
 
 
 def register_channel(name: str, factory: ChannelFactory) -> None:

@@ -55,11 +55,13 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
     )
     state, learning = RadioState.fresh(clients), StandIn.fresh(world.profile, clients)
     accountant = ModelledAccountant(world.config.decision.charge)
+    time_s = 0.0
     for index in range(rounds):
-        round_ = world.begin_round(index, state.previous_cut)
+        round_ = world.begin_round(index, state.previous_cut, time_s)
         decided = decide_round(round_, scheme, rules, learning.learning(), state, seed, budgets)
         accounted = account_round(decided, accountant, accountant, state, seed)
         state, decision, charge, answering = accounted.state, decided.decision, accounted.charge, accounted.answering
+        time_s += float(charge.delay_s)
         spread = (
             float(learning.layer_spread[: int(np.min(answering.cut))].sum())
             if scheme.procedure.keeps_client_sides

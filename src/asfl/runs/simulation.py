@@ -153,9 +153,9 @@ class Simulation:
         fleet, seed = self.trainer.fleet, self.config.scenario.seed
         # 1. Channel: who is there, over which links.
         ready = fleet.begin(state.round_index)
-        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut)
+        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut, state.total_delay_s)
         # 2. Decide, by what the server knows of the learning.
-        recorded = self._recorded[state.round_index] if state.round_index < len(self._recorded) else None
+        recorded = self._recorded_in(state.round_index)
         learning = self._learning(state)
         decided = decide_round(round_, self.scheme, self.rules, learning, state.radio, seed, self.budgets, recorded)
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
@@ -208,6 +208,10 @@ class Simulation:
         return self.trainer.layout.state_dict(self._calibrator.calibrated(self.trainer.state.average_model()))
 
     # ------------------------------------------------------------------ pieces
+    def _recorded_in(self, round_index: int) -> Decision | None:
+        """What ASFL decided in this round, unless the clock moves the links: its round was at another time."""
+        return self._recorded[round_index] if round_index < len(self._recorded) and not self.world.has_clock else None
+
     def _is_last(self, state: LoopState) -> bool:
         return state.round_index >= self.config.training.rounds
 

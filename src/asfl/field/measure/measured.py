@@ -65,7 +65,9 @@ class MeasuredWorld(World):
 
     clocks: Clocks
 
-    def begin_round(self, round_index: int, previous_cut: int | None = None) -> MeasuredRound:
+    def begin_round(
+        self, round_index: int, previous_cut: int | None = None, time_s: float | None = None
+    ) -> MeasuredRound:
         return self._round(self.clocks.present, round_index, previous_cut)
 
     def _round(self, present: NDArray[np.bool_], round_index: int, previous_cut: int | None) -> MeasuredRound:

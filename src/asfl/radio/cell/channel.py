@@ -1,0 +1,70 @@
+"""The channel of a cell as a function of time: the clock of the simulation moves the clients."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.config.units import from_db
+from asfl.radio.cell.places import Places, places_on
+from asfl.radio.cell.walks import Walks
+from asfl.radio.state import ChannelState
+
+if TYPE_CHECKING:
+    from asfl import config
+
+Floats = NDArray[np.float64]
+
+SPEED_OF_LIGHT_MPS = 299_792_458.0
+ROUND_S = 1.0
+"""A round counted without a clock, as where budgets are sampled, is taken to begin this long after the one before."""
+
+
+@dataclass(frozen=True, eq=False)
+class CellChannel:
+    """Gains of clients that walk. Two calls with the same time give the same links, whichever scheme asks."""
+
+    walks: Walks
+    places: Places
+    carrier_hz: float
+    block_hz: Floats
+    """[K] centres of the resource blocks, relative to the carrier."""
+
+    @classmethod
+    def of(cls, scenario: "config.Scenario", radio: "config.Radio") -> "CellChannel":
+        walks = Walks.of(scenario)
+        blocks: Floats = np.arange(radio.num_rbs, dtype=np.float64) - (radio.num_rbs - 1) / 2
+        return cls(walks, places_on(walks, scenario), scenario.channel.cell.carrier_hz, blocks * radio.rb_bandwidth_hz)
+
+    def at(self, round_index: int) -> ChannelState:
+        return self.at_time(ROUND_S * round_index)
+
+    def at_time(self, time_s: float) -> ChannelState:
+        """Path gains between two places are interpolated in dB; the gain is their product with the fading."""
+        walked = self.walks.walked_m(time_s)
+        every, last = np.arange(len(walked)), self.places.path_gain_db.shape[1] - 1
+        place = last * walked / np.maximum(self.walks.length_m, 1e-9)
+        before = np.minimum(place.astype(int), max(last - 1, 0))
+        after, share = np.minimum(before + 1, last), place - before
+        gain_db = self.places.path_gain_db
+        path_gain = from_db((1 - share) * gain_db[every, before] + share * gain_db[every, after])
+        nearest = np.rint(place).astype(int)
+        beyond_m = walked - nearest / max(last, 1) * self.walks.length_m
+        power = np.abs(self._response(nearest, beyond_m)) ** 2
+        return ChannelState(path_gain, path_gain * power.mean(axis=1), gain_is_known=True)
+
+    def _response(self, place: NDArray[np.int64], beyond_m: Floats) -> NDArray[np.complex128]:
+        """[N, K] Σ_r a_r exp(j (φ_r + 2π/λ · (direction of r) · (metres beyond the place) − 2π f τ_r)).
+
+        The surroundings stand still, so a ray's phase turns only because the client moves (TR 38.901, 7.5-22).
+        """
+        every, heading = np.arange(len(place)), self.walks.heading
+        places = self.places
+        towards = (places.arrival[every, place] * heading[:, None]).sum(axis=2)
+        turned = places.phase[every, place] + (2 * np.pi * self.carrier_hz / SPEED_OF_LIGHT_MPS) * (
+            beyond_m[:, None] * towards
+        )
+        ray = places.amplitude[every, place] * np.exp(1j * turned)
+        by_block = np.exp(-2j * np.pi * places.delay_s[every, place].astype(float)[:, None] * self.block_hz[:, None])
+        return np.asarray((by_block @ ray[:, :, None])[:, :, 0])
