@@ -89,6 +89,9 @@ class ChannelSettings(Section):
 class Radio(Section):
     """The link between clients and server."""
 
+    link: Literal["waterfall", "nr"] = "waterfall"
+    """What a link carries at its SNR: Shannon's rate, with packets lost by a waterfall threshold, as in the paper; or
+    5G NR, with coding schemes, block error rates and HARQ (docs/channels.md)."""
     num_rbs: Blocks = 8
     """Number of uplink resource blocks, K."""
     rb_bandwidth_hz: Hertz = 1.0e6
@@ -98,7 +101,7 @@ class Radio(Section):
     noise_psd_w_per_hz: WattPerHertz = dbm_to_w(-173.0)
     """Noise power spectral density, N₀ (−173 dBm/Hz)."""
     waterfall_threshold: Positive = 1.0
-    """α in the packet error rate."""
+    """α in the packet error rate of the waterfall link."""
     max_tx_power_w: Watt = 1.5
     """The most a client may transmit with, P^max."""
     server_tx_power_w: Watt = 5.0

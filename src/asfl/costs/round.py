@@ -65,6 +65,8 @@ class Round:
     equations: CostEquations = field(default_factory=CostEquations)
     outage_s: float = np.inf
     """A stage ends after this time for whoever isn't done; that client's packet is lost."""
+    fitted_link: bool = False
+    """Whether rates are the smooth fit that optimisers use instead of the link's own; they differ for 5G NR only."""
     index: int = 0
     """Which round this is; random decisions are drawn from streams keyed by it."""
 
@@ -110,10 +112,13 @@ class Round:
         return self.compute.server_cycles_per_flop / self.compute.server_hz
 
     def uplink_rate_bps(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
-        return link.uplink_rate_bps(rb_count, tx_power_w, self.channel_gain, self.radio, self.equations.uplink_power)
+        sharing = self.equations.uplink_power
+        return link.uplink_rate_bps(
+            rb_count, tx_power_w, self.channel_gain, self.radio, sharing, fitted=self.fitted_link
+        )
 
     def downlink_rate_bps(self) -> Floats:
-        return link.downlink_rate_bps(self.channel_gain, self.radio)
+        return link.downlink_rate_bps(self.channel_gain, self.radio, fitted=self.fitted_link)
 
     def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
         """s of (1); 1 for a client without a block."""

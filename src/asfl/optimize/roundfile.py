@@ -3,6 +3,7 @@
 docs/round-file.md describes it; `json_schema()` is its schema. The same file asks for a decision.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -190,7 +191,7 @@ class RoundFile(RoundRules):
 
     def to_problem(self) -> Problem:
         """The decision problem of this round."""
-        round_ = self.to_round()
+        round_ = replace(self.to_round(), fitted_link=True)
         clients, layers, num_rbs = round_.num_clients, round_.profile.num_layers, self.radio.num_rbs
         learning = self.learning
         for name in ("layer_spread", "layer_norm2"):

@@ -104,7 +104,7 @@ def decide_round(
         fresh = Holdings.fresh(round_.num_clients, round_.profile.num_layers)
         round_ = replace(round_, holdings=radio.holdings or fresh)
     problem = Problem(
-        replace(round_, outage_s=outage_s),
+        replace(round_, outage_s=outage_s, fitted_link=True),
         learning,
         radio.queues,
         rules,
@@ -135,7 +135,7 @@ def account_round(
     round_, decision, arrived = decided.round, decided.decision, decided.arrived
     charge = own = accountant.charge(round_, decision, decided.scheme.procedure, decided.received)
     if decided.reference is not None:
-        round_, decision = decided.problem.round, decided.reference
+        round_, decision = replace(decided.problem.round, fitted_link=False), decided.reference
         received = draw_arrivals(round_, decision, seed)
         arrived = received & in_time(round_, decision, ASFL)
         charge = modelled.charge(round_, decision, ASFL, received)
