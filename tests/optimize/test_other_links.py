@@ -1,6 +1,8 @@
 """The solvers on a 5G NR link: the same objective, the same laws, by the smooth fit of the link."""
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from asfl.optimize.plans import plan_terms
 from asfl.optimize.power import power_for_energy
 
 
-def nr_problem(seed: int, **rules: object) -> Problem:
+def nr_problem(seed: int, **rules: Any) -> Problem:
     problem = random_problem(seed, clients=4, num_rbs=5, **rules)
     radio = problem.round.radio.model_copy(update={"link": "nr"})
     return replace(problem, round=replace(problem.round, radio=radio, fitted_link=True))
@@ -23,7 +25,7 @@ def test_descent_never_rises_and_means_what_it_says(seed: int) -> None:
     problem = nr_problem(seed)
     solution = ooe_bcd(problem)
     values = [value for _, value in solution.trace]
-    assert all(after <= before + 1e-9 * max(1, abs(before)) for before, after in zip(values, values[1:], strict=False))
+    assert all(after <= before + 1e-9 * max(1, abs(before)) for before, after in pairwise(values))
     assert solution.objective == pytest.approx(plain_objective(problem, solution.decision), rel=1e-9, abs=1e-9)
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from asfl.config import Config, load_config
 from asfl.costs.world import World
+from asfl.radio.channel import ClockedTrace
+from asfl.radio.state import ChannelState
 from asfl.runs.play import play
-from asfl.runs.records import RECORDS_FILE, read_records
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
@@ -44,9 +46,15 @@ def test_a_world_without_movement_has_no_use_for_the_clock() -> None:
 
 
 def test_rounds_begin_when_the_ones_before_are_over(clocked: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, asked = World.of(clocked), []
-    at_time = type(world.channel).at_time  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(world.channel), "at_time", lambda self, t: asked.append(t) or at_time(self, t))
+    world = World.of(clocked)
+    asked: list[float] = []
+    at_time = ClockedTrace.at_time
+
+    def listen(self: ClockedTrace, time_s: float) -> ChannelState:
+        asked.append(time_s)
+        return at_time(self, time_s)
+
+    monkeypatch.setattr(ClockedTrace, "at_time", listen)
     scheme = scheme_named("asfl")
     played = list(play(world, scheme, 6, budgets_of(world, scheme)))
     assert asked == pytest.approx(np.concatenate([[0], np.cumsum([one.delay_s for one in played])[:-1]]))
@@ -55,7 +63,7 @@ def test_rounds_begin_when_the_ones_before_are_over(clocked: Config, monkeypatch
 @pytest.mark.parametrize("scheme", ["asfl", "sfl"])
 def test_a_resumed_run_is_the_same_run(clocked: Config, scheme: str, tmp_path: Path) -> None:
     assert run(clocked, scheme, tmp_path / "whole", threads=1)
-    rounds: list[object] = []
+    rounds: list[RoundRecord] = []
     broken = tmp_path / "broken"
     assert not run(clocked, scheme, broken, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
     assert resume(broken)

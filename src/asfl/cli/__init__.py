@@ -17,6 +17,7 @@ _COMMANDS = {
     "config": ("config", "Show and check configurations."),
     "data": ("data", "Get data sets, and see how they are spread over the clients."),
     "scenario": ("scenario", "Who is where, and what each cut would cost."),
+    "trace": ("trace", "Walk clients through a ray-traced city."),
     "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
     "cost": ("cost", "Delay and energy of one round."),
     "decide": ("decide", "Decide cut, resource blocks and power."),

@@ -12,11 +12,12 @@ from annotated_types import Ge, Gt, Le, MinLen
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
+from asfl.config.channels import Radio
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
 from asfl.config.fields import Section
 from asfl.config.files import parse_json, read_text
-from asfl.config.tree import Compute, Radio, RoundRules
+from asfl.config.tree import Compute, RoundRules
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import RoundCost
 from asfl.costs.round import CostEquations, Round

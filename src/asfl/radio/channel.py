@@ -131,7 +131,9 @@ def trace_gains(trace: Trace, scenario: "config.Scenario", radio: "config.Radio"
     `trace_median_gain_db`.
     """
     options = scenario.channel
-    if trace.quantity == "snr_db":
+    if trace.quantity == "gain_db":
+        gains = [from_db(values) for values in trace.values]
+    elif trace.quantity == "snr_db":
         reference = radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz / radio.max_tx_power_w
         gains = [from_db(values) * reference for values in trace.values]
     elif trace.quantity == "rsrp_dbm":

@@ -35,7 +35,7 @@ def umi_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
     near = 32.4 + 21 * np.log10(d3) + 20 * np.log10(fc_ghz)
     far = 32.4 + 40 * np.log10(d3) + 20 * np.log10(fc_ghz) - 9.5 * np.log10(breakpoint_m**2 + (h_bs - h_ut) ** 2)
     seen = np.where(d2 <= breakpoint_m, near, far)
-    return seen if los else np.maximum(seen, 35.3 * np.log10(d3) + 22.4 + 21.3 * np.log10(fc_ghz))
+    return np.asarray(seen) if los else np.maximum(seen, 35.3 * np.log10(d3) + 22.4 + 21.3 * np.log10(fc_ghz))
 
 
 def uma_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
@@ -44,7 +44,7 @@ def uma_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
     near = 28.0 + 22 * np.log10(d3) + 20 * np.log10(fc_ghz)
     far = 28.0 + 40 * np.log10(d3) + 20 * np.log10(fc_ghz) - 9 * np.log10(breakpoint_m**2 + (h_bs - h_ut) ** 2)
     seen = np.where(d2 <= breakpoint_m, near, far)
-    return seen if los else np.maximum(seen, 13.54 + 39.08 * np.log10(d3) + 20 * np.log10(fc_ghz))
+    return np.asarray(seen) if los else np.maximum(seen, 13.54 + 39.08 * np.log10(d3) + 20 * np.log10(fc_ghz))
 
 
 def rma_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
@@ -52,7 +52,7 @@ def rma_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
     breakpoint_m = 2 * np.pi * h_bs * h_ut * fc_ghz * 1e9 / 299_792_458.0
 
     def first(d3: Floats) -> Floats:
-        return (
+        return np.asarray(
             20 * np.log10(40 * np.pi * d3 * fc_ghz / 3)
             + min(0.03 * h**1.72, 10) * np.log10(d3)
             - min(0.044 * h**1.72, 14.77)
@@ -62,7 +62,7 @@ def rma_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
     d3 = np.hypot(d2, h_bs - h_ut)
     seen = np.where(d2 <= breakpoint_m, first(d3), first(np.array(breakpoint_m)) + 40 * np.log10(d3 / breakpoint_m))
     if los:
-        return seen
+        return np.asarray(seen)
     unseen = (
         161.04
         - 7.1 * np.log10(w)
@@ -72,7 +72,7 @@ def rma_loss_db(d2: Floats, fc_ghz: float, *, los: bool) -> Floats:
         + 20 * np.log10(fc_ghz)
         - (3.2 * np.log10(11.75 * h_ut) ** 2 - 4.97)
     )
-    return np.maximum(seen, unseen)
+    return np.asarray(np.maximum(seen, unseen))
 
 
 @pytest.mark.parametrize(("model", "loss_db"), [("umi", umi_loss_db), ("uma", uma_loss_db), ("rma", rma_loss_db)])
@@ -101,7 +101,7 @@ def test_line_of_sight_and_shadowing_are_as_likely_as_the_standard_has_it() -> N
 
 
 def test_walls_cost_and_rays_add_up() -> None:
-    settings = {"line_of_sight": "never", "shadowing": False, "speed_mps": 0.0}
+    settings: dict[str, Any] = {"line_of_sight": "never", "shadowing": False, "speed_mps": 0.0}
     outside, inside = (
         places.draw_places(Walks.of(world), world)
         for world in (scenario(**settings), scenario(indoor_share=1.0, **settings))

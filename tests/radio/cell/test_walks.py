@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -7,7 +9,7 @@ from asfl.radio.cell.walks import Walks
 from asfl.radio.scenario import place_clients
 
 
-def walking(**cell: object) -> Scenario:
+def walking(**cell: Any) -> Scenario:
     return Scenario(clients=30, channel=ChannelSettings(kind="3gpp", cell=Cell(**cell)))
 
 

@@ -45,7 +45,7 @@ def simulated_bits_per_slot(snr_db: float, blocks: int) -> float:
                 continue
             failing = [fails(scheme, snr_db + 10 * math.log10(repeat * n)) for n in (1, 2, 3, 4)]
             luck = np.random.default_rng(scheme).random(blocks)
-            attempts = 1 + sum((luck < p).astype(int) for p in failing[:3])  # combined: what failed before may still
+            attempts = 1 + np.sum([luck < p for p in failing[:3]], axis=0)  # combined: luck stays
             arrived = luck >= failing[3]
             bits = math.floor(per_symbol[scheme] * 144 * 5 / 8) * 8
             best = max(best, bits * arrived.sum() / (repeat * attempts.sum()))

@@ -72,10 +72,11 @@ class Curve:
         """bit/s and Hz at an SNR (linear); below the table in proportion to it."""
         decibel = to_db(np.asarray(snr, float))
         below = np.minimum(decibel - GRID_DB[0], 0.0)
-        return np.interp(decibel, GRID_DB, self.efficiency) * 10.0 ** (below / 10)
+        return np.asarray(np.interp(decibel, GRID_DB, self.efficiency) * 10.0 ** (below / 10))
 
     def fitted(self, snr: ArrayLike) -> Floats:
-        return np.minimum(self.fit_scale * np.log1p(np.asarray(snr, float) / self.fit_gap) / np.log(2), self.most)
+        per_hz = self.fit_scale * np.log1p(np.asarray(snr, float) / self.fit_gap) / np.log(2)
+        return np.asarray(np.minimum(per_hz, self.most))
 
     def lost(self, snr: ArrayLike, *, rayleigh: bool) -> Floats:
         """Probability that a packet is lost, at an SNR or at a mean SNR; 1 in silence."""
