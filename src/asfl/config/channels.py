@@ -17,6 +17,7 @@ from asfl.config.fields import (
     Meter,
     MeterPerSecond,
     Positive,
+    Second,
     Section,
     Share,
     Watt,
@@ -65,6 +66,10 @@ class ChannelSettings(Section):
     kind: ChannelKind = "rayleigh"
     """Rayleigh fading over path loss, a measured trace, or a cell of 3GPP TR 38.901; or your own: a name given to
     asfl.register_channel."""
+    blocks: Literal["flat", "selective"] = "flat"
+    """Whether all resource blocks of a client have the same gain, as in the paper, or each its own."""
+    delay_spread_s: Second = 3.0e-7
+    """Of Rayleigh fading with selective blocks: echoes die away exponentially with this root mean square delay."""
     path_gain_at_1m_db: Decibel = -30.0
     """Path gain at a distance of 1 m (§V-A: θ = −30 − 40 log₁₀ d)."""
     path_loss_exponent: Exponent = 4.0

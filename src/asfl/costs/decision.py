@@ -15,7 +15,7 @@ ALLOWED_BITS = (32, 16, 8, 4)
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """One round's decision. Only how many blocks a client gets matters: the channel is flat over blocks."""
+    """One round's decision. Only how many blocks a client gets matters, unless the channel differs over blocks."""
 
     cut: int | NDArray[np.int64]
     """How many layers the client holds, 1 … M−1; one number, or one per client [N] (ACC-SFL)."""
@@ -28,6 +28,8 @@ class Decision:
     Layers that move because the cut does cross whole."""
     synced: int = 0
     """Client-side layers 1 … `synced` are averaged at the end of the round; 0: each client keeps its own."""
+    blocks: NDArray[np.bool_] | None = None
+    """[N, K] whose each resource block is, where blocks differ; as many in a row as `rb_count` says."""
 
     @property
     def scheduled(self) -> NDArray[np.bool_]:
@@ -36,7 +38,9 @@ class Decision:
 
     @property
     def rb_mask(self) -> NDArray[np.bool_]:
-        """[N, K'] a display of whole counts: client after client takes the next blocks (K' = all blocks used)."""
+        """[N, K'] whose each block is; where that doesn't matter, client after client takes the next (K' in all)."""
+        if self.blocks is not None:
+            return self.blocks
         owner = np.repeat(np.arange(len(self.rb_count)), self.rb_count.astype(int))
         return np.equal(np.arange(len(self.rb_count))[:, None], owner)
 

@@ -72,6 +72,7 @@ class World:
             channel_gain=state.channel_gain,
             cpu_hz=self.clients.cpu_hz,
             gain_is_known=state.gain_is_known,
+            block_gain=state.block_gain,
             previous_cut=previous_cut,
             equations=self.equations,
             index=round_index,

@@ -19,7 +19,7 @@ from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
 from asfl.radio.cell.channel import CellChannel
 from asfl.radio.scenario import path_gain, place_clients
-from asfl.radio.state import ChannelState
+from asfl.radio.state import ChannelState, block_centres_hz
 from asfl.radio.traces import Trace, read_trace
 
 if TYPE_CHECKING:
@@ -55,12 +55,42 @@ class RayleighChannel:
         return ChannelState(mean_gain, mean_gain * fading, gain_is_known=False)
 
 
+TAPS = 24
+TAPS_PER_SPREAD = 4
+"""Echoes of selective Rayleigh fading: this many in one delay spread, and none after six of them."""
+
+
+@dataclass(frozen=True)
+class TappedRayleighChannel:
+    """Rayleigh fading that differs from block to block: echoes whose power falls exponentially with their delay.
+
+    h(f) = Σ_l √P_l c_l e^(−j2πfτ_l) with c_l ~ CN(0, 1), drawn anew each round. Each block's |h|² is Exp(1), as in the
+    flat channel; blocks further apart than about 1/(5 · delay spread) are nearly independent.
+    """
+
+    scenario: "config.Scenario"
+    radio: "config.Radio"
+
+    def at(self, round_index: int) -> ChannelState:
+        scenario, spread = self.scenario, self.scenario.channel.delay_spread_s
+        mean_gain = place_clients(scenario, round_index).path_gain
+        steps = np.arange(TAPS) / TAPS_PER_SPREAD
+        power = np.exp(-steps)
+        turning = np.exp(-2j * np.pi * np.outer(steps * spread, block_centres_hz(self.radio)))
+        real, imaginary = random_stream(scenario.seed, "echoes", round_index).normal(size=(2, scenario.clients, TAPS))
+        echoes = (real + 1j * imaginary) * np.sqrt(power / power.sum() / 2)
+        by_block = mean_gain[:, None] * np.abs(echoes @ turning) ** 2
+        return ChannelState(mean_gain, by_block.mean(axis=1), gain_is_known=False, block_gain=by_block)
+
+
 @dataclass(frozen=True, eq=False)
 class TraceChannel:
     """Measured gains, one array per client; a client whose trace ends starts over."""
 
     gains: tuple[Floats, ...]
     samples_per_round: int = 1
+    by_block: tuple[Floats, ...] | None = None
+    """[time, K] for each client, if blocks differ."""
 
     def at(self, round_index: int) -> ChannelState:
         sample = round_index * self.samples_per_round
@@ -68,6 +98,9 @@ class TraceChannel:
             path_gain=np.array([gain.mean() for gain in self.gains]),
             channel_gain=np.array([gain[sample % len(gain)] for gain in self.gains]),
             gain_is_known=True,
+            block_gain=None
+            if self.by_block is None
+            else np.array([gain[sample % len(gain)] for gain in self.by_block]),
         )
 
 
@@ -82,7 +115,9 @@ class ClockedTrace(TraceChannel):
 
 
 def _rayleigh(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
-    return RayleighChannel(scenario)
+    return (
+        TappedRayleighChannel(scenario, radio) if scenario.channel.blocks == "selective" else RayleighChannel(scenario)
+    )
 
 
 def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
@@ -95,10 +130,27 @@ def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
         )
     # Which users play is part of the world, so it is drawn from the seed; all of them keep the order of the file.
     users = random_stream(scenario.seed, "trace users").permutation(len(gains))[: scenario.clients]
-    playing = tuple(gains[user] for user in np.sort(users))
+    playing, by_block = tuple(gains[user] for user in np.sort(users)), None
+    if options.blocks == "selective":
+        every = _block_gains(trace, gains, radio)
+        by_block = tuple(every[user] for user in np.sort(users))
     if options.trace_samples_per_round == "clock":
-        return ClockedTrace(playing, sample_period_s=trace.sample_period_s)
-    return TraceChannel(playing, options.trace_samples_per_round)
+        return ClockedTrace(playing, by_block=by_block, sample_period_s=trace.sample_period_s)
+    return TraceChannel(playing, options.trace_samples_per_round, by_block)
+
+
+def _block_gains(trace: Trace, gains: list[Floats], radio: "config.Radio") -> list[Floats]:
+    """[time, K] of each user; their means are the gains of the user."""
+    if trace.by_block is None or trace.block_hz is None:
+        raise AsflError(f'scenario.channel.blocks = "selective", but {trace.source} has one gain for all blocks')
+    if trace.block_hz.shape != (radio.num_rbs,) or not np.allclose(trace.block_hz, block_centres_hz(radio)):
+        spacing = float(np.diff(trace.block_hz).mean()) if len(trace.block_hz) > 1 else radio.rb_bandwidth_hz
+        raise AsflError(
+            f"{trace.source} has the gains of {len(trace.block_hz)} blocks of {spacing:g} Hz, but radio.num_rbs = "
+            f"{radio.num_rbs} and radio.rb_bandwidth_hz = {radio.rb_bandwidth_hz:g}"
+        )
+    shapes = [from_db(values) for values in trace.by_block]
+    return [shape * (gain / shape.mean(axis=1))[:, None] for shape, gain in zip(shapes, gains, strict=True)]
 
 
 ChannelFactory = Callable[["config.Scenario", "config.Radio"], Channel]

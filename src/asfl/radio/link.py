@@ -73,6 +73,34 @@ def uplink_rate_bps(
     return np.asarray(count * radio.rb_bandwidth_hz * np.log1p(snr) / np.log(2))
 
 
+def uplink_rate_of_blocks_bps(
+    rb_count: ArrayLike,
+    tx_power_w: ArrayLike,
+    ranked_gain: Floats,
+    radio: "Radio",
+    uplink_power: UplinkPower = "shared",
+    *,
+    fitted: bool = False,
+) -> Floats:
+    """B Σ_j log₂(1 + p g_j / (k B N₀)) over the first k of a client's blocks, whose gains [N, K] differ.
+
+    A share of a block, where they are shared in time, is taken of all blocks alike.
+    """
+    count, power = np.broadcast_arrays(np.asarray(rb_count, float), np.asarray(tx_power_w, float))
+    one = np.ones_like(count)
+    total = np.zeros(np.broadcast_shapes(count.shape, ranked_gain.shape[:1]))
+    part = power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
+    noise_w = float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
+    for place in range(int(min(count.max(initial=0), ranked_gain.shape[1]))):
+        rate = uplink_rate_bps(one, part * noise_w, ranked_gain[:, place], radio, "each_rb", fitted=fitted)
+        total += np.where(count > place, rate, 0.0)
+    shared = count != np.round(count)
+    if shared.any():
+        mean = uplink_rate_bps(count, power, ranked_gain.mean(axis=1), radio, uplink_power, fitted=fitted)
+        total = np.where(shared, mean, total)
+    return total
+
+
 def uplink_noise_w(rb_count: Floats, radio: "Radio", uplink_power: UplinkPower) -> Floats:
     """The noise that a client's power has to beat: of all its blocks (`shared`), or of one (`each_rb`); counts > 0."""
     sharing_rbs = rb_count if uplink_power == "shared" else np.ones_like(rb_count)

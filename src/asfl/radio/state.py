@@ -1,9 +1,13 @@
 """What a channel says of a round."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from asfl.config import Radio
 
 Floats = NDArray[np.float64]
 
@@ -18,3 +22,10 @@ class ChannelState:
     """|h|²: the gain in this round."""
     gain_is_known: bool
     """Whether packets meet exactly this gain (trace) or fade around the mean (Rayleigh)."""
+    block_gain: Floats | None = None
+    """[N, K] the gain of each resource block in this round, whose mean is `channel_gain`; None: all have the same."""
+
+
+def block_centres_hz(radio: "Radio") -> Floats:
+    """[K] of the resource blocks, relative to the carrier."""
+    return (np.arange(radio.num_rbs, dtype=np.float64) - (radio.num_rbs - 1) / 2) * radio.rb_bandwidth_hz

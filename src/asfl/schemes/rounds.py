@@ -18,6 +18,7 @@ from asfl.costs.modelled import ASFL, in_time
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
+from asfl.optimize.assign import assigned
 from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.progress import Rate
 from asfl.schemes.base import Scheme, decided_by
@@ -121,7 +122,10 @@ def decide_round(
     _check(decision, problem, scheme)
     if not decision.scheduled.any() and round_.previous_cut is not None and np.ndim(decision.cut) == 0:
         decision = replace(decision, cut=round_.previous_cut)  # without anybody, layers stay where they are
-    round_ = replace(round_, outage_s=own_outage_s)
+    if _assigns(problem, scheme):
+        decision = assigned(problem.round, decision)
+        reference = None if reference is None else assigned(problem.round, reference)
+    round_ = replace(round_, outage_s=own_outage_s, blocks=decision.blocks)
     received = draw_arrivals(round_, decision, seed)
     arrived = received & in_time(round_, decision, scheme.procedure)
     return DecidedRound(problem, scheme, round_, decision, reference, received, arrived)
@@ -138,7 +142,8 @@ def account_round(
     round_, decision, arrived = decided.round, decided.decision, decided.arrived
     charge = own = accountant.charge(round_, decision, decided.scheme.procedure, decided.received)
     if decided.reference is not None:
-        round_, decision = replace(decided.problem.round, fitted_link=False), decided.reference
+        decision = decided.reference
+        round_ = replace(decided.problem.round, fitted_link=False, blocks=decision.blocks)
         received = draw_arrivals(round_, decision, seed)
         arrived = received & in_time(round_, decision, ASFL)
         charge = modelled.charge(round_, decision, ASFL, received)
@@ -220,6 +225,15 @@ def _as_allocated(decision: Decision, round_: Round) -> Decision:
         return decision
     count, power = round_.allocation
     return replace(decision, rb_count=count, tx_power_w=power)
+
+
+def _assigns(problem: Problem, scheme: Scheme) -> bool:
+    """Whether somebody has to say whose each block is; clients in turn have their best ones."""
+    return (
+        problem.round.block_gain is not None
+        and problem.rules.rb_sharing == "whole"
+        and not scheme.procedure.in_sequence
+    )
 
 
 def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from asfl.config.units import from_db
 from asfl.radio.cell.places import Places, places_on
 from asfl.radio.cell.walks import Walks
-from asfl.radio.state import ChannelState
+from asfl.radio.state import ChannelState, block_centres_hz
 
 if TYPE_CHECKING:
     from asfl import config
@@ -30,12 +30,15 @@ class CellChannel:
     carrier_hz: float
     block_hz: Floats
     """[K] centres of the resource blocks, relative to the carrier."""
+    selective: bool = False
+    """Whether each block has its own gain, or all have the mean."""
 
     @classmethod
     def of(cls, scenario: "config.Scenario", radio: "config.Radio") -> "CellChannel":
         walks = Walks.of(scenario)
-        blocks: Floats = np.arange(radio.num_rbs, dtype=np.float64) - (radio.num_rbs - 1) / 2
-        return cls(walks, places_on(walks, scenario), scenario.channel.cell.carrier_hz, blocks * radio.rb_bandwidth_hz)
+        channel, block_hz = scenario.channel, block_centres_hz(radio)
+        places = places_on(walks, scenario)
+        return cls(walks, places, channel.cell.carrier_hz, block_hz, channel.blocks == "selective")
 
     def at(self, round_index: int) -> ChannelState:
         return self.at_time(ROUND_S * round_index)
@@ -51,8 +54,8 @@ class CellChannel:
         path_gain = from_db((1 - share) * gain_db[every, before] + share * gain_db[every, after])
         nearest = np.rint(place).astype(int)
         beyond_m = walked - nearest / max(last, 1) * self.walks.length_m
-        power = np.abs(self._response(nearest, beyond_m)) ** 2
-        return ChannelState(path_gain, path_gain * power.mean(axis=1), gain_is_known=True)
+        by_block = path_gain[:, None] * np.abs(self._response(nearest, beyond_m)) ** 2
+        return ChannelState(path_gain, by_block.mean(axis=1), True, by_block if self.selective else None)
 
     def _response(self, place: NDArray[np.int64], beyond_m: Floats) -> NDArray[np.complex128]:
         """[N, K] Σ_r a_r exp(j (φ_r + 2π/λ · (direction of r) · (metres beyond the place) − 2π f τ_r)).
