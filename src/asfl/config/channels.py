@@ -7,6 +7,7 @@ from pydantic import model_validator
 from asfl.config.fields import (
     AutoDecibel,
     AutoDegree,
+    AutoMeter,
     Blocks,
     ClockCount,
     Decibel,
@@ -49,6 +50,13 @@ class Cell(Section):
     """Which way they walk, anticlockwise from the x axis; "auto": each its own, drawn."""
     walk_m: Meter = 100.0
     """How far they walk before they turn round; at the edge of the disc they turn sooner."""
+
+    neighbours: Literal["none", "hexagonal"] = "none"
+    """Whether cells around this one raise the noise, in both directions (docs/channels.md)."""
+    site_distance_m: AutoMeter = "auto"
+    """From one server to the next; "auto": the standard's 200 m (UMi), 500 m (UMa) or 1,732 m (RMa)."""
+    neighbour_load: Share = 0.5
+    """Share of the time and blocks in which neighbours send."""
 
     @model_validator(mode="after")
     def _in_the_models_range(self) -> Self:

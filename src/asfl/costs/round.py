@@ -67,6 +67,8 @@ class Round:
     """A stage ends after this time for whoever isn't done; that client's packet is lost."""
     block_gain: Floats | None = None
     """[N, K] the gain of each resource block, where they differ; `channel_gain` is then their mean."""
+    downlink_gain: Floats | None = None
+    """The gain on the way down; None: `channel_gain`."""
     blocks: NDArray[np.bool_] | None = None
     """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
     fitted_link: bool = False
@@ -95,7 +97,7 @@ class Round:
 
     def among(self, clients: NDArray[np.int64]) -> "Round":
         """The round as if there were only these clients."""
-        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks")
+        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks", "downlink_gain")
         own = {name: getattr(self, name)[clients] for name in names if getattr(self, name) is not None}
         return replace(self, **own)
 
@@ -142,7 +144,8 @@ class Round:
         )
 
     def downlink_rate_bps(self) -> Floats:
-        return link.downlink_rate_bps(self.channel_gain, self.radio, fitted=self.fitted_link)
+        gain = self.channel_gain if self.downlink_gain is None else self.downlink_gain
+        return link.downlink_rate_bps(gain, self.radio, fitted=self.fitted_link)
 
     def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
         """s of (1); 1 for a client without a block."""

@@ -145,3 +145,15 @@ def test_places_are_read_from_the_cache_without_sionna(tmp_path: Path, monkeypat
     assert (CellChannel.of(scenario(3), RADIO).at_time(7.0).channel_gain == first.channel_gain).all()
     with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[sionna\]"'):
         CellChannel.of(scenario(4), RADIO)
+
+
+def test_neighbours_lower_all_gains_by_the_noise_they_add() -> None:
+    alone, among = (
+        CellChannel.of(scenario(5, model="uma", neighbours=others), RADIO) for others in ("none", "hexagonal")
+    )
+    quiet, loud = alone.at_time(4.0), among.at_time(4.0)
+    assert among.neighbours is not None
+    assert loud.channel_gain * among.neighbours.uplink_rise == pytest.approx(quiet.channel_gain)
+    assert loud.downlink_gain is not None
+    assert quiet.downlink_gain is None
+    assert (loud.downlink_gain < quiet.channel_gain).all()

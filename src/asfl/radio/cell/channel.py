@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.units import from_db
+from asfl.radio.cell.neighbours import Neighbours
 from asfl.radio.cell.places import Places, places_on
 from asfl.radio.cell.walks import Walks
 from asfl.radio.state import ChannelState, block_centres_hz
@@ -32,13 +33,16 @@ class CellChannel:
     """[K] centres of the resource blocks, relative to the carrier."""
     selective: bool = False
     """Whether each block has its own gain, or all have the mean."""
+    neighbours: Neighbours | None = None
+    """Cells around, whose noise lowers all gains: they are over the thermal noise."""
 
     @classmethod
     def of(cls, scenario: "config.Scenario", radio: "config.Radio") -> "CellChannel":
         walks = Walks.of(scenario)
         channel, block_hz = scenario.channel, block_centres_hz(radio)
         places = places_on(walks, scenario)
-        return cls(walks, places, channel.cell.carrier_hz, block_hz, channel.blocks == "selective")
+        around = Neighbours(scenario, radio) if channel.cell.neighbours == "hexagonal" else None
+        return cls(walks, places, channel.cell.carrier_hz, block_hz, channel.blocks == "selective", around)
 
     def at(self, round_index: int) -> ChannelState:
         return self.at_time(ROUND_S * round_index)
@@ -55,7 +59,11 @@ class CellChannel:
         nearest = np.rint(place).astype(int)
         beyond_m = walked - nearest / max(last, 1) * self.walks.length_m
         by_block = path_gain[:, None] * np.abs(self._response(nearest, beyond_m)) ** 2
-        return ChannelState(path_gain, by_block.mean(axis=1), True, by_block if self.selective else None)
+        down = None
+        if self.neighbours is not None:
+            down = by_block.mean(axis=1) / self.neighbours.downlink_rise(self.walks.position_m(time_s))
+            path_gain, by_block = path_gain / self.neighbours.uplink_rise, by_block / self.neighbours.uplink_rise
+        return ChannelState(path_gain, by_block.mean(axis=1), True, by_block if self.selective else None, down)
 
     def _response(self, place: NDArray[np.int64], beyond_m: Floats) -> NDArray[np.complex128]:
         """[N, K] Σ_r a_r exp(j (φ_r + 2π/λ · (direction of r) · (metres beyond the place) − 2π f τ_r)).

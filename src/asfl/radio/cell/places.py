@@ -62,7 +62,8 @@ class Places:
 def places_on(walks: Walks, scenario: "config.Scenario") -> Places:
     """From the cache, or drawn and cached."""
     cell = scenario.channel.cell
-    relevant = cell.model_dump() | {"clients": scenario.clients, "seed": scenario.seed, "format": FORMAT}
+    relevant: dict[str, Any] = cell.model_dump(exclude={"neighbours", "site_distance_m", "neighbour_load"})
+    relevant |= {"clients": scenario.clients, "seed": scenario.seed, "format": FORMAT}
     relevant |= {"start": walks.start_m.tolist(), "heading": walks.heading.tolist(), "length": walks.length_m.tolist()}
     key = hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=12).hexdigest()
     file = cache_folder() / f"3gpp-{cell.model}-{key}.npz"
