@@ -6,7 +6,7 @@ rounds fill differently. Your own becomes a value of `scenario.channel.kind` by 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ from asfl.config.units import from_db
 from asfl.radio.cell.channel import CellChannel
 from asfl.radio.scenario import path_gain, place_clients
 from asfl.radio.state import ChannelState, block_centres_hz
-from asfl.radio.traces import Trace, read_trace
+from asfl.radio.traces import Surroundings, Trace, read_trace
 
 if TYPE_CHECKING:
     from asfl import config
@@ -91,6 +91,8 @@ class TraceChannel:
     samples_per_round: int = 1
     by_block: tuple[Floats, ...] | None = None
     """[time, K] for each client, if blocks differ."""
+    surroundings: Surroundings | None = None
+    """Where these clients walk, if the trace says so."""
 
     def at(self, round_index: int) -> ChannelState:
         sample = round_index * self.samples_per_round
@@ -113,6 +115,13 @@ class ClockedTrace(TraceChannel):
     def at_time(self, time_s: float) -> ChannelState:
         return self.at(int(time_s / self.sample_period_s))
 
+    def position_at(self, time_s: float) -> Floats | None:
+        """[N, 2] in metres; None if the trace doesn't say."""
+        if self.surroundings is None:
+            return None
+        ways = self.surroundings.position_m
+        return np.asarray(ways[:, int(time_s / self.sample_period_s) % ways.shape[1]])
+
 
 def _rayleigh(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     return (
@@ -131,12 +140,15 @@ def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     # Which users play is part of the world, so it is drawn from the seed; all of them keep the order of the file.
     users = random_stream(scenario.seed, "trace users").permutation(len(gains))[: scenario.clients]
     playing, by_block = tuple(gains[user] for user in np.sort(users)), None
+    around = trace.surroundings and replace(
+        trace.surroundings, position_m=trace.surroundings.position_m[np.sort(users)]
+    )
     if options.blocks == "selective":
         every = _block_gains(trace, gains, radio)
         by_block = tuple(every[user] for user in np.sort(users))
     if options.trace_samples_per_round == "clock":
-        return ClockedTrace(playing, by_block=by_block, sample_period_s=trace.sample_period_s)
-    return TraceChannel(playing, options.trace_samples_per_round, by_block)
+        return ClockedTrace(playing, 1, by_block, around, trace.sample_period_s)
+    return TraceChannel(playing, options.trace_samples_per_round, by_block, around)
 
 
 def _block_gains(trace: Trace, gains: list[Floats], radio: "config.Radio") -> list[Floats]:

@@ -65,6 +65,10 @@ class CellChannel:
             path_gain, by_block = path_gain / self.neighbours.uplink_rise, by_block / self.neighbours.uplink_rise
         return ChannelState(path_gain, by_block.mean(axis=1), True, by_block if self.selective else None, down)
 
+    def position_at(self, time_s: float) -> Floats:
+        """[N, 2] in metres."""
+        return self.walks.position_m(time_s)
+
     def _response(self, place: NDArray[np.int64], beyond_m: Floats) -> NDArray[np.complex128]:
         """[N, K] Σ_r a_r exp(j (φ_r + 2π/λ · (direction of r) · (metres beyond the place) − 2π f τ_r)).
 

@@ -6,10 +6,11 @@ import numpy as np
 
 from asfl.config import Radio
 from asfl.config.errors import AsflError
-from asfl.config.units import to_db
+from asfl.config.units import from_db
 from asfl.radio.city.streets import ROOF_M
 from asfl.radio.traces import Surroundings, Trace
 from asfl.results.figures.figure import drawing, headline
+from asfl.results.heard import full_power_snr_db
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +28,7 @@ def draw_city(trace: Trace, radio: Radio | None = None) -> "Figure":
     if where is None:
         raise AsflError(f"{trace.source}: says nothing of positions, so there is no map")
     radio = radio or Radio()
-    full_power_db = to_db(radio.max_tx_power_w / (radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz))
-    snr_db = np.array(trace.values) + full_power_db
+    snr_db = full_power_snr_db(from_db(np.array(trace.values)), radio)
     with drawing(12.5, 6.2) as figure:
         city, time = figure.subplots(1, 2, width_ratios=[1.25, 1])
         ways = draw_ways(city, where, snr_db)
@@ -54,8 +54,7 @@ def draw_ways(axes: "Axes", where: Surroundings, snr_db: Any) -> "LineCollection
     """Buildings, the server, and the way of every client in the colour of its SNR."""
     from matplotlib.collections import LineCollection
 
-    roofs = np.ma.masked_less_equal(where.height_m, ROOF_M)
-    axes.imshow(roofs, origin="lower", extent=where.extent_m, cmap="Greys", vmin=-20, vmax=60, zorder=1)
+    draw_buildings(axes, where)
     pieces = np.stack([where.position_m[:, :-1], where.position_m[:, 1:]], axis=2).reshape(-1, 2, 2)
     ways = LineCollection(list(pieces), cmap="viridis", linewidths=2.2, zorder=3)
     ways.set_array(snr_db[:, :-1].ravel())
@@ -63,8 +62,14 @@ def draw_ways(axes: "Axes", where: Surroundings, snr_db: Any) -> "LineCollection
     axes.add_collection(ways)
     for client, (x, y) in enumerate(where.position_m[:, 0]):
         axes.annotate(str(client), (x, y), xytext=(4, 4), textcoords="offset points", weight="bold", zorder=5)
+    axes.set(title="Who walks where (triangle: server)", xlabel="m", ylabel="m", aspect="equal")
+    return ways
+
+
+def draw_buildings(axes: "Axes", where: Surroundings) -> None:
+    """The city from above: higher is darker, a triangle is the server."""
+    roofs = np.ma.masked_less_equal(where.height_m, ROOF_M)
+    axes.imshow(roofs, origin="lower", extent=where.extent_m, cmap="Greys", vmin=-20, vmax=60, zorder=1)
     x, y = where.server_m[:2]
     axes.scatter(x, y, marker="^", s=120, color="#c2452d", edgecolors="white", zorder=6)
-    axes.set(title="Who walks where (triangle: server)", xlabel="m", ylabel="m", aspect="equal")
     axes.grid(visible=False)
-    return ways
