@@ -89,7 +89,8 @@ class Federation:
             folder.mkdir(parents=True, exist_ok=True)
         # Where processes can be forked, they are; a client in a namespace of its own can't be.
         self._nursery = None if simulated or network is not None else nursery.socket_in(scratch)
-        write_commands(scratch / "bin", quick.COMMANDS, "-P", "-m", quick.__name__)
+        if not simulated:
+            write_commands(scratch / "bin", quick.COMMANDS, "-P", "-m", quick.__name__)
         if self._nursery is not None:
             write_commands(scratch / "bin", nursery.COMMANDS, "-I", "-S", str(forked.__file__), str(self._nursery))
 
