@@ -1,10 +1,13 @@
 """Processes that are forked: they are what was asked for, and live and die with who stands for them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -34,31 +37,35 @@ nursery.main()
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    where = nursery.socket_in(tmp_path)
-    if where is None:
-        where = Path(f"/tmp/asfl-nursery-{os.getpid()}")
-    with subprocess.Popen([sys.executable, "-c", COMMANDS, str(where)]) as server:
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    with a_nursery() as ask:
+        yield ask
+
+
+@contextmanager
+def a_nursery() -> Iterator[Start]:
+    with (
+        tempfile.TemporaryDirectory(prefix="asfl-", dir="/tmp") as folder,
+        subprocess.Popen([sys.executable, "-c", COMMANDS, f"{folder}/nursery"]) as server,
+    ):
+        where = nursery.socket_in(Path(folder))
+        assert where is not None
         wait_until(where.exists, "it listens", LONG_S)
 
         def ask(*words: str) -> "subprocess.Popen[str]":
             command = [sys.executable, "-I", "-S", str(forked.__file__), str(where), "flower-supernode", *words]
             environment, pipe = {**os.environ, "MARK": "mine"}, subprocess.PIPE
-            return subprocess.Popen(command, env=environment, stdout=pipe, text=True, cwd=tmp_path)
+            return subprocess.Popen(command, env=environment, stdout=pipe, text=True, cwd=folder)
 
         yield ask
         server.kill()
-    where.unlink(missing_ok=True)
 
 
-def test_a_fork_has_the_words_the_folder_and_the_variables_and_its_code_is_passed_on(
-    start: Start, tmp_path: Path
-) -> None:
-    out, _ = start("a", "b c").communicate(timeout=LONG_S)
-    assert out == f"['flower-supernode', 'a', 'b c'] {tmp_path} mine\n"
-    one = start("a")
-    one.communicate(timeout=LONG_S)
+def test_a_fork_has_the_words_the_folder_and_the_variables_and_its_code_is_passed_on(start: Start) -> None:
+    one = start("a", "b c")
+    out, _ = one.communicate(timeout=LONG_S)
+    assert re.fullmatch(r"\['flower-supernode', 'a', 'b c'\] /tmp/asfl-\w+ mine\n", out)
     assert one.returncode == 3
 
 
@@ -88,12 +95,10 @@ def test_who_is_killed_takes_the_other_along(start: Start) -> None:
     assert second.returncode == 128 + signal.SIGKILL
 
 
-def test_forks_end_with_the_nursery(start: Start) -> None:
-    asked = start("wait")
-    process = waiting(asked)
-    parent = process.parent()
-    assert parent is not None
-    parent.kill()
+def test_forks_end_with_the_nursery() -> None:
+    with a_nursery() as start:
+        asked = start("wait")
+        process = waiting(asked)
     asked.communicate(timeout=LONG_S)
     assert asked.returncode == 1
     wait_until(lambda: not process.is_running(), "it has ended", LONG_S)
