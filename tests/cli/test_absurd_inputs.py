@@ -108,6 +108,12 @@ def test_runs_are_counted_before_they_are_planned(asfl: Asfl, tmp_path: Path, co
     assert not list(tmp_path.iterdir())
 
 
+def test_worlds_in_which_nothing_arrives(asfl: Asfl) -> None:
+    far = ["--set", "scenario.channel.path_gain_at_1m_db=-500"]
+    for command in (["decide", "--rounds", "2", "--scheme", "asfl", *far], ["scenario", *far]):
+        assert_refused(asfl(*command), 'energy_budget_j can\'t be "auto" here', "which no machine can mean")
+
+
 def test_json_has_no_infinities() -> None:
     data = {"a": [np.inf, 1.5, {"b": -np.inf}], "c": (float("nan"), 2), "d": "inf"}
     assert json.loads(json_text(data)) == {"a": [None, 1.5, {"b": None}], "c": [None, 2], "d": "inf"}
