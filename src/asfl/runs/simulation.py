@@ -20,6 +20,7 @@ from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.data import ImageData, partition
 from asfl.models.build import build_model
@@ -130,7 +131,7 @@ class Simulation:
         self.accountant = self.world.accountant()
         self.state = LoopState(
             round_index=0,
-            radio=RadioState.fresh(clients),
+            radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
             assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
             beyond=BeyondSignals.none_yet(self.world.profile.num_layers) if self.switches.any else None,
@@ -209,7 +210,8 @@ class Simulation:
 
     # ------------------------------------------------------------------ pieces
     def _is_last(self, state: LoopState) -> bool:
-        return state.round_index >= self.config.training.rounds
+        reserves = state.radio.reserves
+        return state.round_index >= self.config.training.rounds or (reserves is not None and reserves.used_up)
 
     @property
     def _modelled(self) -> ModelledAccountant:
