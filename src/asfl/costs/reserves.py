@@ -6,6 +6,7 @@ A run is over when its time is, or when every battery is empty.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,14 @@ class Reserves:
     def arrays(self) -> dict[str, Floats]:
         """What has to survive between two rounds; `restored` takes it back."""
         return {"time_left_s": np.array(self.time_left_s), "battery_left_j": self.battery_left_j}
+
+    def record(self) -> dict[str, Any]:
+        """For the record of a round: what is left of that which is limited."""
+        limited = np.isfinite(self.battery_j).all()
+        return {
+            "time_left_s": self.time_left_s if np.isfinite(self.time_s) else None,
+            "battery_left_j": self.battery_left_j.tolist() if limited else None,
+        }
 
     def restored(self, arrays: dict[str, Floats]) -> "Reserves":
         return replace(self, time_left_s=float(arrays["time_left_s"]), battery_left_j=arrays["battery_left_j"])

@@ -40,7 +40,9 @@ from asfl.optimize.progress import MEMORY, Rate
 
 Floats = NDArray[np.float64]
 
-GRIP = 20.0
+GRIP = 4.0
+FREE = 1e-6
+"""What a resource costs at least, in the same unit: of two rounds that are equal otherwise, the thriftier is better."""
 TYPICAL_COST = 2.0
 """Of a round, in the unit of prices: as without total budgets, 1 for its delay and 1 for its energy."""
 
@@ -66,9 +68,10 @@ def lasting_prices(rate: Rate, pace: Pace, reserves: Reserves, rules: Rules, rou
     left = np.concatenate([[reserves.time_left_s, reserves.rounds - round_index], reserves.battery_left_j])
     scarce = np.isfinite(total) & (left > 0)
     share = np.divide(left, total, out=np.ones_like(total), where=scarce)
-    price = np.where(scarce, (share[scarce].min() / share) ** GRIP / total, 0.0)
+    weight = np.where(scarce, np.maximum((share[scarce].min() / share) ** GRIP, FREE), 0.0)
     fair = np.concatenate([[rules.delay_budget_s, 1.0], np.full(clients, rules.energy_budget_j)])
     used = pace.used / pace.used[1] if pace.used[1] > 0 else fair
-    price *= TYPICAL_COST / float((price * used).sum())
+    price = weight / total
+    price = price * TYPICAL_COST / float((price * used).sum()) + FREE / fair
     theta = TYPICAL_COST * pace.used[1] / rate.progress if rate.progress > 0 else np.nan
     return replace(rate.prices(rules, clients), per_s=float(price[0]), per_j=price[2:], per_progress=theta)

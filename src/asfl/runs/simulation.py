@@ -331,6 +331,7 @@ class Simulation:
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
             **self._beyond_record(decided),
+            **({} if state.radio.reserves is None else state.radio.reserves.record()),
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
             measured=self.accountant.facts(),
         )
