@@ -75,8 +75,8 @@ def plan(
 
 
 STAND_INS = (
-    "Nothing is trained: how noisy gradients are and how far client sides drift apart are stand-ins, and with them what "
-    "asfl-rate and asfl-plus would decide."
+    "Nothing is trained: the noise of gradients and the drift of client sides are stand-ins, on which decisions depend, "
+    "most of all those of asfl-rate and asfl-plus."
 )
 
 

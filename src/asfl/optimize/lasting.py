@@ -6,8 +6,8 @@ With a multiplier for each constraint, the Lagrangian falls apart into rounds:
 
     Σ_r [progress_r − λ T_r − Σ_n μ_n E_n,r − ν]  +  λ T_total + Σ_n μ_n B_n + ν R.
 
-So a round minimises λ T + Σ_n μ_n E_n − progress, which is what `asfl.optimize.progress` does with the prices λ and μ in
-place of fixed ones. Only their ratios to θ, the price of progress, count; so what is left to find are two things.
+So a round minimises λ T + Σ_n μ_n E_n − progress: what `asfl.optimize.progress` does, with λ and μ instead of fixed
+prices. Only their ratios to θ, the price of progress, count; so what is left to find are two things.
 
 **How scarce each of the N + 2 resources is.** At the optimum a resource that isn't used up has the price 0, and all the
 others end together. With f_k, the share of resource k that is left,

@@ -57,7 +57,9 @@ class RadioState:
             arrays |= {**self.reserves.arrays(), "pace": self.pace.used}
         return arrays
 
-    def restored(self, queues: Queues, previous_cut: int | None, arrays: dict[str, NDArray[np.float64]]) -> "RadioState":
+    def restored(
+        self, queues: Queues, previous_cut: int | None, arrays: dict[str, NDArray[np.float64]]
+    ) -> "RadioState":
         """The state that gave these arrays; this one is of the same run, at any round."""
         holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0) if "apart" in arrays else None
         reserves = None if self.reserves is None else self.reserves.restored(arrays)
