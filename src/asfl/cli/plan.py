@@ -75,7 +75,7 @@ def plan(
 
 
 STAND_INS = (
-    "Nothing is trained: the noise of gradients and the drift of client sides are stand-ins, on which decisions depend, "
+    "Nothing is trained: the noise of gradients and the drift of client sides are stand-ins. Decisions depend on them, "
     "most of all those of asfl-rate and asfl-plus."
 )
 

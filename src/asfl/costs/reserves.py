@@ -108,7 +108,7 @@ class Reserves:
         return replace(self, time_left_s=float(arrays["time_left_s"]), battery_left_j=arrays["battery_left_j"])
 
 
-def _until(cost: RoundCost, parts: tuple[str, ...], left: Floats) -> dict[str, Floats]:
+def _until(cost: RoundCost, parts: tuple[str, ...], left: Floats) -> dict[str, Any]:
     """Parts of a cost, one after the other, until nothing is left."""
     taken = {}
     for name in parts:
