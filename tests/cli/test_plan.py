@@ -50,6 +50,7 @@ def test_minutes_may_be_written_short(asfl: Asfl) -> None:
         (("--battery", "-3"), "budget.battery_j"),
         (("--time", "1h", "--scheme", "asfl-pluss"), "did you mean 'asfl-plus'?"),
         (("--time", "1h", "--scheme", "central"), "it has no radio"),
+        (("--time", "1h", "--set", "training.rounds=5"), "--rounds says how many"),
         (("--time", "1h", "--plot", "plan.jpeg"), "must end in .png, .svg, .pdf"),
     ],
 )

@@ -43,6 +43,9 @@ def plan(
     names = options.schemes_named(schemes)
     if CEILING in names:
         raise AsflError(f"--scheme {CEILING}: it has no radio, so it takes neither time nor batteries")
+    for one in overrides or []:
+        if one.partition("=")[0].strip() == "training.rounds":
+            raise AsflError(f"--set {one} doesn't count here: --rounds says how many there may be")
     given = [f"training.rounds={rounds}"]
     if time is not None:
         given.append(f"budget.total_delay_s='{time}'")

@@ -225,8 +225,10 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     """The decision rules of a configuration, with every "auto" turned into a number.
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
+    And where batteries have a price, it says how often each client takes part, and no floor does.
     """
     rules = config.decision
+    floor = 0.0 if switches.rate and config.budget.battery_j != "off" else None
     least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
     return Rules.of(
         rules,
@@ -235,7 +237,7 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
         delay_budget_s=budgets.delay_s,
         energy_budget_j=budgets.energy_j,
         min_participants=least if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=None if rules.participation_floor == "auto" else rules.participation_floor,
+        participation_floor=floor if rules.participation_floor == "auto" else rules.participation_floor,
     )
 
 
