@@ -40,8 +40,8 @@ from asfl.optimize.progress import MEMORY, Rate
 Floats = NDArray[np.float64]
 
 GRIP = 16.0
-"""Stronger, and clients are avoided only because they have just taken part; weaker, and more is left at the end. Chosen by
-the progress in the demo's world with three kinds of batteries, 60 to 170 rounds."""
+"""Stronger, and clients are avoided only because they have just taken part; weaker, and more is left at the end. Chosen
+by the progress in the demo's world with three kinds of batteries, 60 to 170 rounds."""
 FREE = 1e-6
 """What a resource costs at least, in the same unit: of two rounds that are equal otherwise, the thriftier is better."""
 TYPICAL_COST = 2.0
