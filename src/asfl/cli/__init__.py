@@ -20,6 +20,7 @@ _COMMANDS = {
     "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
     "cost": ("cost", "Delay and energy of one round."),
     "decide": ("decide", "Decide cut, resource blocks and power."),
+    "plan": ("plan", "Say what a total time and batteries can buy."),
     "run": ("run", "Train one scheme."),
     "resume": ("run", "Go on with a run that was stopped or killed."),
     "fleet": ("fleet", "Train with real clients, in processes on this machine."),

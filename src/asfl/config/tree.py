@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from asfl.config.budget import TotalBudgets
 from asfl.config.errors import nearest, short
 from asfl.config.fields import (
     FILE_NAME,
@@ -345,6 +346,7 @@ class Config(Section):
     data: Data = Field(default_factory=Data)
     training: Training = Field(default_factory=Training)
     decision: DecisionRules = Field(default_factory=DecisionRules)
+    budget: TotalBudgets = Field(default_factory=TotalBudgets)
     output: Output = Field(default_factory=Output)
     field: Network = Field(default_factory=Network)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
@@ -381,4 +383,7 @@ class Config(Section):
                     f"decision.min_participants = {self.decision.min_participants} is more than can be served: "
                     f"{self.scenario.clients} clients, {self.radio.num_rbs} resource blocks"
                 )
+        batteries = self.budget.battery_j
+        if isinstance(batteries, list) and len(batteries) != self.scenario.clients:
+            raise ValueError(f"budget.battery_j has {len(batteries)} numbers for {self.scenario.clients} clients")
         return self

@@ -20,6 +20,7 @@ from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.data import ImageData, partition
 from asfl.models.build import build_model
@@ -130,7 +131,7 @@ class Simulation:
         self.accountant = self.world.accountant()
         self.state = LoopState(
             round_index=0,
-            radio=RadioState.fresh(clients),
+            radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
             assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
             beyond=BeyondSignals.none_yet(self.world.profile.num_layers) if self.switches.any else None,
@@ -209,7 +210,8 @@ class Simulation:
 
     # ------------------------------------------------------------------ pieces
     def _is_last(self, state: LoopState) -> bool:
-        return state.round_index >= self.config.training.rounds
+        reserves = state.radio.reserves
+        return state.round_index >= self.config.training.rounds or (reserves is not None and reserves.used_up)
 
     @property
     def _modelled(self) -> ModelledAccountant:
@@ -329,6 +331,7 @@ class Simulation:
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
             **self._beyond_record(decided),
+            **({} if state.radio.reserves is None else state.radio.reserves.record()),
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
             measured=self.accountant.facts(),
         )
