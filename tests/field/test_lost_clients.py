@@ -11,7 +11,7 @@ from torch import Tensor
 from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
 from asfl.train.fast import FastTrainer
-from asfl.train.fleet import LocalFleet, Norms, Packet
+from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
@@ -39,12 +39,14 @@ class LosingFleet(LocalFleet):
         norms = super().backward(clients, gradients)
         return lambda: self._without(clients, norms(), "backward")
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        losses, norms = super().learn(index, step, clients)
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int]
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        losses, norms = super().learn(index, step, clients, bits)
         return self._without(clients, losses, "forward"), self._without(clients, norms, "forward")
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        return self._without(clients, super().give(clients), "forward", "backward", "give")
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        return self._without(clients, super().give(index, clients, bits), "forward", "backward", "give")
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         known = [client for client in clients if client in self._before]

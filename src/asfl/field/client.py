@@ -208,7 +208,7 @@ class ClientNode:
     @_do.register
     def _learn(self, request: msg.Learn) -> msg.Update:
         place = self._begin_step(request, self._layout.num_units)
-        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0])
+        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0], [request.bits])
         assert norm2 is not None
         self._open, self._done, self.round_index = None, place, place[0]
         return msg.Update(norm2, loss)
@@ -223,7 +223,7 @@ class ClientNode:
         if self._keeps_sides and cut != self._state.cut:
             raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
         if not self._keeps_sides and step == 0:
-            self._fleet.load([0], self._shapes.check_layers(request.side, 0, cut))
+            self._fleet.load([0], [self._shapes.check_side(request.side, request.codes, cut, request.bits)])
         return index, step, cut
 
     @_do.register
@@ -231,7 +231,10 @@ class ClientNode:
         self._check_done(request)
         if self._keeps_sides:
             raise WireError("client sides are kept in this scheme; gather asks for them")
-        return msg.Side(self._fleet.give([0])[0])
+        assert request.round is not None
+        (side,) = self._fleet.give(request.round, [0], [request.bits])
+        assert side is not None
+        return msg.Side(*msg.side_of(side))
 
     @_do.register
     def _moved(self, request: msg.Moved) -> msg.Update:

@@ -77,7 +77,7 @@ class RemoteFleet:
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        self._loads: dict[int, ModelVectors] = {}
+        self._loads: dict[int, FirstLayers] = {}
         self._started: dict[int, OpenRequest[Any] | None] = {}
         """Forward passes, or whole steps, under way."""
         self._place: dict[int, tuple[int, int]] = {}
@@ -234,14 +234,16 @@ class RemoteFleet:
         clients: Sequence[int],
         cuts: Sequence[int],
         bits: Sequence[int],
-        whole: ModelVectors | None,
+        sides: Sequence[FirstLayers] | None,
     ) -> None:
+        loads = dict(zip(clients, sides or (), strict=sides is not None))
         for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
-            self._start(client, step, cut, own_bits, whole)
+            self._start(client, step, cut, own_bits, loads.get(client))
 
-    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
+    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
         """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
-        self._loads = {client: side for client in clients if client not in self._started}
+        loads = dict(zip(clients, sides, strict=True))
+        self._loads = {client: side for client, side in loads.items() if client not in self._started}
 
     def forward(
         self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
@@ -253,8 +255,10 @@ class RemoteFleet:
         self._passing = time.monotonic(), cut
         return packets
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        started = self._all_started(clients, step, self._shapes.layout.num_units, [UNQUANTISED] * len(clients))
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int]
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        started = self._all_started(clients, step, self._shapes.layout.num_units, bits)
         learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
@@ -270,11 +274,11 @@ class RemoteFleet:
                 self._start(client, step, cut, own_bits, self._loads.pop(client, None))
         return [self._started.pop(client) for client in clients]
 
-    def _start(self, client: int, step: int, cut: int, bits: int, model: ModelVectors | None) -> None:
-        side = None if model is None else self._shapes.layers(model, 0, cut)
+    def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None) -> None:
+        side, codes = (None, None) if model is None else msg.side_of(model)
         self._place[client] = step, cut
         whole = cut == self._shapes.layout.num_units
-        request = msg.Learn(step, side) if whole else msg.Forward(step, cut, side, bits)
+        request = msg.Learn(step, side, bits, codes) if whole else msg.Forward(step, cut, side, bits, codes)
         self._started[client] = self._ask(client, request)
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
@@ -286,10 +290,14 @@ class RemoteFleet:
             self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, *parts))
         return lambda: [self._norm_of(client) for client in clients]
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        asked = {client: self._ask(client, msg.Give()) for client in clients}
-        reads = {client: partial(self._shapes.check_side, cut=self._place[client][1]) for client in clients}
-        return [self._answer(one, reads[client], asked.values()) for client, one in asked.items()]
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        bits_of = dict(zip(clients, bits, strict=True))
+        asked = {client: self._ask(client, msg.Give(own)) for client, own in bits_of.items()}
+
+        def read(client: int, answer: msg.Side) -> FirstLayers:
+            return self._shapes.check_side(answer.layers, answer.codes, self._place[client][1], bits_of[client])
+
+        return [self._answer(one, partial(read, client), asked.values()) for client, one in asked.items()]
 
     def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
         bits_of, server = dict(zip(clients, bits, strict=True)), self.state.server

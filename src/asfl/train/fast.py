@@ -27,9 +27,11 @@ from torch import Tensor
 
 from asfl.config.randomness import random_stream
 from asfl.costs.modelled import Procedure
-from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.cuttable import CuttableModel
+from asfl.train.aggregated import backward_aggregated
 from asfl.train.averages import average_sides
 from asfl.train.batches import Batches
+from asfl.train.exchange import models_to_send
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms, Packet
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
@@ -129,23 +131,25 @@ class FastTrainer:
         waiting: list[tuple[list[int], Norms]] = []
         gave = np.zeros(len(arrived), dtype=np.bool_)
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
-        whole = None if total is None else state.server
+        bits = list(map(plan.bits_of, arrived))
+        sides = None if total is None else models_to_send(state, self._batches.seed, plan.index, cuts, bits)
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
-        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), list(map(plan.bits_of, arrived)), whole)
+        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
-            if total is not None:
-                self.fleet.load(clients, self.layout.front(state.server, cut))
+            if sides is not None:
+                self.fleet.load(clients, [sides[member] for member in members])
             of_group, norms = self._exchange(plan, step, clients, cut, [statistics[member] for member in members])
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
                 noise.add(sum(loss is not None for loss in of_group))
             waiting.append((members, norms))
             if total is not None:
-                for member, side in zip(members, self.fleet.give(clients), strict=True):
+                given = self.fleet.give(plan.index, clients, [bits[member] for member in members])
+                for member, side in zip(members, given, strict=True):
                     if side is not None:
                         gave[member] = True
-                        total[: edges[cut]] += side.parameters
+                        total[: edges[cut]] += side.received(state.server.parameters[: edges[cut]]).parameters
                         statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
         client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
         passed = sorted(losses)
@@ -200,8 +204,9 @@ class FastTrainer:
         averages_sides = not self.procedure.keeps_client_sides
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
             copy, optimizer = state.server.clone(), state.server_optimizer.clone()
+            bits = plan.bits_of(client)
             if averages_sides:
-                self.fleet.load([client], self.layout.front(state.server, cut))
+                self.fleet.load([client], models_to_send(state, self._batches.seed, plan.index, [cut], [bits]))
             self._server.bind(copy, self._server_gradient, cut, units)
             of_client: list[Tensor] = []
             for step in range(local_steps):
@@ -212,12 +217,12 @@ class FastTrainer:
                 of_client.append(loss)
                 self._step_server(copy, self._server_gradient, optimizer, cut)
             (norm,) = self.fleet.moved([client])
-            side = self.fleet.give([client])[0] if averages_sides else None
+            side = self.fleet.give(plan.index, [client], [bits])[0] if averages_sides else None
             if len(of_client) < local_steps or (averages_sides and side is None):
                 continue
             losses[client], norms[client] = torch.stack(of_client).mean(), norm
             if side is not None:
-                copy.parameters[: edges[cut]] = side.parameters
+                copy.parameters[: edges[cut]] = side.received(state.server.parameters[: edges[cut]]).parameters
                 copy.statistics[: layout.statistic_edges[cut]] = side.statistics
             sums.parameters += copy.parameters
             sums.statistics += copy.statistics
@@ -248,7 +253,8 @@ class FastTrainer:
         outcome: Outcome = {}
         for client in order:
             before = state.server.parameters[edges[cut] :].clone() if several else None
-            self.fleet.load([client], front)
+            bits = plan.bits_of(client)
+            self.fleet.load([client], models_to_send(state, self._batches.seed, plan.index, [cut], [bits], client))
             of_client: list[Tensor] = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
@@ -263,9 +269,9 @@ class FastTrainer:
             if before is not None:
                 on_server = (state.server.parameters[edges[cut] :] - before).square().sum()
             outcome[client] = torch.stack(of_client).mean(), _plus(norm, on_server)
-            (side,) = self.fleet.give([client])
+            (side,) = self.fleet.give(plan.index, [client], [bits])
             if side is not None:  # else the next client gets what this one got
-                front.copy_(side)
+                front.copy_(side.received(front.parameters))
         return outcome
 
     # ------------------------------------------------------------------ forward and backward through the cut
@@ -279,10 +285,10 @@ class FastTrainer:
         clients.
         """
         units = self.layout.num_units
-        if cut == units:  # FedAvg: the client has the loss itself
-            learnt, norms = self.fleet.learn(plan.index, step, clients)
-            return learnt, lambda: norms
         bits = [plan.bits_of(client) for client in clients]
+        if cut == units:  # FedAvg: the client has the loss itself
+            learnt, norms = self.fleet.learn(plan.index, step, clients, bits)
+            return learnt, lambda: norms
         sent = self.fleet.forward(plan.index, step, clients, cut, bits)
         before = [each.clone() for each in statistics]
         while True:
@@ -305,7 +311,7 @@ class FastTrainer:
                 self._errors.setdefault(clients[place], []).append(packet.error)
         shared = round(self.procedure.aggregated_share * self._batches.batch_size)
         if shared:
-            returned = self._backward_aggregated(losses, logits, received, cut, shared)
+            returned = backward_aggregated(self._server, losses, logits, received, (cut, units), shared)
         else:
             torch.autograd.backward(losses.sum())
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
@@ -328,34 +334,6 @@ class FastTrainer:
             if not good and self.fleet.refuse(clients[place], f"the server's pass gives a loss of {loss:g}"):
                 sent[place], refused = None, True
         return refused
-
-    def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int, shared: int) -> Carry:
-        """EPSL: the first `shared` sample positions, a share φ, go backward once for all clients.
-
-        Their last-layer gradients are averaged over the clients. The pass they go back through is that of the averaged
-        activations of these positions, a choice (its paper leaves it open): one forward pass more, which no statistics
-        remember. What comes out is broadcast: each client gets it as the gradient of its own activations there.
-        """
-        clients, batch = len(losses), self._batches.batch_size
-        (last,) = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
-        by_position = last.view(clients, batch, -1)
-        averaged = by_position[:, :shared].mean(0)
-        own = by_position.clone()
-        own[:, :shared] = 0
-        with torch.no_grad():
-            mixed = tuple(_by_client(t, clients)[:, :shared].mean(0) for t in received)
-        mixed = tuple(tensor.contiguous(memory_format=_format_of(tensor)).requires_grad_() for tensor in mixed)
-        self._server.bind_statistics([None])
-        (mixed_logits,) = self._server.run(mixed, cut, self.layout.num_units)
-        # Once for all clients, so it weighs as much as all of them in the server's sum.
-        torch.autograd.backward([logits, mixed_logits], [own.view_as(logits), averaged * clients])
-        returned = []
-        for tensor, mix in zip(received, mixed, strict=True):
-            assert tensor.grad is not None
-            assert mix.grad is not None
-            _by_client(tensor.grad, clients)[:, :shared] += mix.grad / clients
-            returned.append(tensor.grad)
-        return tuple(returned)
 
     # ------------------------------------------------------------------ pieces
     def _step_server(self, server: ModelVectors, gradient: Tensor, optimizer: OptimizerState, cut: int) -> Tensor:
@@ -380,15 +358,6 @@ def _in_place(values: Sequence[Tensor | None], places: Sequence[int], count: int
 def _plus(of_client: Tensor | None, of_server: Tensor) -> Tensor:
     """‖Δ_n‖²; of a client that was lost behind the server's pass only the server's part is known."""
     return of_server if of_client is None else of_client + of_server
-
-
-def _by_client(tensor: Tensor, clients: int) -> Tensor:
-    """[clients · b, ...] -> [clients, b, ...], as a view."""
-    return tensor.view(clients, -1, *tensor.shape[1:])
-
-
-def _format_of(tensor: Tensor) -> torch.memory_format:
-    return torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
 
 
 def _runs(values: Ints, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -111,6 +111,14 @@ def parts_of(layers: FirstLayers) -> tuple[Tensor, Tensor | None, Codes | None]:
     return layers.statistics, *((sent, None) if isinstance(sent, Tensor) else (None, _codes(sent)))
 
 
+def side_of(layers: FirstLayers) -> tuple[ModelVectors, Codes | None]:
+    """A client side; with few bits its parameters are codes, and it has none but its statistics."""
+    sent = layers.parameters
+    if isinstance(sent, Tensor):
+        return ModelVectors(sent, layers.statistics), None
+    return ModelVectors(layers.statistics.new_zeros(0), layers.statistics), _codes(sent)
+
+
 def _codes(sent: Quantised | QuantisedLayers) -> Codes:
     return Codes(sent.codes, sent.low, sent.step)
 
@@ -178,6 +186,8 @@ class Side(Answer):
     """Layers of the client; none if it wasn't asked to send them."""
 
     layers: Layers | None = None
+    codes: Codes | None = None
+    """With few bits, instead of the parameters."""
 
 
 class ClientState(Answer):
@@ -280,7 +290,9 @@ class Forward(Request[Activations]):
     cut: Natural
     side: Layers | None = None
     bits: Bits = UNQUANTISED
-    """Per number that crosses the cut, on the way back too."""
+    """Per number that crosses the cut, on the way back too; and per parameter of the side."""
+    codes: Codes | None = None
+    """With few bits, instead of the parameters of the side."""
 
 
 class Backward(Request[Update]):
@@ -299,12 +311,17 @@ class Learn(Request[Update]):
     stage, changes, teaches = "learn", True, True
     step: Natural
     side: Layers | None = None
+    bits: Bits = UNQUANTISED
+    """Per parameter of the model."""
+    codes: Codes | None = None
+    """With few bits, instead of the parameters."""
 
 
 class Give(Request[Side]):
-    """The trained client side, in schemes that exchange models."""
+    """The trained client side, in schemes that exchange models; with few bits, how far it is from what it was."""
 
     stage = "give"
+    bits: Bits = UNQUANTISED
 
 
 class Moved(Request[Update]):

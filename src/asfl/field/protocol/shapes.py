@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asfl.config import Config
 from asfl.data.shapes import INPUT_SHAPE
-from asfl.field.protocol.messages import MOST_WEIGHT, Activations, Codes, Memory, Share, Side, Tensors, Uploaded
+from asfl.field.protocol.messages import MOST_WEIGHT, Activations, Codes, Memory, Share, Tensors, Uploaded
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
@@ -83,8 +83,12 @@ class Shapes:
             squares[slot.start : slot.stop] = slot.name in ("running_var", "running_weight")
         return squares
 
-    def check_side(self, answer: Side, cut: int) -> ModelVectors:
-        return self.check_layers(answer.layers, 0, cut)
+    def check_side(self, side: ModelVectors | None, codes: Codes | None, cut: int, bits: int) -> FirstLayers:
+        """A client side as it came: as codes if bits are few."""
+        if side is None:
+            raise WireError("layers are missing")
+        parameters = side.parameters if codes is None or len(side.parameters) else None
+        return self.check_first(Uploaded(side.statistics, parameters, codes), cut, bits)
 
     def check_memory(self, memory: Memory | None) -> OptimizerState:
         if memory is None:
