@@ -33,6 +33,11 @@ def borrows(scheme: "Scheme") -> bool:
     return bool(getattr(scheme, "borrows", False))
 
 
+def watches_noise(scheme: "Scheme") -> bool:
+    """Whether a scheme that decides no more than the paper's still wants the gradient noise scale measured."""
+    return bool(getattr(scheme, "watches_noise", False))
+
+
 class Scheme(Protocol):
     """A scheme has no state: everything it may know is in the problem, everything random is keyed by seed and round."""
 
