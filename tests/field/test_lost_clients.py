@@ -27,12 +27,13 @@ class LosingFleet(LocalFleet):
     stage = ""
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
         if self.stage != "forward":
-            return super().forward(index, step, clients, cut, bits)
+            return super().forward(index, step, clients, cut, bits, batch)
         there = {client: own for client, own in zip(clients, bits, strict=True) if client != VICTIM}
-        packets = dict(zip(there, super().forward(index, step, list(there), cut, list(there.values())), strict=True))
+        sent = super().forward(index, step, list(there), cut, list(there.values()), batch)
+        packets = dict(zip(there, sent, strict=True))
         return [packets.get(client) for client in clients]
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
@@ -40,9 +41,9 @@ class LosingFleet(LocalFleet):
         return lambda: self._without(clients, norms(), "backward")
 
     def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        losses, norms = super().learn(index, step, clients, bits)
+        losses, norms = super().learn(index, step, clients, bits, batch)
         return self._without(clients, losses, "forward"), self._without(clients, norms, "forward")
 
     def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:

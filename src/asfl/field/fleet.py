@@ -85,8 +85,8 @@ class RemoteFleet:
         self._returning: dict[int, OpenRequest[msg.Update] | None] = {}
         """Backward passes under way."""
         self._norms: dict[int, Tensor | None] = {}
-        self._passing = time.monotonic(), 0
-        """Since when the server is busy with what the latest `forward` gave, and its cut."""
+        self._passing: tuple[float, int, int | None] = time.monotonic(), 0, None
+        """Since when the server is busy with what the latest `forward` gave, its cut and the size of mini-batches."""
 
     # ------------------------------------------------------------------ asking
     def _ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
@@ -235,10 +235,11 @@ class RemoteFleet:
         cuts: Sequence[int],
         bits: Sequence[int],
         sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
         loads = dict(zip(clients, sides or (), strict=sides is not None))
-        for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
-            self._start(client, step, cut, own_bits, loads.get(client))
+        for client, cut, own_bits, batch in zip(clients, cuts, bits, batches, strict=True):
+            self._start(client, step, cut, own_bits, loads.get(client), batch)
 
     def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
         """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
@@ -246,19 +247,19 @@ class RemoteFleet:
         self._loads = {client: side for client, side in loads.items() if client not in self._started}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        started = self._all_started(clients, step, cut, bits)
+        started = self._all_started(clients, step, cut, bits, batch)
         others = [*started, *self._started.values()]
-        reads = [partial(self._shapes.check_activations, cut=cut, bits=own_bits) for own_bits in bits]
+        reads = [partial(self._shapes.check_activations, cut=cut, bits=own_bits, batch=batch) for own_bits in bits]
         packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
-        self._passing = time.monotonic(), cut
+        self._passing = time.monotonic(), cut, batch
         return packets
 
     def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        started = self._all_started(clients, step, self._shapes.layout.num_units, bits)
+        started = self._all_started(clients, step, self._shapes.layout.num_units, bits, batch)
         learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
@@ -266,28 +267,29 @@ class RemoteFleet:
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
     def _all_started(
-        self, clients: Sequence[int], step: int, cut: int, bits: Sequence[int]
+        self, clients: Sequence[int], step: int, cut: int, bits: Sequence[int], batch: int | None
     ) -> list[OpenRequest[Any] | None]:
         """Passes that were announced are under way; the others begin now."""
         for client, own_bits in zip(clients, bits, strict=True):
             if client not in self._started:
-                self._start(client, step, cut, own_bits, self._loads.pop(client, None))
+                self._start(client, step, cut, own_bits, self._loads.pop(client, None), batch)
         return [self._started.pop(client) for client in clients]
 
-    def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None) -> None:
+    def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None, batch: int | None) -> None:
         side, codes = (None, None) if model is None else msg.side_of(model)
         self._place[client] = step, cut
         whole = cut == self._shapes.layout.num_units
-        request = msg.Learn(step, side, bits, codes) if whole else msg.Forward(step, cut, side, bits, codes)
+        parts = side, bits, codes, batch
+        request = msg.Learn(step, *parts) if whole else msg.Forward(step, cut, *parts)
         self._started[client] = self._ask(client, request)
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
-        began, cut = self._passing
+        began, cut, batch = self._passing
         if self._clocks is not None:
-            self._clocks.server_pass(cut, len(clients), time.monotonic() - began)
+            self._clocks.server_pass(cut, len(clients), time.monotonic() - began, batch)
         for client, crossing in zip(clients, gradients, strict=True):
             parts = msg.tensors_of(crossing), msg.codes_of(crossing)
-            self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, *parts))
+            self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, *parts, batch))
         return lambda: [self._norm_of(client) for client in clients]
 
     def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:

@@ -99,6 +99,8 @@ class RoundRecord:
     """Of every value that crossed."""
     noise_scale: Amount | None = None
     """B: at how many mini-batches noise and signal of the gradient are equal, as the server saw it before the round."""
+    batch: list[Annotated[int, Strict(), Field(ge=1)]] | None = None
+    """Samples in each client's mini-batch, in schemes that decide it (HASFL)."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
@@ -139,7 +141,7 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in ("synced", "bits", "noise_scale", "faults", "measured"):
+        for name in ("synced", "bits", "noise_scale", "batch", "faults", "measured"):
             if plain[name] is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
@@ -165,7 +167,7 @@ class RoundRecord:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
-        lengths |= {len(each) for each in (record.cut, record.bits) if isinstance(each, list)}
+        lengths |= {len(each) for each in (record.cut, record.bits, record.batch) if isinstance(each, list)}
         if len(lengths) > 1:
             raise ValueError("lists of different lengths, where each has one entry per client")
         return record

@@ -247,6 +247,7 @@ class Simulation:
             decided.arrived & ready,
             synced=decided.decision.synced,
             bits=np.broadcast_to(decided.decision.bits, self.config.scenario.clients),
+            batch=decided.decision.batch,
         )
 
     def _state_after(
@@ -344,6 +345,8 @@ class Simulation:
             out["noise_scale"] = beyond.noise_scale
         if beyond is not None and self.scheme.procedure.keeps_client_sides:
             out["synced"] = decision.synced
+        if decision.batch is not None:
+            out["batch"] = decision.batch.tolist()
         return out
 
     # ------------------------------------------------------------------ to and from a checkpoint

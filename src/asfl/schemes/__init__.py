@@ -14,6 +14,7 @@ from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningSch
 from asfl.schemes.central import CentralScheme
 from asfl.schemes.energy_delay import EnergyDelayScheme
 from asfl.schemes.epsl import EpslScheme
+from asfl.schemes.hasfl import HasflScheme
 
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
@@ -40,6 +41,7 @@ _SHIPPED: tuple[Scheme, ...] = (
     FedAvgScheme("fedavg-8bit", bits=8),
     SplitFedScheme("sfl-best-8bit", cut_rule="fastest", bits=8),
     AdaptSflScheme(),
+    HasflScheme(),
     EnergyDelayScheme(),
 )
 SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme in _SHIPPED})
@@ -48,7 +50,7 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 
 ON_REQUEST = (
     "asfl-sync", "asfl-quant", "asfl-rate", "epsl-0", "epsl-1", "fedavg-8bit", "sfl-best-8bit", "adaptsfl",
-    "energy-delay",
+    "hasfl", "energy-delay",
 )  # fmt: skip
 """Variants and rivals that a comparison has only if they are named."""
 

@@ -1,8 +1,8 @@
 """AdaptSFL: one cut, and how many rounds lie between two averages of the client sides.
 
-Lin et al., "AdaptSFL: Adaptive Split Federated Learning in Resource-constrained Edge Networks" (arXiv:2403.13101) average
-the server-side models every round and the client sides every I rounds. To bring the mean squared gradient down to ε
-takes, by their bound,
+Lin et al., "AdaptSFL: Adaptive Split Federated Learning in Resource-constrained Edge Networks" (arXiv:2403.13101)
+average the server-side models every round and the client sides every I rounds. To bring the mean squared gradient down
+to ε takes, by their bound,
 
     R  ∝  1 / (ε − βγ σ²/N − 1{I > 1} · 4 β²γ² I² Σ_{j ≤ cut} G_j²)
 
@@ -11,9 +11,10 @@ rounds, and one takes T_split + T_average / I on average; cut and I make the pro
 What differs from its paper, or is open there, and was chosen:
 
 - Its constants are estimated while training. Here noise is a share B / (A + B) of ε, with the noise scale B measured
-  every round and A clients, and drift a share `decision.drift_weight` · I² · (the parameters up to the cut, of all): what
-  ASFL's own objective takes for I updates in the same direction.
-- Its cuts may differ between clients; here they are the same, since layers that only some hold are averaged rarely there.
+  every round and A clients, and drift a share `decision.drift_weight` · I² · (the parameters up to the cut, of all):
+  what ASFL's own objective takes for I updates in the same direction.
+- Its cuts may differ between clients, and layers that only some hold are averaged every I rounds, too. Here all have
+  the same cut.
 - It descends over cut and I in turn; here both are tried together. I is a power of two, so that averages stay on a grid
   of rounds when I changes. The cut moves only when client sides are equal, as there, so nobody sends layers up for it.
 - Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL would
@@ -101,7 +102,7 @@ def training_times(round_: Round, rb_count: Floats, noise_scale: float, drift_we
     share = round_.profile.client_param_bits[round_.profile.cuts] / round_.profile.client_param_bits[-1]
     drift = drift_weight * np.where(INTERVALS > 1, INTERVALS**2, 0) * share[:, None]
     progress = 1 / (1 + noise_scale / round_.num_clients) - drift
-    late = ~cost_of_all_cuts(round_, rb_count, power_w, everybody, SFL).in_time.all(axis=1)
+    late = np.asarray(~cost_of_all_cuts(round_, rb_count, power_w, everybody, SFL).in_time.all(axis=1))
     times = np.where(progress > 0, round_s / np.where(progress > 0, progress, 1.0), np.inf)
     return times if late.all() else np.where(late[:, None], np.inf, times)  # else nobody would finish an average
 

@@ -10,6 +10,7 @@ from asfl.train.quantise import EVERYBODY, layers_to_send, rounding
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Floats, RoundPlan
 
+
 def average_sides(
     plan: RoundPlan, clients: Sequence[int], state: TrainingState, fleet: Fleet, seed: int
 ) -> Floats | None:

@@ -134,15 +134,17 @@ class FastTrainer:
         bits = list(map(plan.bits_of, arrived))
         sides = None if total is None else models_to_send(state, self._batches.seed, plan.index, cuts, bits)
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
-        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides)
-        for members, cut in self._groups(cuts):
+        batches = list(map(plan.batch_of, arrived))
+        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides, batches)
+        for members, cut in self._groups(cuts, batches):
             clients = arrived[members].tolist()
             if sides is not None:
                 self.fleet.load(clients, [sides[member] for member in members])
             of_group, norms = self._exchange(plan, step, clients, cut, [statistics[member] for member in members])
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
-                noise.add(sum(loss is not None for loss in of_group))
+                samples = batches[members[0]] or self._batches.batch_size
+                noise.add(sum(loss is not None for loss in of_group), self._batches.batch_size / samples)
             waiting.append((members, norms))
             if total is not None:
                 given = self.fleet.give(plan.index, clients, [bits[member] for member in members])
@@ -183,13 +185,14 @@ class FastTrainer:
                     torch.div(total[here], int(summed[first]), out=state.server.parameters[here])
         return {int(arrived[m]): (losses[m], _plus(client_norms[m], server_norm)) for m in passed}
 
-    def _groups(self, cuts: Ints) -> Iterator[tuple[list[int], int]]:
-        """Positions among the arrived clients that share a server pass, and their cut."""
+    def _groups(self, cuts: Ints, batches: Sequence[int | None]) -> Iterator[tuple[list[int], int]]:
+        """Positions among the arrived clients that share a server pass, and their cut; their mini-batches are alike."""
         together = len(cuts) if self.procedure.aggregated_share > 0 else self._merge
         if self._watch_noise:
             together = min(together, max(1, len(cuts) // 2))
-        for cut in np.unique(cuts).tolist():
-            members = np.flatnonzero(cuts == cut).tolist()
+        kinds = np.stack([cuts, [batch or 0 for batch in batches]], axis=1)
+        for kind in np.unique(kinds, axis=0):
+            members, cut = np.flatnonzero((kinds == kind).all(axis=1)).tolist(), int(kind[0])
             for start in range(0, len(members), together):
                 yield members[start : start + together], cut
 
@@ -285,11 +288,11 @@ class FastTrainer:
         clients.
         """
         units = self.layout.num_units
-        bits = [plan.bits_of(client) for client in clients]
+        bits, batch = [plan.bits_of(client) for client in clients], plan.batch_of(clients[0])
         if cut == units:  # FedAvg: the client has the loss itself
-            learnt, norms = self.fleet.learn(plan.index, step, clients, bits)
+            learnt, norms = self.fleet.learn(plan.index, step, clients, bits, batch)
             return learnt, lambda: norms
-        sent = self.fleet.forward(plan.index, step, clients, cut, bits)
+        sent = self.fleet.forward(plan.index, step, clients, cut, bits, batch)
         before = [each.clone() for each in statistics]
         while True:
             there = [place for place, packet in enumerate(sent) if packet is not None]

@@ -98,6 +98,7 @@ class Fleet(Protocol):
         cuts: Sequence[int],
         bits: Sequence[int],
         sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
         """Whom `forward` or `learn` will ask in this step, group by group: clients elsewhere begin at once.
 
@@ -110,9 +111,12 @@ class Fleet(Protocol):
         ...
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        """Stage 2: the activations at the cut, with each client's bits, and the labels of a mini-batch."""
+        """Stage 2: the activations at the cut, with each client's bits, and the labels of a mini-batch.
+
+        `batch`: how many samples it has, if not as many as are configured.
+        """
         ...
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
@@ -120,7 +124,7 @@ class Fleet(Protocol):
         ...
 
     def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Without a cut: a whole step on the clients; losses and ‖update‖². `bits` are those that `load` came with."""
         ...
@@ -220,6 +224,7 @@ class LocalFleet:
         cuts: Sequence[int],
         bits: Sequence[int],
         sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
         pass  # one after the other saves memory, and nobody waits
 
@@ -230,9 +235,9 @@ class LocalFleet:
         self._began_with = {client: self._loaded[client].parameters.clone() for client in few}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        labels = self._forward(index, step, clients, cut)
+        labels = self._forward(index, step, clients, cut, batch)
         sent: list[Packet | None] = []
         for client, own_bits, carry, truth in zip(clients, bits, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
@@ -242,7 +247,7 @@ class LocalFleet:
             sent.append(Packet(crossing, truth, error))
         return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Tensor]:
+    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int, batch: int | None) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
         self._prepare(cut, len(clients))
         self._cut = cut
@@ -254,7 +259,7 @@ class LocalFleet:
                 self._before[client] = side.parameters.clone()
             gradient[: self._layout.parameter_edges[cut]].zero_()
             replica.bind(side, gradient, 0, cut)
-            images, labels = self._batches.batch(index, self._first + client, step)
+            images, labels = self._batches.batch(index, self._first + client, step, batch)
             self._carries.append(replica.run((images,), 0, cut))
             all_labels.append(labels)
         return all_labels
@@ -267,9 +272,9 @@ class LocalFleet:
         return lambda: norms
 
     def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        labels = self._forward(index, step, clients, self._layout.num_units)
+        labels = self._forward(index, step, clients, self._layout.num_units, batch)
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []

@@ -2,7 +2,8 @@
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, of which only the
 layers on their side of the cut mean something, and one optimiser per layer, which stays where it is when the layer
-moves. All clients hold the same number of samples, so every average by sample counts is a plain mean.
+moves. All clients hold the same number of samples, so every average by sample counts is a plain mean, also where their
+mini-batches differ in size.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -175,7 +176,7 @@ class PlainTrainer:
     def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
         """One mini-batch across the cut: its loss, and the relative error of what was sent up."""
         cut, own = int(plan.cut[client]), self.clients[client]
-        images, labels = self._batches.batch(plan.index, client, step)
+        images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
         # Stage 2: the client goes forward and sends activations and labels.
         activations = own.forward((images,), range(cut))
         received, error = self._send_up(plan, client, step, activations)
@@ -235,7 +236,7 @@ class PlainTrainer:
         copies = [deepcopy(self.server) for _ in arrived]
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
-            images, labels = self._batches.batch(plan.index, client, step)
+            images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
             activations.append(self.clients[client].forward((images,), range(cut)))
             restored, errors[client] = self._send_up(plan, client, step, activations[-1])
             received.append(restored)

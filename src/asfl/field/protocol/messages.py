@@ -59,6 +59,7 @@ def _check_layers(layers: ModelVectors) -> ModelVectors:
 
 
 Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
+Size = Annotated[int, Strict(), Field(ge=1, le=LARGEST)]
 Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
 Seconds = Annotated[float, Strict(), Field(ge=0, le=MOST_SECONDS)]
 Flag = Annotated[bool, Strict()]
@@ -293,6 +294,8 @@ class Forward(Request[Activations]):
     """Per number that crosses the cut, on the way back too; and per parameter of the side."""
     codes: Codes | None = None
     """With few bits, instead of the parameters of the side."""
+    batch: Size | None = None
+    """Samples in the mini-batch, if not as many as are configured; so below."""
 
 
 class Backward(Request[Update]):
@@ -303,6 +306,7 @@ class Backward(Request[Update]):
     cut: Natural
     gradients: Tensors = ()
     codes: tuple[Codes, ...] = ()
+    batch: Size | None = None
 
 
 class Learn(Request[Update]):
@@ -315,6 +319,7 @@ class Learn(Request[Update]):
     """Per parameter of the model."""
     codes: Codes | None = None
     """With few bits, instead of the parameters."""
+    batch: Size | None = None
 
 
 class Give(Request[Side]):
