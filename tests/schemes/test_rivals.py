@@ -158,20 +158,20 @@ def test_cuts_and_powers_equal_trying_everything(seed: int, s_per_j: float) -> N
     cuts = round_.profile.cuts.tolist()
     powers = (round_.radio.max_tx_power_w * energy_delay.POWER_LEVELS).tolist()
     best = min(
-        energy_delay.weighted_cost_s(round_, Decision(np.array(cut), counts, np.array(power)), s_per_j)
+        energy_delay.cost_per_arrival_s(round_, Decision(np.array(cut), counts, np.array(power)), s_per_j)
         for cut in product(cuts, repeat=2)
         for power in product(powers, repeat=2)
     )
-    assert energy_delay.weighted_cost_s(round_, found, s_per_j) == pytest.approx(best, rel=1e-9)
+    assert energy_delay.cost_per_arrival_s(round_, found, s_per_j) == pytest.approx(best, rel=1e-9)
 
 
 @given(SEEDS)
 @settings(max_examples=20)
 def test_dearer_energy_is_used_less(seed: int) -> None:
-    """For given blocks: a theorem, as both are exact."""
+    """Per packet that arrives, for given blocks: a theorem, as each is exact."""
     round_, counts, everybody = small_round(seed), np.array([2.0, 1.0]), np.ones(2)
-    energies = [
-        round_cost(round_, energy_delay.cuts_and_powers(round_, counts, price), everybody, costs.ACC_SFL).energy_j.sum()
-        for price in (0.0, 0.1, 10.0, 1000.0)
-    ]
+    prices = (0.0, 0.1, 10.0, 1000.0)
+    chosen = [energy_delay.cuts_and_powers(round_, counts, price) for price in prices]
+    bills = [round_cost(round_, decision, everybody, costs.ACC_SFL) for decision in chosen]
+    energies = [float(bill.energy_j.sum() / (1 - bill.packet_error_rate).sum()) for bill in bills]
     assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(energies))
