@@ -27,13 +27,15 @@ class LosingFleet(LocalFleet):
     stage = ""
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
         if self.stage != "forward":
-            return super().forward(index, step, clients, cut, bits, batch)
-        there = {client: own for client, own in zip(clients, bits, strict=True) if client != VICTIM}
-        sent = super().forward(index, step, list(there), cut, list(there.values()), batch)
-        packets = dict(zip(there, sent, strict=True))
+            return super().forward(index, step, clients, cuts, bits, batch)
+        there = [place for place, client in enumerate(clients) if client != VICTIM]
+        if not there:
+            return [None] * len(clients)
+        asked, of_asked, their_bits = ([values[place] for place in there] for values in (clients, cuts, bits))
+        packets = dict(zip(asked, super().forward(index, step, asked, of_asked, their_bits, batch), strict=True))
         return [packets.get(client) for client in clients]
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:

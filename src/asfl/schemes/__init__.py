@@ -19,10 +19,11 @@ from asfl.schemes.hasfl import HasflScheme
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
-    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True)),
+    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True, hetero=True)),
     BeyondScheme("asfl-sync", Switches(sync=True)),
     BeyondScheme("asfl-quant", Switches(quant=True)),
     BeyondScheme("asfl-rate", Switches(rate=True)),
+    BeyondScheme("asfl-hetero", Switches(hetero=True)),
     FedAvgScheme(),
     SplitLearningScheme(),
     SplitLearningScheme("sl-best", cut_rule="fastest", all_rbs=True),
@@ -49,8 +50,8 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 
 
 ON_REQUEST = (
-    "asfl-sync", "asfl-quant", "asfl-rate", "epsl-0", "epsl-1", "fedavg-8bit", "sfl-best-8bit", "adaptsfl",
-    "hasfl", "energy-delay",
+    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1",
+    "fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl", "energy-delay",
 )  # fmt: skip
 """Variants and rivals that a comparison has only if they are named."""
 

@@ -32,7 +32,7 @@ from asfl.costs.modelled import ASFL, ON_DEMAND, SFL, Procedure, cost_of_all_cut
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
-from asfl.schemes.base import clients_asfl_would_serve
+from asfl.schemes.base import clients_asfl_would_serve, noise_scale
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ class AdaptSflScheme:
         if not clients.size:
             return Decision(problem.round.previous_cut or 1, rb_count, tx_power_w)
         round_ = replace(problem.round, previous_cut=None, holdings=None).among(clients)
-        best = shortest_training(round_, problem.noise_scale, problem.rules.drift_weight, cut=_cut_that_stays(problem))
+        best = shortest_training(round_, noise_scale(problem), problem.rules.drift_weight, cut=_cut_that_stays(problem))
         synced = best.cut if (problem.round.index + 1) % best.interval == 0 else 0
         tx_power_w[clients] = round_.radio.max_tx_power_w
         rb_count[clients] = _counts(round_, best.cut, SFL if synced else ASFL)

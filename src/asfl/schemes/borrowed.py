@@ -1,7 +1,7 @@
 """FedAvg, SL and SFL: resource blocks and power are ASFL's of the same round (paper §V-A), the cut is not.
 
-`bits` is how many everything crosses with: activations and gradients, and models, down and up (`asfl.train.exchange`).
-The paper knows only 32.
+`bits` is how many everything crosses with: activations and gradients, and models (`asfl.train.client_models`), down and
+up. The paper knows only 32.
 
 ASFL's decision is the one its own run recorded in the same world, where a comparison has such a run. Alone, ASFL
 decides the round here, with a stand-in for the drift of its client sides (`asfl.runs.stand_in`).

@@ -33,7 +33,7 @@ from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
-from asfl.schemes.base import clients_asfl_would_serve
+from asfl.schemes.base import clients_asfl_would_serve, noise_scale
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ class HasflScheme:
         batch = np.full(everybody, max(round(problem.round.batch_size), 1))
         if clients.size:
             round_ = replace(problem.round, outage_s=np.inf).among(clients)
-            best = shortest_training(round_, problem.noise_scale)
+            best = shortest_training(round_, noise_scale(problem))
             cut[clients], rb_count[clients], tx_power_w[clients] = best.cut, best.rb_count, best.tx_power_w
             assert best.batch is not None
             batch[clients] = best.batch

@@ -111,9 +111,9 @@ class Fleet(Protocol):
         ...
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        """Stage 2: the activations at the cut, with each client's bits, and the labels of a mini-batch.
+        """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch.
 
         `batch`: how many samples it has, if not as many as are configured.
         """
@@ -133,7 +133,9 @@ class Fleet(Protocol):
         """The client sides that `load` gave, trained; with few bits, how far each is from what it began with."""
         ...
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
+    def upload(
+        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
+    ) -> dict[int, FirstLayers]:
         """The first layers of these clients' sides, for an average, with so many bits; of those who weren't lost.
 
         With few bits they cross as differences to what all last shared, which `state.server` still has.
@@ -208,7 +210,7 @@ class LocalFleet:
         self._loaded: dict[int, ModelVectors] = {}
         self._began_with: dict[int, Tensor] = {}
         self._before: dict[int, Tensor] = {}
-        self._cut = 0
+        self._cuts: list[int] = []
 
     def begin(self, index: int) -> Bools:
         return np.ones(self.state.num_clients, dtype=np.bool_)
@@ -235,9 +237,9 @@ class LocalFleet:
         self._began_with = {client: self._loaded[client].parameters.clone() for client in few}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int], batch: int | None
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        labels = self._forward(index, step, clients, cut, batch)
+        labels = self._forward(index, step, clients, cuts, batch)
         sent: list[Packet | None] = []
         for client, own_bits, carry, truth in zip(clients, bits, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
@@ -247,13 +249,15 @@ class LocalFleet:
             sent.append(Packet(crossing, truth, error))
         return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int, batch: int | None) -> list[Tensor]:
+    def _forward(
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], batch: int | None
+    ) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
-        self._prepare(cut, len(clients))
-        self._cut = cut
+        self._prepare(max(cuts), len(clients))
+        self._cuts = list(cuts)
         self._carries = []
         all_labels: list[Tensor] = []
-        for replica, gradient, client in zip(self._replicas, self._gradients, clients, strict=False):
+        for replica, gradient, client, cut in zip(self._replicas, self._gradients, clients, cuts, strict=False):
             side = self._side(client)
             if step == 0 and self._batches.local_steps > 1:
                 self._before[client] = side.parameters.clone()
@@ -274,7 +278,7 @@ class LocalFleet:
     def learn(
         self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        labels = self._forward(index, step, clients, self._layout.num_units, batch)
+        labels = self._forward(index, step, clients, [self._layout.num_units] * len(clients), batch)
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []
@@ -284,16 +288,19 @@ class LocalFleet:
         sent: list[FirstLayers | None] = []
         for client, own_bits in zip(clients, bits, strict=True):
             side = self._loaded[client]
+            depth = int(np.searchsorted(self._layout.parameter_edges, len(side.parameters)))
             before = self._began_with.get(client, side.parameters)
             coins = rounding(self._batches.seed, "layers", index, self._first + client)
-            crossing = layers_to_send(self._layout, side.parameters, before, self._cut, own_bits, coins)
+            crossing = layers_to_send(self._layout, side.parameters, before, depth, own_bits, coins)
             sent.append(FirstLayers(crossing, side.statistics))
         return sent
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
-        shared = self._layout.front(self.state.server, depth).parameters
+    def upload(
+        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
+    ) -> dict[int, FirstLayers]:
         sent = {}
-        for client, own_bits in zip(clients, bits, strict=True):
+        for client, depth, own_bits in zip(clients, depths, bits, strict=True):
+            shared = self._layout.front(self.state.server, depth).parameters
             side = self._layout.front(self.state.clients.row(client), depth)
             coins = rounding(self._batches.seed, "layers", index, self._first + client)
             crossing = layers_to_send(self._layout, side.parameters, shared, depth, own_bits, coins)
@@ -330,10 +337,10 @@ class LocalFleet:
 
     def _step(self, clients: Sequence[int]) -> list[Tensor | None]:
         norms: list[Tensor | None] = []
-        for client, gradient in zip(clients, self._gradients, strict=False):
+        for client, cut, gradient in zip(clients, self._cuts, self._gradients, strict=False):
             optimizer, weights = self.state.client_optimizer(client), self._side(client).parameters
             with torch.no_grad():
-                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, self._cut))
+                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, cut))
         return norms
 
     def _prepare(self, cut: int, at_once: int) -> None:

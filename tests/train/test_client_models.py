@@ -7,7 +7,7 @@ import pytest
 import torch
 from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
 
-from asfl.train.exchange import models_to_send
+from asfl.train.client_models import models_to_send
 from asfl.train.noise import GradientParts
 from asfl.train.optimizers import Name, rule_named
 from asfl.train.quantise import QuantisedLayers
