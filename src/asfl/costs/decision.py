@@ -11,6 +11,8 @@ from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
 
 ALLOWED_BITS = (32, 16, 8, 4)
+MOST_BATCHES = 4
+"""A client's mini-batch has at most so many times the configured number of samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,8 @@ class Decision:
     Layers that move because the cut does cross whole."""
     synced: int = 0
     """Client-side layers 1 … `synced` are averaged at the end of the round; 0: each client keeps its own."""
+    batch: NDArray[np.int64] | None = None
+    """[N] samples in each client's mini-batch (HASFL); None: as many as are configured."""
 
     @property
     def scheduled(self) -> NDArray[np.bool_]:
@@ -74,6 +78,8 @@ def check_decision(
             f"decision.synced = {decision.synced} must be {cut.max()} where cuts differ: layers that some clients hold "
             "and the server trains for others are averaged, and so is everything below them"
         )
+    if decision.batch is not None:
+        _check_each("decision.batch", decision.batch, decision.batch >= 1, "a number of samples ≥ 1")
     fits = np.isfinite(power) & (power >= 0) & (power <= max_tx_power_w * (1 + 1e-12))
     _check_each("decision.tx_power_w", power, fits, f"0 … {max_tx_power_w:g} W (radio.max_tx_power_w)")
 
@@ -84,7 +90,9 @@ def wrong_bits(bits: int | NDArray[np.int64]) -> str:
     return f"= {unknown[0]} must be one of {', '.join(map(str, ALLOWED_BITS))}" if unknown.size else ""
 
 
-def _check_each(name: str, values: NDArray[np.float64], valid: NDArray[np.bool_], wanted: str) -> None:
+def _check_each(
+    name: str, values: NDArray[np.float64] | NDArray[np.int64], valid: NDArray[np.bool_], wanted: str
+) -> None:
     if not valid.all():
         client = int(np.flatnonzero(~valid)[0])
         raise AsflError(f"{name}[{client}] = {values[client]:g} must be {wanted}")

@@ -65,6 +65,8 @@ class Round:
     equations: CostEquations = field(default_factory=CostEquations)
     outage_s: float = np.inf
     """A stage ends after this time for whoever isn't done; that client's packet is lost."""
+    local_steps: int = 1
+    """Mini-batches a client takes in the round."""
     index: int = 0
     """Which round this is; random decisions are drawn from streams keyed by it."""
 
@@ -82,6 +84,11 @@ class Round:
         last = self.profile.num_layers - 1
         if self.previous_cut is not None and not 1 <= self.previous_cut <= last:
             raise AsflError(f"previous_cut = {self.previous_cut} must be 1 … {last} for a model of {last + 1} layers")
+
+    @property
+    def batch_size(self) -> float:
+        """Samples in a mini-batch, as configured."""
+        return self.charged_samples / self.local_steps
 
     @property
     def num_clients(self) -> int:

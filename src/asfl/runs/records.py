@@ -103,6 +103,8 @@ class RoundRecord:
     """Of `budget.total_delay_s`, after the round; None without such a budget."""
     battery_left_j: list[Amount] | None = None
     """Of `budget.battery_j`; None without such a budget."""
+    batch: list[Annotated[int, Strict(), Field(ge=1)]] | None = None
+    """Samples in each client's mini-batch, in schemes that decide it (HASFL)."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
@@ -148,7 +150,7 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in ("synced", "bits", "noise_scale", "time_left_s", "battery_left_j", "faults", "measured"):
+        for name in ("synced", "bits", "noise_scale", "time_left_s", "battery_left_j", "batch", "faults", "measured"):
             if plain[name] is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
@@ -174,7 +176,11 @@ class RoundRecord:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
-        lengths |= {len(each) for each in (record.cut, record.bits, record.battery_left_j) if isinstance(each, list)}
+        lengths |= {
+            len(each)
+            for each in (record.cut, record.bits, record.battery_left_j, record.batch)
+            if isinstance(each, list)
+        }
         if len(lengths) > 1:
             raise ValueError("lists of different lengths, where each has one entry per client")
         return record

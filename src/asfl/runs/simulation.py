@@ -32,6 +32,7 @@ from asfl.runs.records import RoundRecord
 from asfl.runs.stand_in import StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
+from asfl.schemes.base import watches_noise
 from asfl.schemes.rounds import (
     AccountedRound,
     DecidedRound,
@@ -120,7 +121,7 @@ class Simulation:
             if self.device.type == "cuda"
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
-            watch_noise=self.switches.rate or self.switches.quant,
+            watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
         )
         self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
         self._calibrator = Calibrator(model, self.trainer.layout, clients_batches, self.device, torch.float32)
@@ -134,7 +135,9 @@ class Simulation:
             radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
             assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
-            beyond=BeyondSignals.none_yet(self.world.profile.num_layers) if self.switches.any else None,
+            beyond=BeyondSignals.none_yet(self.world.profile.num_layers)
+            if self.switches.any or watches_noise(scheme)
+            else None,
         )
 
     @property
@@ -228,7 +231,7 @@ class Simulation:
         learning = state.signals.learning(self.trainer.fleet, reported, ratio, norms=self.rules.equations == "printed")
         if state.beyond is not None:
             beyond = state.beyond.seen(learning.layer_spread).learning(learning.layer_spread)
-            return replace(learning, beyond=beyond)
+            learning = replace(learning, beyond=beyond)
         if self.scheme.procedure.keeps_client_sides:
             return learning
         return replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
@@ -246,6 +249,7 @@ class Simulation:
             decided.arrived & ready,
             synced=decided.decision.synced,
             bits=np.broadcast_to(decided.decision.bits, self.config.scenario.clients),
+            batch=decided.decision.batch,
         )
 
     def _state_after(
@@ -338,10 +342,15 @@ class Simulation:
 
     def _beyond_record(self, decided: DecidedRound) -> dict[str, Any]:
         decision, beyond = decided.decision, decided.problem.learning.beyond
-        if beyond is None or not self.switches.any:
-            return {}
-        bits = np.broadcast_to(decision.bits, self.config.scenario.clients).tolist()
-        return {"synced": decision.synced, "bits": bits, "noise_scale": beyond.noise_scale}
+        bits = np.broadcast_to(decision.bits, self.config.scenario.clients)
+        out: dict[str, Any] = {"bits": bits.tolist()} if self.switches.any or bits.min() < BITS_PER_VALUE else {}
+        if beyond is not None:
+            out["noise_scale"] = beyond.noise_scale
+        if beyond is not None and self.scheme.procedure.keeps_client_sides:
+            out["synced"] = decision.synced
+        if decision.batch is not None:
+            out["batch"] = decision.batch.tolist()
+        return out
 
     # ------------------------------------------------------------------ to and from a checkpoint
     def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:

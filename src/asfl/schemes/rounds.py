@@ -12,7 +12,7 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.costs.account import Accountant, Charge, ModelledAccountant, draw_arrivals
 from asfl.costs.budgets import Budgets, resolve_budgets
-from asfl.costs.decision import Decision, check_decision
+from asfl.costs.decision import MOST_BATCHES, Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ASFL, RoundCost, in_time
 from asfl.costs.reserves import Reserves
@@ -268,6 +268,8 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             shape = np.shape(getattr(decision, name))
             if shape != (round_.num_clients,):
                 raise AsflError(f"decision.{name} has shape {shape}, but there are {round_.num_clients} clients")
+        if decision.batch is not None:
+            _check_batch(decision.batch, round_, scheme)
         check_decision(
             decision,
             round_.profile.num_layers,
@@ -278,3 +280,11 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
         )
     except AsflError as error:
         raise AsflError(f"scheme {scheme.name}, round {round_.index + 1}: {error}") from None
+
+
+def _check_batch(batch: NDArray[np.int64], round_: Round, scheme: Scheme) -> None:
+    most = int(MOST_BATCHES * round_.batch_size)
+    if np.shape(batch) != (round_.num_clients,) or batch.max() > most:
+        raise AsflError(f"decision.batch = {batch} must be a number of samples for each client, at most {most}")
+    if scheme.procedure.aggregated_share > 0:
+        raise AsflError("decision.batch: positions that are shared need as many samples of everybody")
