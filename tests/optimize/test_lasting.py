@@ -12,7 +12,7 @@ from asfl.costs.modelled import ASFL, round_cost
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize.lasting import TYPICAL_COST, Pace, lasting_prices
-from asfl.optimize.problem import Prices, Rules
+from asfl.optimize.problem import Prices, Progress, Rules
 from asfl.optimize.progress import Rate
 from asfl.runs.play import PlayedRound, play
 from asfl.runs.stand_in import StandIn
@@ -21,7 +21,7 @@ from asfl.schemes.rounds import budgets_of
 
 RULES = Rules.of(load_config("demo").config.decision, 3, 3, delay_budget_s=2.0, energy_budget_j=0.5)
 PACE = Pace(np.array([30.0, 10.0, 1.0, 2.0, 3.0]))
-RATE = Rate(cost=20.0, progress=5.0, arrivals=2.0)
+RATE = Rate(cost=20.0, progress=5.0)
 shares = st.floats(0.01, 1.0)
 
 
@@ -96,8 +96,7 @@ def with_prices(batteries: str, energy_price: float | None) -> list[PlayedRound]
 
 def progress(rounds: list[PlayedRound]) -> float:
     noise = StandIn.fresh(World.of(load_config("demo").config).profile, 6).noise_scale
-    arrived = np.array([one.arrived.sum() for one in rounds])
-    return float((arrived / (arrived + noise)).sum())
+    return float(Progress(6.0, noise).of([one.arrived.sum() for one in rounds]).sum())
 
 
 def test_time_and_batteries_end_together() -> None:

@@ -172,7 +172,8 @@ def _print_summaries(
 ) -> None:
     fewest, most = (end(len(one.rounds) for one in played) for end in (min, max))
     out.print(
-        f"{model}: {most if fewest == most else f'{fewest} to {most}'} rounds, radio only, with a stand-in for learning; mean"
+        f"{model}: {most if fewest == most else f'{fewest} to {most}'} rounds, radio only, "
+        "with a stand-in for learning; mean"
         + (f" ± standard deviation over {seeds} seeds" if seeds > 1 else " (one seed)")
     )
     for title, columns in _TABLES.items():

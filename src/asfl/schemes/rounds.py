@@ -26,6 +26,9 @@ from asfl.schemes.base import Scheme, decided_by
 
 Bools = NDArray[np.bool_]
 
+FAIR_SHARE = 0.8
+"""Of the average client's rounds, where it is decided how many take part: with less, the nearest clients' data rule."""
+
 
 @dataclass(frozen=True, eq=False)
 class RadioState:
@@ -50,7 +53,7 @@ class RadioState:
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What has to survive besides queues and cut; `restored` takes it back."""
-        arrays = {"rate": np.array([self.rate.cost, self.rate.progress, self.rate.arrivals])}
+        arrays = {"rate": np.array([self.rate.cost, self.rate.progress])}
         if self.holdings is not None:
             arrays |= {"owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
         if self.reserves is not None and self.pace is not None:
@@ -173,10 +176,11 @@ def account_round(
         decision.scheduled,
         rule=rules.queue_rule,
         memory=rules.queue_memory,
-        participation_floor=rules.participation_floor,
+        participation_floor=decided.problem.floor_of(decision.scheduled),
     )
-    moved = np.ndim(decision.cut) == 0 and decision.scheduled.any()
-    previous_cut = int(decision.cut) if moved else round_.previous_cut
+    # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
+    common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
+    previous_cut = int(np.max(decision.cut)) if common and decision.scheduled.any() else round_.previous_cut
     holdings, rate = _holdings_after(decided), _rate_after(decided, radio.rate, own)
     state = RadioState(queues, previous_cut, holdings, rate, reserves, pace)
     return AccountedRound(own, decision, arrived, state)
@@ -205,8 +209,10 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
         return rate
     bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
     worth = float(beyond.worth(bits[decided.arrived]).sum())
-    held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
-    drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
+    drift = 0.0
+    if problem.switches.averages:  # else nothing that is decided here makes it smaller
+        held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
+        drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift)
 
 
@@ -225,11 +231,14 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     """The decision rules of a configuration, with every "auto" turned into a number.
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
-    And where batteries have a price, it says how often each client takes part, and no floor does.
+    And everybody gets `FAIR_SHARE` of what the average client does.
+    With batteries there is no such floor: what they last for says how often each client takes part.
     """
     rules = config.decision
-    floor = 0.0 if switches.rate and config.budget.battery_j != "off" else None
     least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
+    relative = switches.rate and rules.participation_floor == "auto"
+    fair = FAIR_SHARE if config.budget.battery_j == "off" else 0.0
+    floor = (fair if relative else None) if rules.participation_floor == "auto" else rules.participation_floor
     return Rules.of(
         rules,
         config.scenario.clients,
@@ -237,7 +246,8 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
         delay_budget_s=budgets.delay_s,
         energy_budget_j=budgets.energy_j,
         min_participants=least if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=floor if rules.participation_floor == "auto" else rules.participation_floor,
+        participation_floor=floor,
+        relative_floor=relative,
     )
 
 
