@@ -76,7 +76,7 @@ def test_pace_is_what_recent_rounds_took() -> None:
 
 # ---------------------------------------------------------------------- against fixed prices
 TOTAL_S = 30.0
-WORLDS = {"equal": [2.5] * 6, "unequal": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]}
+WORLDS = {"equal": [1.5] * 6, "unequal": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]}
 
 
 @cache
@@ -102,14 +102,14 @@ def progress(rounds: list[PlayedRound]) -> float:
 def test_time_and_batteries_end_together() -> None:
     last = with_prices("equal", None)[-1].reserves
     assert last is not None
-    assert last.time_left_s <= 0.1 * TOTAL_S
-    assert last.battery_left_j.max() <= 0.1 * 2.5
+    assert last.time_left_s <= 0.2 * TOTAL_S
+    assert last.battery_left_j.max() <= 0.05 * WORLDS["equal"][0]
 
 
 @pytest.mark.parametrize("batteries", WORLDS)
 def test_more_progress_than_with_prices_that_know_no_budget(batteries: str) -> None:
-    """1 is the default; 3, about the best with equal batteries, is an oracle: nobody knows it before the end."""
+    """1 is the default. The others are an oracle: nobody knows the best fixed price before the end."""
     ours = progress(with_prices(batteries, None))
     fixed = {price: progress(with_prices(batteries, price)) for price in (1.0, 3.0)}
     assert ours > 1.05 * fixed[1.0]
-    assert ours > 0.95 * max(fixed.values())
+    assert ours > max(fixed.values())
