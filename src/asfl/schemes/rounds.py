@@ -46,7 +46,7 @@ class RadioState:
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What has to survive besides queues and cut; `of` takes it back."""
-        rate = {"rate": np.array([self.rate.cost, self.rate.progress, self.rate.arrivals])}
+        rate = {"rate": np.array([self.rate.cost, self.rate.progress])}
         if self.holdings is None:
             return rate
         return {**rate, "owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
@@ -176,8 +176,10 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
         return rate
     bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
     worth = float(beyond.worth(bits[decided.arrived]).sum())
-    held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
-    drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
+    drift = 0.0
+    if problem.switches.averages:  # else nothing that is decided here makes it smaller
+        held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
+        drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift)
 
 
