@@ -37,17 +37,20 @@ def _number_in(unit: str) -> BeforeValidator:
                 value = parse_quantity(value, unit)
             except AsflError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
-        return not_tiny(value) if isinstance(value, float) else value
+        if is_tiny(value):
+            raise PydanticCustomError("quantity", "{reason}", {"reason": too_small(value)})
+        return value
 
     return BeforeValidator(convert)
 
 
-def not_tiny(value: float) -> float:
-    """Refuse numbers so near to 0 that what is divided by them has no end."""
-    if 0 < abs(value) < LEAST:
-        reason = f"{value:g} is too small to compute with; nothing real is below {LEAST:g}"
-        raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
-    return value
+def is_tiny(value: Any) -> bool:
+    """Whether it is a number so near to 0 that what is divided by it has no end."""
+    return isinstance(value, float) and 0 < abs(value) < LEAST
+
+
+def too_small(value: float) -> str:
+    return f"{value:g} is too small to compute with; nothing real is below {LEAST:g}"
 
 
 # Upper bounds are far above what any real experiment has, and low enough that products of some of them stay finite.
