@@ -21,6 +21,7 @@ _COMMANDS = {
     "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
     "cost": ("cost", "Delay and energy of one round."),
     "decide": ("decide", "Decide cut, resource blocks and power."),
+    "plan": ("plan", "Say what a total time and batteries can buy."),
     "run": ("run", "Train one scheme."),
     "resume": ("run", "Go on with a run that was stopped or killed."),
     "fleet": ("fleet", "Train with real clients, in processes on this machine."),
@@ -45,7 +46,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command:
         if cmd_name not in _COMMANDS:
-            raise AsflError(f"unknown command '{cmd_name}': {nearest(cmd_name, _COMMANDS)}")
+            raise AsflError(f"unknown command {short(cmd_name)}: {nearest(cmd_name, _COMMANDS)}")
         module_name, summary = _COMMANDS[cmd_name]
         module = import_module(f"asfl.cli.{module_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -43,7 +43,7 @@ def unknown_data_set(name: str, inside: str = "") -> str:
     """What is wrong with a name that isn't known, where it was found, and what would be right."""
     hint = nearest(name, DATASETS)
     own = ", or the path of an .npz file" if hint.startswith("valid") else ""
-    return f"unknown data set '{name}'{inside}: {with_own(hint + own)}"
+    return f"unknown data set {short(name)}{inside}: {with_own(hint + own)}"
 
 
 @dataclass(frozen=True)

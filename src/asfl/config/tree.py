@@ -4,8 +4,9 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from asfl.config.budget import TotalBudgets
 from asfl.config.channels import ChannelSettings, Radio
-from asfl.config.errors import nearest
+from asfl.config.errors import nearest, short
 from asfl.config.fields import (
     FILE_NAME,
     AutoIndex,
@@ -219,7 +220,7 @@ class Output(Section):
         names, alone, known = self.track.split(","), ("auto", "none"), get_args(TrackerName)
         for name in names:
             if name not in (*alone, *known):
-                raise ValueError(f"track: unknown tracker '{name}': {nearest(name, (*alone, *known))}")
+                raise ValueError(f"track: unknown tracker {short(name)}: {nearest(name, (*alone, *known))}")
             if name in alone and len(names) > 1:
                 raise ValueError(f"track = '{self.track}': '{name}' must stand alone")
         return self
@@ -293,6 +294,7 @@ class Config(Section):
     data: Data = Field(default_factory=Data)
     training: Training = Field(default_factory=Training)
     decision: DecisionRules = Field(default_factory=DecisionRules)
+    budget: TotalBudgets = Field(default_factory=TotalBudgets)
     output: Output = Field(default_factory=Output)
     field: Network = Field(default_factory=Network)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
@@ -329,4 +331,7 @@ class Config(Section):
                     f"decision.min_participants = {self.decision.min_participants} is more than can be served: "
                     f"{self.scenario.clients} clients, {self.radio.num_rbs} resource blocks"
                 )
+        batteries = self.budget.battery_j
+        if isinstance(batteries, list) and len(batteries) != self.scenario.clients:
+            raise ValueError(f"budget.battery_j has {len(batteries)} numbers for {self.scenario.clients} clients")
         return self

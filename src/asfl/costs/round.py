@@ -73,6 +73,8 @@ class Round:
     """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
     fitted_link: bool = False
     """Whether rates are the smooth fit that optimisers use instead of the link's own; they differ for 5G NR only."""
+    local_steps: int = 1
+    """Mini-batches a client takes in the round."""
     index: int = 0
     """Which round this is; random decisions are drawn from streams keyed by it."""
 
@@ -90,6 +92,11 @@ class Round:
         last = self.profile.num_layers - 1
         if self.previous_cut is not None and not 1 <= self.previous_cut <= last:
             raise AsflError(f"previous_cut = {self.previous_cut} must be 1 … {last} for a model of {last + 1} layers")
+
+    @property
+    def batch_size(self) -> float:
+        """Samples in a mini-batch, as configured."""
+        return self.charged_samples / self.local_steps
 
     @property
     def num_clients(self) -> int:
@@ -144,7 +151,9 @@ class Round:
         )
 
     def downlink_rate_bps(self) -> Floats:
-        gain = self.channel_gain if self.downlink_gain is None else self.downlink_gain
+        gain = self.channel_gain
+        if self.downlink_gain is not None:  # whom nobody hears hears nobody
+            gain = np.where(gain > 0, self.downlink_gain, 0.0)
         return link.downlink_rate_bps(gain, self.radio, fitted=self.fitted_link)
 
     def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:

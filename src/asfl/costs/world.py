@@ -68,6 +68,7 @@ class World:
             radio=self.config.radio,
             compute=self.config.compute,
             charged_samples=self.config.charged_samples,
+            local_steps=self.config.training.local_steps,
             path_gain=state.path_gain,
             channel_gain=state.channel_gain,
             cpu_hz=self.clients.cpu_hz,

@@ -85,7 +85,7 @@ def _values(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners
     waits_s = np.maximum(waits[0], here.resplit_wait_s[0]) + waits[1] + waits[2]
     load_s = here.server_s[0] * np.where(served, candidates.load, 0.0).sum(axis=1)
     idle = sitting_out_cost(problem, here.cuts, problem.energy_penalty)[0]
-    cost = np.where(served, candidates.cost[0], idle).sum(axis=1)
+    cost = np.where(served, np.where(problem.reachable, candidates.cost[0], np.inf), idle).sum(axis=1)
     enough = served.sum(axis=1) >= problem.min_participants
     return np.where(enough, problem.delay_penalty.value(waits_s + load_s) + cost, np.inf)
 

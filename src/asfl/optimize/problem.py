@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.fields import Index, NonNegative, Share
 from asfl.config.shapes import Float, Floats
@@ -121,13 +121,42 @@ class Progress:
         """x."""
         return self.usual / (self.usual + self.noise_scale)
 
-    def of(self, arrivals: float) -> float:
+    def of(self, arrivals: ArrayLike) -> Floats:
         """p(A); nothing at all happens without arrivals."""
-        return self.step * (2.0 - self.step * (1.0 + self.noise_scale / arrivals)) if arrivals > 0 else 0.0
+        number = np.asarray(arrivals, float)
+        parts = np.where(number > 0, self.noise_scale / np.where(number > 0, number, 1.0), 0.0)
+        return np.where(number > 0, self.step * (2.0 - self.step * (1.0 + parts)), 0.0)
 
-    def slope(self, arrivals: float) -> float:
-        """p'(A): what one more mini-batch is worth."""
-        return self.step**2 * self.noise_scale / arrivals**2
+    def expected(self, arrival: Floats) -> float:
+        """E p(A), where mini-batches arrive with these probabilities [N], independently."""
+        if len(arrival) > FEW:
+            return float(self.of(arrival.sum()))
+        return float(self.of(np.arange(len(arrival) + 1)) @ _distribution(arrival))
+
+    def slopes(self, arrival: Floats) -> Floats:
+        """[N] what it is worth that a client arrives for sure instead of not at all: E p(A' + 1) − E p(A').
+
+        A' are the others. E p(A) is linear in each of these probabilities, so for one client alone this is exact.
+        """
+        if len(arrival) > FEW:
+            total = max(float(arrival.sum()), 0.5)
+            return np.full(len(arrival), self.step**2 * self.noise_scale / total**2)
+        gained = np.diff(self.of(np.arange(len(arrival) + 1)))
+        return np.array([gained @ _distribution(np.delete(arrival, n)) for n in range(len(arrival))])
+
+
+FEW = 64
+"""Up to so many clients, the number that arrives is taken as the random variable that it is; beyond, as its mean."""
+
+
+def _distribution(arrival: Floats) -> Floats:
+    """[N+1] of how many arrive: Poisson binomial."""
+    chances = np.zeros(len(arrival) + 1)
+    chances[0] = 1.0
+    for one in arrival:
+        chances[1:] += one * (chances[:-1] - chances[1:])
+        chances[0] *= 1.0 - one
+    return chances
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +167,8 @@ class Prices:
     per_j: Float[Floats, "clients"]
     per_progress: float
     """θ: what progress has cost so far, so that a round is worth more or less than that."""
-    arrivals: float
-    """A: about how many mini-batches arrive; one more is worth θ p'(A)."""
+    arrival: Float[Floats, "clients"]
+    """How likely mini-batches arrive, about: `Progress.slopes` then say what one more is worth."""
 
     def cost(self, delay_s: float, energy_j: Floats) -> float:
         """Of a round."""
@@ -291,7 +320,7 @@ class Problem:
     @cached_property
     def _loss_weight(self) -> Floats:
         if self.prices is not None:
-            return np.full(self.round.num_clients, self.price_of_arrival)
+            return self.price_of_arrival
         share = self.learning.update_norm2 / (self.round.num_clients * self.learning.update_scale)
         return np.asarray(self.rules.penalty_weight * share)
 
@@ -315,11 +344,11 @@ class Problem:
         served = can_be_served(self.rules, round_.num_clients, round_.radio.num_rbs)
         return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale)
 
-    @property
-    def price_of_arrival(self) -> float:
-        """What one more mini-batch is worth, where prices decide."""
+    @cached_property
+    def price_of_arrival(self) -> Floats:
+        """[N] what a client's mini-batch is worth, where prices decide."""
         assert self.prices is not None
-        return self.prices.per_progress * self.progress.slope(self.prices.arrivals)
+        return self.prices.per_progress * self.progress.slopes(self.prices.arrival)
 
     @cached_property
     def delay_drift(self) -> DelayPenalty:
@@ -373,7 +402,7 @@ class Problem:
     @property
     def price_of_turn(self) -> float:
         """What a round that a client is owed weighs: 1 beside V; by prices, `TURN_PRICE` of an arrival's worth."""
-        return 1.0 if self.prices is None else TURN_PRICE * self.price_of_arrival
+        return 1.0 if self.prices is None else TURN_PRICE * float(self.price_of_arrival.mean())
 
     def floor_of(self, scheduled: NDArray[np.bool_]) -> float:
         """The share of this round that every client is owed."""

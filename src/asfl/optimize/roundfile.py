@@ -12,10 +12,11 @@ from annotated_types import Ge, Gt, Le, MinLen
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
+from asfl.config import by_name
 from asfl.config.channels import Radio
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
-from asfl.config.fields import Section
+from asfl.config.fields import Section, is_tiny, too_small
 from asfl.config.files import parse_json, read_text
 from asfl.config.tree import Compute, RoundRules
 from asfl.costs.decision import Decision, check_decision
@@ -134,6 +135,14 @@ class RoundFile(RoundRules):
     """Needed by `asfl cost`, ignored by `asfl decide`."""
     arrived: list[Annotated[int, Ge(0), Le(1)]] | None = None
     """Whose packet arrived, 1 or 0 per client. Given: realised cost; left out: expected cost."""
+
+    @model_validator(mode="after")
+    def _nothing_tiny(self) -> Self:
+        for name, value in by_name(self.model_dump()).items():
+            for number in value if isinstance(value, list) else [value]:
+                if is_tiny(number):
+                    raise ValueError(f"{name}: {too_small(number)}")
+        return self
 
     @model_validator(mode="after")
     def _one_entry_per_client(self) -> Self:

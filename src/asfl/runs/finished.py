@@ -34,7 +34,7 @@ def _is_finished(folder: Path, stamps: tuple[Stamp, ...]) -> bool:
         seal, _ = read_sealed(folder / MODEL_FILE)
     except (AsflError, DamagedError):
         return False
-    complete = not rounds.problem and not rounds.torn and len(rounds.lines) == manifest.config.training.rounds
+    complete = not rounds.problem and not rounds.torn and rounds.are_all(manifest.config.training.rounds)
     of_this_run = (seal.fingerprint, seal.round, seal.records) == (
         manifest.fingerprint,
         len(rounds.lines),

@@ -80,6 +80,7 @@ class MeasuredWorld(World):
             ),
             compute=compute,
             charged_samples=self.config.charged_samples,
+            local_steps=self.config.training.local_steps,
             path_gain=present.astype(float),
             channel_gain=present.astype(float),
             cpu_hz=compute.client_cycles_per_flop / links.client_s_per_flop,
