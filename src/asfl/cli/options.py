@@ -30,6 +30,8 @@ Preset = Annotated[str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Override one field; may be repeated.")
 ]
+Rounds = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Short for --set training.rounds=N.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="K", help="Short for --set scenario.seed=K.")]
 Scheme = Annotated[str, typer.Option("--scheme", help="Which scheme to train.")]
 DataDir = Annotated[
     Path | None,
@@ -72,6 +74,14 @@ Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw a picture into this .png, .svg or .pdf file.", callback=_picture),
 ]
+
+
+def with_shorthands(
+    overrides: Sequence[str] | None, *, rounds: int | None = None, seed: int | None = None
+) -> list[str]:
+    """What `--set`, `--rounds` and `--seed` say together."""
+    short = {"training.rounds": rounds, "scenario.seed": seed}
+    return [*(overrides or []), *(f"{field}={value}" for field, value in short.items() if value is not None)]
 
 
 def configuration(preset: str | Path, overrides: Sequence[str] | None) -> Resolved:

@@ -13,9 +13,10 @@ from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.curves import OURS
 from asfl.runs.engines import Engine
+from asfl.runs.extend import extend_to
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.finished import is_finished
-from asfl.runs.jobs import error_report, run_name
+from asfl.runs.jobs import Job, error_report, run_name
 from asfl.runs.this_process import stopping_on_ctrl_c
 
 ThreadsARun = Callable[[int], int]
@@ -59,6 +60,8 @@ def train_runs(
     every, failed = sum(one.num_runs for one in comparisons), dict[str, str]()
     with stopping_on_ctrl_c() as stop, ManyRunsProgress(rounds, every) as display:
         while jobs := [job for one in comparisons for job in one.jobs(data_dir) if job.name not in failed]:
+            failed |= _refused_to_extend(jobs)
+            jobs = [job for job in jobs if job.name not in failed]
             ended = engine(jobs, on_event=display.show, should_stop=stop)
             failed |= {name: end.reason for name, end in ended.items() if end.reason}
             for job in jobs:
@@ -79,6 +82,17 @@ def train_runs(
     for name, (seed, point) in left.items():
         failed.setdefault(name, f"it borrows from {run_name(OURS, seed, point)}, which failed; so it was not started")
     return failed
+
+
+def _refused_to_extend(jobs: Sequence[Job]) -> dict[str, str]:
+    """Runs that were begun with fewer rounds get as many as they are to have now; why some can't, by name."""
+    refused = {}
+    for job in jobs:
+        try:
+            extend_to(job.folder, job.config, job.scheme, job.recorded)
+        except AsflError as error:
+            refused[job.name] = str(error)
+    return refused
 
 
 def print_failures(failed: Mapping[str, str]) -> None:
