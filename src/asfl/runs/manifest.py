@@ -32,6 +32,13 @@ _WITHOUT_EFFECT = {
 """Fields that don't change results: where things lie, who watches, how long one waits for whom."""
 
 
+_CAME_LATER: dict[tuple[str, ...], Any] = {
+    ("scenario", "channel", "own"): {},
+    ("model", "own"): {},
+}
+"""Fields that runs of this format may not have, and what they mean then; so they count only if they say otherwise."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What a run is."""
@@ -94,6 +101,12 @@ def comparable(config: Config) -> dict[str, Any]:
     for section, names in _WITHOUT_EFFECT.items():
         for name in names:
             plain[section].pop(name)
+    for (*sections, name), usual in _CAME_LATER.items():
+        inside = plain
+        for section in sections:
+            inside = inside[section]
+        if inside[name] == usual:
+            del inside[name]
     return plain
 
 
