@@ -1,15 +1,15 @@
 """Progress per cost: what a round is worth when seconds and joules have a price, instead of budgets for each round.
 
-    max  Σ_r progress_r / Σ_r cost_r,     cost = w_T T + Σ_n w_E,n E_n,     progress = A / (A + B) − drift
+    max  Σ_r progress_r / Σ_r cost_r,     cost = w_T T + Σ_n w_E,n E_n,     progress = p(A) − drift
 
 A ratio of sums is maximised by making, in every round, cost − θ · progress as small as possible, with θ the ratio of
-the sums so far (Dinkelbach; in Neely's terms, the renewal form of drift plus penalty). Progress is concave in A, the
-mini-batches that arrive, and the solvers want costs by client: so it is priced at its slope, and the slope follows the
-solution until it stays.
+the sums so far (Dinkelbach; in Neely's terms, the renewal form of drift plus penalty). Progress p(A) (`Progress`) is
+concave in A, the mini-batches that arrive, and the solvers want costs by client: so it is priced at its slope, and the
+slope follows the solution until it stays.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Rate:
         """After a round with these costs, in which so many mini-batches' worth arrived."""
         assert problem.prices is not None
         cost = problem.prices.cost(delay_s, energy_j)
-        progress = max(problem.progress(arrivals) - drift, 0.0)
+        progress = max(problem.progress.of(arrivals) - drift, 0.0)
         return Rate(MEMORY * self.cost + cost, MEMORY * self.progress + progress, max(arrivals, 0.5))
 
 
@@ -59,21 +59,29 @@ def effective_arrivals(solution: Solution) -> float:
     return float((decision.scheduled * (1 - solution.expected.packet_error_rate) * worth).sum())
 
 
-def solve_by_rate(problem: Problem, solve: Callable[[Problem], Solution]) -> Solution:
+class Solve(Protocol):
+    """A solver; it may begin where another solution is."""
+
+    def __call__(self, problem: Problem, *, start: Solution | None = None) -> Solution: ...
+
+
+def solve_by_rate(problem: Problem, solve: Solve) -> Solution:
     """Decide by progress per cost. `solve` decides for given slopes."""
     prices = problem.prices
     assert prices is not None
     first = np.isnan(prices.per_progress)
     theta, arrivals = FIRST_PRICE if first else prices.per_progress, prices.arrivals
     best: tuple[float, Solution] | None = None
+    solution: Solution | None = None
     for _ in range(FIRST_PASSES if first else PASSES):
-        solution = solve(replace(problem, prices=replace(prices, per_progress=theta, arrivals=arrivals)))
+        priced = replace(problem, prices=replace(prices, per_progress=theta, arrivals=arrivals))
+        solution = solve(priced, start=solution)
         reached = effective_arrivals(solution)
         value = net_cost(solution, reached)
         cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
         if first or best is None or value < best[0]:
             best = value, solution
-        price = cost / max(problem.progress(reached), 1e-9) if first else theta
+        price = cost / max(problem.progress.of(reached), 1e-9) if first else theta
         if abs(reached - arrivals) <= CLOSE * arrivals and abs(price - theta) <= CLOSE * theta:
             break
         theta, arrivals = price, max(reached, 0.5)
@@ -85,5 +93,5 @@ def net_cost(solution: Solution, arrivals: float) -> float:
     """The objective with progress itself instead of its slope."""
     problem = solution.problem
     assert problem.prices is not None
-    lost = problem.prices.slope(problem.noise_scale) * (problem.round.num_clients - arrivals)
-    return solution.objective - lost - problem.prices.per_progress * problem.progress(arrivals)
+    lost = problem.price_of_arrival * (problem.round.num_clients - arrivals)
+    return solution.objective - lost - problem.prices.per_progress * problem.progress.of(arrivals)

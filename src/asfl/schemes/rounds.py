@@ -24,6 +24,9 @@ from asfl.schemes.base import Scheme, decided_by
 
 Bools = NDArray[np.bool_]
 
+FAIR_SHARE = 0.8
+"""Of the average client's rounds, where it is decided how many take part: with less, the nearest clients' data rule."""
+
 
 @dataclass(frozen=True, eq=False)
 class RadioState:
@@ -148,10 +151,11 @@ def account_round(
         decision.scheduled,
         rule=rules.queue_rule,
         memory=rules.queue_memory,
-        participation_floor=rules.participation_floor,
+        participation_floor=decided.problem.floor_of(decision.scheduled),
     )
-    moved = np.ndim(decision.cut) == 0 and decision.scheduled.any()
-    previous_cut = int(decision.cut) if moved else round_.previous_cut
+    # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
+    common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
+    previous_cut = int(np.max(decision.cut)) if common and decision.scheduled.any() else round_.previous_cut
     state = RadioState(queues, previous_cut, _holdings_after(decided), _rate_after(decided, radio.rate, own))
     return AccountedRound(own, decision, arrived, state)
 
@@ -192,9 +196,12 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     """The decision rules of a configuration, with every "auto" turned into a number.
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
+    And everybody gets `FAIR_SHARE` of what the average client does.
     """
     rules = config.decision
     least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
+    relative = switches.rate and rules.participation_floor == "auto"
+    floor = (FAIR_SHARE if relative else None) if rules.participation_floor == "auto" else rules.participation_floor
     return Rules.of(
         rules,
         config.scenario.clients,
@@ -202,7 +209,8 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
         delay_budget_s=budgets.delay_s,
         energy_budget_j=budgets.energy_j,
         min_participants=least if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=None if rules.participation_floor == "auto" else rules.participation_floor,
+        participation_floor=floor,
+        relative_floor=relative,
     )
 
 

@@ -86,10 +86,10 @@ class TrainingState:
         before, moved = self.cut, 0.0
         if cut == before:
             return moved
-        edges = self.layout.parameter_edges, self.layout.statistic_edges
+        edges = self.layout.edges
         if cut > before:
             grown = []
-            for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
+            for edge, server, rows in zip(edges, self.server.both, self.clients.both, strict=True):
                 new = rows.new_empty(self.num_clients, int(edge[cut]))
                 new[:, : edge[before]] = rows
                 new[:, edge[before] :] = server[edge[before] : edge[cut]]
@@ -98,14 +98,14 @@ class TrainingState:
             self.make_room(cut)
         else:
             senders = torch.from_numpy(np.flatnonzero(scheduled)).to(self.clients.parameters.device)
-            for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
+            for edge, server, rows in zip(edges, self.server.both, self.clients.both, strict=True):
                 arriving = rows[:, edge[cut] :]
                 received = arriving.mean(0) if scheduled.all() else arriving[senders].mean(0)
                 if edge is self.layout.parameter_edges and not scheduled.all():
                     moved = float((received - arriving.mean(0)).square().sum())
                 server[edge[cut] : edge[before]] = received
             self.clients = ModelVectors(
-                *(rows[:, : edge[cut]].clone() for edge, rows in zip(edges, _vectors(self.clients), strict=True))
+                *(rows[:, : edge[cut]].clone() for edge, rows in zip(edges, self.clients.both, strict=True))
             )
         self.cut = cut
         return moved
@@ -113,7 +113,7 @@ class TrainingState:
     def share(self, depth: int, average: ModelVectors) -> None:
         """Layers 1 … `depth` of everybody's side become this average, and the server keeps what all share."""
         for holder in (self.server, self.clients):
-            for mine, new in zip(_vectors(self.layout.front(holder, depth)), _vectors(average), strict=True):
+            for mine, new in zip(self.layout.front(holder, depth).both, average.both, strict=True):
                 mine.copy_(new)
 
     def average_model(self) -> ModelVectors:
@@ -122,7 +122,7 @@ class TrainingState:
             return self.server
         parts = [
             torch.cat([rows.mean(0), server[rows.shape[1] :]])
-            for rows, server in zip(_vectors(self.clients), _vectors(self.server), strict=True)
+            for rows, server in zip(self.clients.both, self.server.both, strict=True)
         ]
         return ModelVectors(*parts)
 
@@ -130,8 +130,7 @@ class TrainingState:
         """A client's own side with the server side behind it."""
         own = self.clients.row(client)
         parts = [
-            torch.cat([side, server[len(side) :]])
-            for side, server in zip(_vectors(own), _vectors(self.server), strict=True)
+            torch.cat([side, server[len(side) :]]) for side, server in zip(own.both, self.server.both, strict=True)
         ]
         return ModelVectors(*parts)
 
@@ -165,7 +164,3 @@ class TrainingState:
         self.client_moments = own["clients.moments"]
         self.client_steps = tensors["clients.steps"].numpy()
         self.cut = int(tensors["cut"])
-
-
-def _vectors(vectors: ModelVectors) -> tuple[Tensor, Tensor]:
-    return vectors.parameters, vectors.statistics

@@ -1,0 +1,48 @@
+"""EPSL's backward pass: a share of the sample positions goes backward once for all clients."""
+
+import torch
+from torch import Tensor
+
+from asfl.models.cuttable import Carry
+from asfl.train.replica import Replica
+
+
+def backward_aggregated(
+    server: Replica, losses: Tensor, logits: Tensor, received: Carry, units: range, shared: int
+) -> Carry:
+    """The first `shared` sample positions, a share φ, go backward once for all clients; gradients of what was received.
+
+    Their last-layer gradients are averaged over the clients. The pass they go back through is that of the averaged
+    activations of these positions, a choice (its paper leaves it open): one forward pass more, which no statistics
+    remember. What comes out is broadcast: each client gets it as the gradient of its own activations there. `units` are
+    the server's.
+    """
+    clients = len(losses)
+    (last,) = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
+    by_position = _by_client(last, clients)
+    averaged = by_position[:, :shared].mean(0)
+    own = by_position.clone()
+    own[:, :shared] = 0
+    with torch.no_grad():
+        mixed = tuple(_by_client(t, clients)[:, :shared].mean(0) for t in received)
+    mixed = tuple(tensor.contiguous(memory_format=_format_of(tensor)).requires_grad_() for tensor in mixed)
+    server.bind_statistics([None])
+    (mixed_logits,) = server.run(mixed, units.start, units.stop)
+    # Once for all clients, so it weighs as much as all of them in the server's sum.
+    torch.autograd.backward([logits, mixed_logits], [own.view_as(logits), averaged * clients])
+    returned = []
+    for tensor, mix in zip(received, mixed, strict=True):
+        assert tensor.grad is not None
+        assert mix.grad is not None
+        _by_client(tensor.grad, clients)[:, :shared] += mix.grad / clients
+        returned.append(tensor.grad)
+    return tuple(returned)
+
+
+def _by_client(tensor: Tensor, clients: int) -> Tensor:
+    """[clients · b, ...] -> [clients, b, ...], as a view."""
+    return tensor.view(clients, -1, *tensor.shape[1:])
+
+
+def _format_of(tensor: Tensor) -> torch.memory_format:
+    return torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
