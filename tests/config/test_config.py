@@ -205,7 +205,7 @@ def test_settings_of_single_schemes_are_shown_and_read_back(tmp_path: Path, with
     resolved = load_config("demo", OWN)
     shown = as_toml(resolved, with_docs)
     assert "[schemes.epsl]" in shown
-    assert "# a whole number ≥ 1 and ≤ 1,000,000,000 · --set" in shown
+    assert "a whole number ≥ 1 and ≤ 1,000,000,000 · --set" in shown
     assert ("# η of this scheme." in shown) == with_docs
     for text in (shown, changes_as_toml(resolved.config, "demo"), changes_as_toml(resolved.config, "small-cifar10")):
         (tmp_path / "mine.toml").write_text(text, "utf-8")
