@@ -42,6 +42,8 @@ _COMMANDS = {
 """The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or
 an `app` with commands of its own."""
 
+_TRAINING = {"run", "resume", "compare", "sweep", "tune", "reproduce", "fleet"}
+
 
 class _Commands(TyperGroup):
     """Imports a command when it is needed: none for `asfl --help`, and one for what a person does."""
@@ -144,7 +146,9 @@ def main() -> None:
         print("error: out of memory", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        trains = not _TRAINING.isdisjoint(sys.argv[1:])
+        how = " at once: finished rounds are kept, and the same command goes on after the last checkpoint"
+        print(f"stopped{how if trains else ''}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stderr.close()

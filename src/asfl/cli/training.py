@@ -17,6 +17,7 @@ from asfl.runs.extend import extend_to
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Job, error_report, run_name
+from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.runs.watching import ShouldStop
 
@@ -48,7 +49,7 @@ def train_runs(
 
     The caller holds the lock of the folder they are in.
     """
-    left = {name: one.config.training.rounds for one in comparisons for name in one.left()}
+    left = rounds_left(comparisons)
     every = sum(one.num_runs for one in comparisons)
     with stopping_on_ctrl_c() as stop, ManyRunsProgress(left, every) as display:
         failed, unfinished = train_left(comparisons, data_dir, engine, threads_a_run, display.show, stop)
@@ -57,6 +58,22 @@ def train_runs(
         print(f"stopped with {unfinished} of {every} runs unfinished; the same command goes on where it stopped")
         raise typer.Exit(options.STOPPED)
     return failed
+
+
+def rounds_left(comparisons: Sequence[Comparison]) -> dict[str, int]:
+    """Of every run that isn't finished, by its name."""
+    return {
+        name: one.config.training.rounds - len(_played(one.run_folder(scheme, seed)))
+        for one in comparisons
+        for name, (scheme, seed) in one.left().items()
+    }
+
+
+def _played(folder: Path) -> list[RoundRecord]:
+    try:
+        return records_so_far(folder)
+    except AsflError:  # a manifest is damaged: training will say so
+        return []
 
 
 def train_left(

@@ -8,7 +8,7 @@ from typing import Any
 from asfl.cli.python.asked import configuration, folder_for
 from asfl.cli.python.results import Results
 from asfl.cli.python.watched import stopping, watching
-from asfl.cli.training import engine_named, train_left
+from asfl.cli.training import engine_named, rounds_left, train_left
 from asfl.config import preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
@@ -94,7 +94,7 @@ def compare(
     engine, threads_a_run = engine_named("processes", workers, None)
     if workers == 1:
         engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
-    left = dict.fromkeys(comparison.left(), asked.training.rounds)
+    left = rounds_left([comparison])
     with writing(folder), stopping() as stop, watching(left, comparison.num_runs, progress=progress) as tell:
         failed, unfinished = train_left([comparison], _path(data_dir), engine, threads_a_run, tell, stop)
     return Results(folder, not (stop() and unfinished), failed)
