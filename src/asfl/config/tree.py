@@ -27,6 +27,7 @@ from asfl.config.fields import (
     Meter,
     NonNegative,
     OutageSecond,
+    OwnSettings,
     Positive,
     PositiveShare,
     Second,
@@ -68,6 +69,8 @@ class ChannelSettings(Section):
     trace_median_gain_db: AutoDecibel = "auto"
     """Shift all gains so that their median is this. "auto": only HDF5 files, whose gains have no absolute scale, are
     shifted, to the path gain at the disc's median distance."""
+    own: OwnSettings = Field(default_factory=OwnSettings)
+    """What a channel of your own wants to know: [scenario.channel.own], any names."""
 
 
 class Scenario(Section):
@@ -144,6 +147,8 @@ class Model(Section):
     charged_as: FileName = ""
     """Profile that delays and energies are computed from, such as "vgg19-cifar10", if not the trained network's own. It
     must have the same units: a narrow network is trained, and its wide sister charged."""
+    own: OwnSettings = Field(default_factory=OwnSettings)
+    """What a network of your own wants to know: [model.own], any names."""
 
 
 class Data(Section):
@@ -370,7 +375,8 @@ class Config(Section):
 
     @property
     def model_spec(self) -> ModelSpec:
-        return ModelSpec(self.model.architecture, self.data.name, self.model.width, self.model.norm)
+        model = self.model
+        return ModelSpec(model.architecture, self.data.name, model.width, model.norm, model.own.items())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
