@@ -50,13 +50,14 @@ def fetch(
 @app.command()
 def show(
     preset: options.Preset = "demo",
+    seed: options.Seed = None,
     overrides: options.Set = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
     plot: options.Plot = None,
 ) -> None:
     """Which labels each client holds, and how far its mix is from that of the whole set."""
-    config = options.configuration(preset, overrides).config
+    config = options.configuration(preset, options.with_shorthands(overrides, seed=seed)).config
     mix = LabelMix.of(config, load_data(config, data_dir))
     show_result(
         as_json,

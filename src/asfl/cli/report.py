@@ -42,6 +42,8 @@ def report(
         )
     if out.is_dir():
         raise AsflError(f"--out {out} is a folder; give a file name, such as {out / 'report.html'}")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise AsflError(f"--out {out}: the page is HTML, so its name ends in .html; PDF and SVG figures go beside it")
     library = chart_library()
     made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:

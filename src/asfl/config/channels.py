@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from asfl.config.fields import (
     AutoDecibel,
@@ -17,6 +17,7 @@ from asfl.config.fields import (
     Hertz,
     Meter,
     MeterPerSecond,
+    OwnSettings,
     Positive,
     Second,
     Section,
@@ -97,6 +98,8 @@ class ChannelSettings(Section):
     """Shift all gains so that their median is this. "auto": only HDF5 files, whose gains have no absolute scale, are
     shifted, to the path gain at the disc's median distance."""
     cell: Cell = Cell()
+    own: OwnSettings = Field(default_factory=OwnSettings)
+    """What a channel of your own wants to know: [scenario.channel.own], any names."""
 
 
 class Radio(Section):

@@ -133,6 +133,20 @@ class Section(BaseModel):
     )
 
 
+class OwnSettings(Section):
+    """Settings of a plugin: any names, each with a text, a number, or true or false; only the plugin knows them."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, bool | int | float | str] = Field(init=False)
+
+    def get(self, name: str, default: Any) -> Any:
+        return (self.model_extra or {}).get(name, default)
+
+    def items(self) -> tuple[tuple[str, Any], ...]:
+        """In the order of their names."""
+        return tuple(sorted((self.model_extra or {}).items()))
+
+
 def unit_of(field: FieldInfo) -> str:
     """The unit symbol of a field, "" if it has none."""
     return next((item.symbol for item in field.metadata if isinstance(item, StoredIn)), "")

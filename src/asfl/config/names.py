@@ -56,6 +56,13 @@ class ModelSpec:
     """One of `Dataset`, the path of an `.npz` file, or a name given to `asfl.data.register_arrays`."""
     width: float = 1.0
     norm: Norm = "batch"
+    own: tuple[tuple[str, Any], ...] = ()
+    """What `[model.own]` says, for a network of somebody's own."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same by name."""
+        return dict(self.own)
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from asfl.config.fields import (
     Meter,
     NonNegative,
     OutageSecond,
+    OwnSettings,
     Positive,
     PositiveShare,
     Second,
@@ -92,6 +93,8 @@ class Model(Section):
     charged_as: FileName = ""
     """Profile that delays and energies are computed from, such as "vgg19-cifar10", if not the trained network's own. It
     must have the same units: a narrow network is trained, and its wide sister charged."""
+    own: OwnSettings = Field(default_factory=OwnSettings)
+    """What a network of your own wants to know: [model.own], any names."""
 
 
 class Data(Section):
@@ -318,7 +321,8 @@ class Config(Section):
 
     @property
     def model_spec(self) -> ModelSpec:
-        return ModelSpec(self.model.architecture, self.data.name, self.model.width, self.model.norm)
+        model = self.model
+        return ModelSpec(model.architecture, self.data.name, model.width, model.norm, model.own.items())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from asfl.costs.account import Charge
 from asfl.costs.reserves import Reserves
-from asfl.optimize.problem import Prices, Rules
+from asfl.optimize.prices import Prices
+from asfl.optimize.problem import Rules
 from asfl.optimize.progress import MEMORY, Rate
 
 Floats = NDArray[np.float64]

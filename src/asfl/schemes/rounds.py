@@ -21,7 +21,8 @@ from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
 from asfl.optimize.assign import assigned
 from asfl.optimize.lasting import Pace, lasting_prices
-from asfl.optimize.problem import PUBLISHED, Prices, Switches
+from asfl.optimize.prices import Prices
+from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.progress import Rate
 from asfl.schemes.base import Scheme, decided_by
 

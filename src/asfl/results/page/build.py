@@ -199,8 +199,9 @@ def _labels(collected: Collected) -> dict[str, tuple[str, FoundRun]]:
 def _sentences(group: RunGroup, summary: Summary) -> list[str]:
     if not group.counted:
         return ["No round has been played yet."]
-    so_far = [] if group.finished else ["No run is finished: what follows is only what has been played so far."]
-    return [*so_far, *in_words(summary)]
+    rounds = len(group.counted[0].records)
+    so_far = f"No run is finished: what follows compares them after round {rounds}, which everybody has played."
+    return [*([] if group.finished else [so_far]), *in_words(summary)]
 
 
 def _facts(group: RunGroup) -> dict[str, str]:
