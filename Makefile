@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo fleet degrading test browser lint bench study torture reproduce results docs wheel profiles clean
+.PHONY: help env demo fleet degrading test browser city bler lint bench study torture reproduce results docs wheel profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -46,6 +46,13 @@ browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver; }
 	@ASFL_NEEDS_BROWSER=1 $(BIN)/python -m pytest tests/results/report/test_browser.py
 
+city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by apt-get if there is none (asks for root)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[city]'
+	@$(BIN)/python -c 'from asfl.radio.city.rays import choose_llvm; choose_llvm()' 2> /dev/null || { \
+		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
+	@$(BIN)/python -m pytest -m city tests/radio/city
+
 lint: $(STAMP)  ## ruff, mypy, and who may import whom
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
@@ -76,6 +83,9 @@ wheel: $(STAMP)  ## build the wheel into dist/, install it into an empty environ
 
 profiles: $(STAMP)  ## measure the layer profiles that ship with the package again
 	@$(BIN)/python tools/write_profiles.py
+
+bler: $(STAMP)  ## write the block error rates of 5G NR that ship with the package again, from Sionna's tables
+	@$(BIN)/python tools/write_bler.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) site dist $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,9 +23,9 @@ from .models.load import load_profile as load_profile, register_model as registe
 from .models.profile import ModelProfile as ModelProfile
 from .radio.channel import (
     Channel as Channel,
-    ChannelState as ChannelState,
     make_channel as make_channel,
     register_channel as register_channel,
 )
+from .radio.state import ChannelState as ChannelState
 from .results.frames import load_runs as load_runs
 from .schemes import register_scheme as register_scheme

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_objective, random_problem
 
+from asfl.config.shapes import Floats
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Prices, Progress, Switches
-from asfl.optimize.progress import Rate, effective_arrivals, net_cost, solve_by_rate
+from asfl.optimize.prices import Prices, Progress
+from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Switches
+from asfl.optimize.progress import Rate, net_cost, solve_by_rate, worth_arriving
 
 seeds = st.integers(0, 10**6)
 switches = st.builds(Switches, sync=st.booleans(), quant=st.booleans(), rate=st.booleans(), hetero=st.booleans())
@@ -37,9 +39,7 @@ def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
     prices = None
     if switches.rate:
         scale = np.full(clients, 1 / (clients * problem.rules.energy_budget_j))
-        prices = Prices(
-            1 / problem.rules.delay_budget_s, scale, float(rng.uniform(1, 6)), float(rng.uniform(1, clients))
-        )
+        prices = Prices(1 / problem.rules.delay_budget_s, scale, float(rng.uniform(1, 6)), rng.uniform(0.1, 1, clients))
     return replace(
         problem,
         round=replace(problem.round, holdings=holdings),
@@ -50,6 +50,21 @@ def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
         switches=switches,
         prices=prices,
     )
+
+
+def slopes_plainly(usual: float, noise: float, arrival: Floats) -> Floats:
+    """What each client's arrival adds to the mean of p(A), by going through all sets of clients that may arrive."""
+    step = usual / (usual + noise)
+    found = np.zeros(len(arrival))
+    for here in product((0, 1), repeat=len(arrival)):
+        for client in range(len(arrival)):
+            others = [
+                q if there else 1 - q for n, (q, there) in enumerate(zip(arrival, here, strict=True)) if n != client
+            ]
+            number = sum(here)
+            progress = 2 * step - step**2 * (1 + noise / number) if number else 0.0
+            found[client] += (1 if here[client] else -1) * float(np.prod(others)) * progress
+    return found
 
 
 def plainly(problem: Problem, decision: Decision) -> float:
@@ -69,12 +84,12 @@ def plainly(problem: Problem, decision: Decision) -> float:
     else:
         value = prices.per_s * float(cost.delay_s) + float((prices.per_j * cost.energy_j).sum())
         noise, usual = beyond.noise_scale, min(len(arrival), problem.round.radio.num_rbs)
-        slope = prices.per_progress * (usual / (usual + noise)) ** 2 * noise / prices.arrivals**2
-        value += slope * float((1 - arrival * (1 - lost_bits)).sum())
+        slope = prices.per_progress * slopes_plainly(usual, noise, prices.arrival)
+        value += float((slope * (1 - arrival * (1 - lost_bits))).sum())
         owed, floor = problem.queues.participation, rules.participation_floor
         if rules.relative_floor:
             floor *= float(decision.scheduled.mean())
-        value += TURN_PRICE * slope * float((owed * (floor - decision.scheduled)).sum())
+        value += TURN_PRICE * float(slope.mean() * (owed * (floor - decision.scheduled)).sum())
     if problem.switches.averages:
         for m in range(cut):
             value += weight * rules.drift_weight / layers * beyond.layer_drift[m]
@@ -158,8 +173,8 @@ def test_progress_itself_counts_not_its_slope(seed: int) -> None:
     solution = solve_by_rate(problem, ooe_bcd)
     assert problem.prices is not None
     once = ooe_bcd(problem)
-    reached = effective_arrivals(solution)
-    assert net_cost(solution, reached) <= net_cost(once, effective_arrivals(once)) + 1e-9
+    reached = worth_arriving(solution)
+    assert net_cost(solution, reached) <= net_cost(once, worth_arriving(once)) + 1e-9
 
 
 def test_the_price_of_progress_is_what_it_has_cost() -> None:
@@ -171,7 +186,6 @@ def test_the_price_of_progress_is_what_it_has_cost() -> None:
     cost = 2.0 * problem.prices.per_s + 6.0 * float(problem.prices.per_j[0])
     prices = rate.prices(problem.rules, 3)
     assert prices.per_progress == pytest.approx(cost / problem.progress.of(2.0))
-    assert prices.arrivals == 2.0
 
 
 @given(st.floats(0.3, 100), st.floats(1e-6, 1))
@@ -195,7 +209,17 @@ def test_progress_is_that_of_a_quadratic_loss(usual: float, noise: float, arriva
     assert progress.step == pytest.approx(best, abs=1e-3)
     x = progress.step
     assert progress.of(arrivals) == pytest.approx(1 - ((1 - x) ** 2 + x**2 * noise / arrivals))
-    near = 1e-6 * arrivals
-    rise = (progress.of(arrivals + near) - progress.of(arrivals - near)) / (2 * near)
-    assert progress.slope(arrivals) == pytest.approx(rise, rel=1e-3, abs=1e-9)
     assert progress.of(0) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.1, 50))
+def test_expected_progress_is_over_all_that_may_arrive(chances: list[float], noise: float) -> None:
+    """Against sums over all sets of clients; and E p(A) is linear in every probability."""
+    arrival, progress = np.array(chances), Progress(5.0, noise)
+    slopes = progress.slopes(arrival)
+    assert slopes == pytest.approx(slopes_plainly(5.0, noise, arrival), rel=1e-6, abs=1e-9)
+    for client in range(len(arrival)):
+        never, surely = arrival.copy(), arrival.copy()
+        never[client], surely[client] = 0.0, 1.0
+        risen = progress.expected(surely) - progress.expected(never)
+        assert slopes[client] == pytest.approx(risen, rel=1e-6, abs=1e-9)

@@ -11,10 +11,10 @@ from torch import Tensor
 from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.config.errors import AsflError
+from asfl.costs.decision import ALLOWED_BITS
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.quantise import (
-    CHOICES,
     Quantised,
     QuantisedLayers,
     num_code_bytes,
@@ -237,7 +237,7 @@ def test_layers_at_32_bits_and_no_layers() -> None:
 
 # ---------------------------------------------------------------------- in training
 def mixed_bits(seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.random.default_rng(seed).choice(CHOICES, CLIENTS)
+    return np.random.default_rng(seed).choice(ALLOWED_BITS, CLIENTS)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
@@ -272,9 +272,7 @@ def test_32_bits_are_as_if_nothing_had_been_said(procedure: str) -> None:
     _, unsaid = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[procedure], "adam", CLIENTS)
     for index in range(2):
         plan = full_round(index, cut, CLIENTS)
-        # A FedAvg client holds everything: there is no cut that anything could cross with 4 bits.
-        bits = np.full(CLIENTS, 4 if procedure == "fedavg" else 32)
-        assert np.isnan(said.round(replace(plan, bits=bits)).quantisation_error).all()
+        assert np.isnan(said.round(replace(plan, bits=np.full(CLIENTS, 32))).quantisation_error).all()
         unsaid.round(plan)
     for name, tensor in unsaid.state.tensors().items():
         assert torch.equal(said.state.tensors()[name], tensor), name

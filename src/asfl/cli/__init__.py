@@ -24,9 +24,11 @@ _COMMANDS = {
     "config": ("config", "Show and check configurations."),
     "data": ("data", "Get data sets, and see how they are spread over the clients."),
     "scenario": ("scenario", "Who is where, and what each cut would cost."),
+    "trace": ("trace", "Walk clients through a ray-traced city."),
     "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
     "cost": ("cost", "Delay and energy of one round."),
     "decide": ("decide", "Decide cut, resource blocks and power."),
+    "plan": ("plan", "Say what a total time and batteries can buy."),
     "run": ("run", "Train one scheme."),
     "resume": ("run", "Go on with a run that was stopped or killed."),
     "fleet": ("fleet", "Train with real clients, in processes on this machine."),
@@ -53,7 +55,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command:
         if cmd_name not in _COMMANDS:
-            raise AsflError(f"unknown command '{cmd_name}': {nearest(cmd_name, _COMMANDS)}")
+            raise AsflError(f"unknown command {short(cmd_name)}: {nearest(cmd_name, _COMMANDS)}")
         module_name, summary = _COMMANDS[cmd_name]
         module = import_module(f"asfl.cli.{module_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)

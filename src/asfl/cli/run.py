@@ -23,7 +23,7 @@ from asfl.results.summary import RunSummary, summarize_run
 from asfl.runs.extend import extend_to, with_rounds
 from asfl.runs.finished import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
-from asfl.runs.records import RECORDS_FILE, read_records, records_so_far
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import run as run_here
 from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.schemes import scheme_named
@@ -155,6 +155,7 @@ def _costs(manifest: Manifest, run: Run, summary: RunSummary) -> dict[str, str]:
         "energy": f"{format_si(summary.total_energy_j, 'J')}, {format_si(summary.energy_j, 'J')} a round "
         f"(median {format_si(summary.median_energy_j, 'J')}), at most {format_si(worst_j, 'J')} a round and client "
         f"(budget {format_si(budgets.energy_j, 'J')}{_owed(summary.energy_owed)})",
+        **_left(records[-1]),
         "packet errors": f"{percent(summary.packet_error_rate, 1)}, "
         f"{summary.updates_per_round:.1f} of {clients} clients arrive",
         "cut": "none: the whole model is on the clients"
@@ -165,6 +166,16 @@ def _costs(manifest: Manifest, run: Run, summary: RunSummary) -> dict[str, str]:
         "training": f"learning rate {training.learning_rate:g}, {training.local_steps} mini-"
         f"batch{'' if training.local_steps == 1 else 'es'} of {training.batch_size} a client and round",
     }
+
+
+def _left(last: RoundRecord) -> dict[str, str]:
+    """What is left of total budgets; nothing without any."""
+    parts = [] if last.time_left_s is None else [format_si(last.time_left_s, "s")]
+    if last.battery_left_j is not None:
+        empty = sum(joule == 0 for joule in last.battery_left_j)
+        least, most = (format_si(end(last.battery_left_j), "J") for end in (min, max))
+        parts.append(f"{least} to {most} a client, {empty or 'no'} batter{'y' if empty == 1 else 'ies'} empty")
+    return {"left of the total budget": ", ".join(parts)} if parts else {}
 
 
 def _owed(share: float) -> str:

@@ -146,7 +146,9 @@ def round_cost(
     round_: Round, decision: Decision, arrived: ArrayLike | None = None, procedure: Procedure = ASFL
 ) -> RoundCost:
     """Cost of one decision: expected if `arrived` is None, else realised with these arrivals [N]."""
-    plan = _Plan(np.asarray(decision.cut), np.asarray(decision.synced), np.asarray(decision.bits) / BITS_PER_VALUE)
+    samples = round_.charged_samples if decision.batch is None else decision.batch * round_.local_steps
+    bits = np.asarray(decision.bits) / BITS_PER_VALUE
+    plan = _Plan(np.asarray(decision.cut), np.asarray(decision.synced), bits, np.asarray(samples))
     return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, procedure)
 
 
@@ -166,7 +168,8 @@ def cost_of_all_cuts(
     bits: int = BITS_PER_VALUE,
 ) -> RoundCost:
     """Costs of every cut 1 … M−1 in one call, along the leading axis: entry i is cut i + 1."""
-    plan = _Plan(round_.profile.cuts[:, None], np.zeros((), dtype=np.int64), np.asarray(bits / BITS_PER_VALUE))
+    precision, samples = np.asarray(bits / BITS_PER_VALUE), np.asarray(round_.charged_samples)
+    plan = _Plan(round_.profile.cuts[:, None], np.zeros((), dtype=np.int64), precision, samples)
     return _cost(round_, plan, rb_count, tx_power_w, arrived, procedure)
 
 
@@ -177,6 +180,8 @@ class _Plan(NamedTuple):
     synced: NDArray[np.int64]
     precision: Floats
     """Bits of a value, relative to 32."""
+    samples: Floats
+    """Of all mini-batches of the round."""
 
 
 def _cost(
@@ -231,7 +236,7 @@ class _Prices:
 
 
 def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
-    profile, samples = round_.profile, round_.charged_samples
+    profile, samples = round_.profile, plan.samples
     cut, precision = plan.cut, plan.precision
     reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
@@ -319,7 +324,7 @@ def _local_training_cost(round_: Round, plan: _Plan, prices: _Prices) -> RoundCo
 
     The backward pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.
     """
-    profile, samples = round_.profile, round_.charged_samples
+    profile, samples = round_.profile, plan.samples
     nothing = np.zeros(round_.num_clients)
     model_bits = profile.client_param_bits[-1] * plan.precision
     forward_flops = samples * profile.client_forward_flops[-1]

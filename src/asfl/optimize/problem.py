@@ -14,6 +14,7 @@ from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.round import Round
 from asfl.optimize.penalties import DelayPenalty, HardBudget, Penalty, QueueDrift, budget_scale
+from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.queues import Queues, queue_weights
 
 USUAL_ERROR = 0.05
@@ -97,53 +98,6 @@ class Switches:
 
 
 PUBLISHED = Switches()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a step is worth that is made with the mean gradient of A mini-batches, at a step size that stays.
-
-        p(A) = 2 x − x² (1 + B / A),      x = A₀ / (A₀ + B)
-
-    as a share of what the exact gradient at its own best step would bring: a quadratic model of the loss (McCandlish et
-    al., "An Empirical Model of Large-Batch Training", (2.5)), with the step size x that is best for A₀ mini-batches, as
-    a learning rate is that was tuned with everybody taking part. Few mini-batches at that step size are worth less
-    than their number says, since noise takes back what the signal brings.
-    """
-
-    usual: float
-    """A₀."""
-    noise_scale: float
-    """B."""
-
-    @property
-    def step(self) -> float:
-        """x."""
-        return self.usual / (self.usual + self.noise_scale)
-
-    def of(self, arrivals: float) -> float:
-        """p(A); nothing at all happens without arrivals."""
-        return self.step * (2.0 - self.step * (1.0 + self.noise_scale / arrivals)) if arrivals > 0 else 0.0
-
-    def slope(self, arrivals: float) -> float:
-        """p'(A): what one more mini-batch is worth."""
-        return self.step**2 * self.noise_scale / arrivals**2
-
-
-@dataclass(frozen=True, eq=False)
-class Prices:
-    """What a second, a joule and the progress of a round are worth, where progress per cost is what counts."""
-
-    per_s: float
-    per_j: Float[Floats, "clients"]
-    per_progress: float
-    """θ: what progress has cost so far, so that a round is worth more or less than that."""
-    arrivals: float
-    """A: about how many mini-batches arrive; one more is worth θ p'(A)."""
-
-    def cost(self, delay_s: float, energy_j: Floats) -> float:
-        """Of a round."""
-        return self.per_s * delay_s + float((self.per_j * energy_j).sum())
 
 
 class Rules(DecisionRules):
@@ -291,7 +245,7 @@ class Problem:
     @cached_property
     def _loss_weight(self) -> Floats:
         if self.prices is not None:
-            return np.full(self.round.num_clients, self.price_of_arrival)
+            return self.price_of_arrival
         share = self.learning.update_norm2 / (self.round.num_clients * self.learning.update_scale)
         return np.asarray(self.rules.penalty_weight * share)
 
@@ -315,11 +269,11 @@ class Problem:
         served = can_be_served(self.rules, round_.num_clients, round_.radio.num_rbs)
         return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale)
 
-    @property
-    def price_of_arrival(self) -> float:
-        """What one more mini-batch is worth, where prices decide."""
+    @cached_property
+    def price_of_arrival(self) -> Floats:
+        """[N] what a client's mini-batch is worth, where prices decide."""
         assert self.prices is not None
-        return self.prices.per_progress * self.progress.slope(self.prices.arrivals)
+        return self.prices.per_progress * self.progress.slopes(self.prices.arrival)
 
     @cached_property
     def delay_drift(self) -> DelayPenalty:
@@ -373,7 +327,7 @@ class Problem:
     @property
     def price_of_turn(self) -> float:
         """What a round that a client is owed weighs: 1 beside V; by prices, `TURN_PRICE` of an arrival's worth."""
-        return 1.0 if self.prices is None else TURN_PRICE * self.price_of_arrival
+        return 1.0 if self.prices is None else TURN_PRICE * float(self.price_of_arrival.mean())
 
     def floor_of(self, scheduled: NDArray[np.bool_]) -> float:
         """The share of this round that every client is owed."""

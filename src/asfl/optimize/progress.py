@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.problem import Prices, Problem, Rules
+from asfl.optimize.prices import Prices
+from asfl.optimize.problem import Problem, Rules
 from asfl.optimize.solution import Solution
 
 Floats = NDArray[np.float64]
@@ -24,6 +25,9 @@ MEMORY = 0.95
 FIRST_PRICE = 4.0
 """Where the search for θ begins: a round of the fair policy costs 1 for its delay and 1 for its energy, and half of
 what arrives is noise."""
+FIRST_ARRIVAL = 0.8
+"""How likely everybody is taken to arrive when the search for slopes begins. A few mini-batches alone are worth nothing
+at a step size meant for many: from there the search would stay with nobody."""
 FIRST_PASSES, PASSES = 8, 3
 CLOSE = 0.05
 """Slopes and prices this near to where they were are good enough."""
@@ -35,28 +39,26 @@ class Rate:
 
     cost: float = 0.0
     progress: float = 0.0
-    arrivals: float = 0.0
-    """Of the latest round, expected."""
 
     def prices(self, rules: Rules, num_clients: int) -> Prices:
         """Seconds and joules in units of what the fair policy takes, so that both weigh the same unless told."""
         theta = self.cost / self.progress if self.progress > 0 else np.nan
         per_j = np.full(num_clients, rules.energy_price / (num_clients * rules.energy_budget_j))
-        return Prices(1.0 / rules.delay_budget_s, per_j, theta, self.arrivals or 0.5 * num_clients)
+        return Prices(1.0 / rules.delay_budget_s, per_j, theta, np.full(num_clients, FIRST_ARRIVAL))
 
     def after(self, problem: Problem, delay_s: float, energy_j: Floats, arrivals: float, drift: float) -> "Rate":
         """After a round with these costs, in which so many mini-batches' worth arrived."""
         assert problem.prices is not None
         cost = problem.prices.cost(delay_s, energy_j)
-        progress = max(problem.progress.of(arrivals) - drift, 0.0)
-        return Rate(MEMORY * self.cost + cost, MEMORY * self.progress + progress, max(arrivals, 0.5))
+        progress = max(float(problem.progress.of(arrivals)) - drift, 0.0)
+        return Rate(MEMORY * self.cost + cost, MEMORY * self.progress + progress)
 
 
-def effective_arrivals(solution: Solution) -> float:
-    """A: mini-batches expected to arrive, less what their bits cost."""
+def worth_arriving(solution: Solution) -> Floats:
+    """[N] how likely each client's mini-batch arrives, less what its bits cost."""
     beyond, decision = solution.problem.learning.beyond, solution.decision
     worth = 1.0 if beyond is None else beyond.worth(np.broadcast_to(decision.bits, decision.rb_count.shape))
-    return float((decision.scheduled * (1 - solution.expected.packet_error_rate) * worth).sum())
+    return np.asarray(decision.scheduled * (1 - solution.expected.packet_error_rate) * worth)
 
 
 class Solve(Protocol):
@@ -70,28 +72,28 @@ def solve_by_rate(problem: Problem, solve: Solve) -> Solution:
     prices = problem.prices
     assert prices is not None
     first = np.isnan(prices.per_progress)
-    theta, arrivals = FIRST_PRICE if first else prices.per_progress, prices.arrivals
+    theta, arrival = FIRST_PRICE if first else prices.per_progress, prices.arrival
     best: tuple[float, Solution] | None = None
     solution: Solution | None = None
     for _ in range(FIRST_PASSES if first else PASSES):
-        priced = replace(problem, prices=replace(prices, per_progress=theta, arrivals=arrivals))
+        priced = replace(problem, prices=replace(prices, per_progress=theta, arrival=arrival))
         solution = solve(priced, start=solution)
-        reached = effective_arrivals(solution)
+        reached = worth_arriving(solution)
         value = net_cost(solution, reached)
         cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
         if first or best is None or value < best[0]:
             best = value, solution
-        price = cost / max(problem.progress.of(reached), 1e-9) if first else theta
-        if abs(reached - arrivals) <= CLOSE * arrivals and abs(price - theta) <= CLOSE * theta:
+        price = cost / max(problem.progress.expected(reached), 1e-9) if first else theta
+        if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
             break
-        theta, arrivals = price, max(reached, 0.5)
+        theta, arrival = price, reached
     assert best is not None
     return best[1]
 
 
-def net_cost(solution: Solution, arrivals: float) -> float:
-    """The objective with progress itself instead of its slope."""
+def net_cost(solution: Solution, arrival: Floats) -> float:
+    """The objective with progress itself instead of its slopes."""
     problem = solution.problem
     assert problem.prices is not None
-    lost = problem.price_of_arrival * (problem.round.num_clients - arrivals)
-    return solution.objective - lost - problem.prices.per_progress * problem.progress.of(arrivals)
+    lost = float((problem.price_of_arrival * (1.0 - arrival)).sum())
+    return solution.objective - lost - problem.prices.per_progress * problem.progress.expected(arrival)

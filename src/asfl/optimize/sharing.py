@@ -17,7 +17,7 @@ from asfl.optimize.terms import Candidates, CutTerms, Links
 
 Floats = NDArray[np.float64]
 
-GRID = 25
+GRID = 37
 ZOOMS = 4
 MAX_BOXES = 300
 """Per grid: real shares leave many near-equal deadlines, and the next grid looks closer anyway."""
@@ -28,7 +28,7 @@ def best_shares(problem: Problem, here: CutTerms, tx_power_w: Floats, current: F
     """Real counts [N], Σ ≤ K, that minimise the block objective; never worse than `current`."""
     num_rbs, clients = problem.round.radio.num_rbs, problem.round.num_clients
     fair = np.full(clients, num_rbs / clients)
-    ratio = 2.0 ** (8 / (GRID - 1))
+    ratio = 2.0 ** (16 / (GRID - 1))  # from 1/256 of a fair share on: who needs least needs next to nothing
     centre = np.where(current > 0, current, fair)
     best = current
     for zoom in range(ZOOMS + 1):

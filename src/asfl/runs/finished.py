@@ -1,5 +1,6 @@
 """Whether a run is finished: all rounds and the model are there, and nothing of it was changed since."""
 
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,20 +29,22 @@ def was_finished(folder: Path) -> bool:
 
 @lru_cache(maxsize=4096)  # comparisons ask again and again, and models can be large
 def _finished_rounds(folder: Path, stamps: tuple[Stamp, ...]) -> int:
-    """0 if it isn't finished."""
+    """0 if it isn't finished; as many as anybody may ask for, if its total budgets are used up."""
     try:
         manifest = read_manifest(folder)
         rounds = read_rounds(folder, manifest.fingerprint)
         seal, _ = read_sealed(folder / MODEL_FILE)
     except (AsflError, DamagedError):
         return 0
-    complete = not rounds.problem and not rounds.torn and len(rounds.lines) == manifest.config.training.rounds
+    complete = not rounds.problem and not rounds.torn and rounds.are_all(manifest.config.training.rounds)
     of_this_run = (seal.fingerprint, seal.round, seal.records) == (
         manifest.fingerprint,
         len(rounds.lines),
         rounds.seals[-1],
     )
-    return len(rounds.lines) if complete and of_this_run else 0
+    if not (complete and of_this_run):
+        return 0
+    return sys.maxsize if rounds.records[-1].uses_up_the_budget else len(rounds.lines)
 
 
 def _stamp(file: Path) -> Stamp:

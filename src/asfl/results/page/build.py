@@ -125,7 +125,7 @@ class _Drawn:
         self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
         self.labels = _labels(collected)
         self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
-        self.maps = {name: found[0] for name, found in inside.MAPS.items() if name != "uplink"}
+        self.maps = {name: found[0] for name, found in inside.MAPS.items() if name not in ("uplink", "snr")}
         self._inside(collected, data_dir)
         self._put("chart-discrepancy", charts.discrepancies(collected, self.looks), drift="discrepancy")
         losses = charts.losses(collected)
