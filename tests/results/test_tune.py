@@ -171,7 +171,7 @@ def test_the_real_command(asfl: Asfl, tmp_path: Path) -> None:
     call = ["tune", "demo", "--schemes", "asfl", "--learning-rates", "1e-3,1e-2", "--seeds", 1, "--rounds", 1, *words]
     result = asfl(*call, "--out", "out")
     assert result.returncode == 0, result.stderr
-    assert "[2/2]" in result.stderr
+    assert "[2 of 2 finished]" in result.stderr
     assert "chosen" in result.stdout
     assert "choice: out/tuned.toml; use it: asfl compare out/tuned.toml" in result.stdout
     tuned = load_config(tmp_path / "out" / TUNED_FILE).config
