@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.registry import Registry, with_own
 
-Architecture = Literal["cnn", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
+Architecture = Literal["cnn", "mlp", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
 """The networks that ship; any other is somebody's own (`asfl.register_model`)."""
 Norm = Literal["batch", "group", "none"]
 Dataset = Literal["digits", "cifar10", "cifar100"]

@@ -104,8 +104,13 @@ class Data(Section):
     """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays."""
     folder: FileName = ""
     """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
+    partition: Literal["dirichlet", "shards", "groups"] = "dirichlet"
+    """Who gets which samples, always as many: by label mixes ~ Dir(ρ); a few shards of samples sorted by label; or by
+    the groups of your own data (`train_groups`), each of which stays with one client."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
+    shards_per_client: Count = 2
+    """With `partition = "shards"`: how many shards a client gets; fewer is more heterogeneous."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
 

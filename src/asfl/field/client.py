@@ -17,7 +17,7 @@ import torch
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.names import is_own_file
-from asfl.data import load_data, partition
+from asfl.data import deal, load_data
 from asfl.field.emulate.shaping import Pace
 from asfl.field.measure.layer_times import layer_seconds
 from asfl.field.measure.meters import CarefulMeter, Meter
@@ -319,14 +319,12 @@ def _joined(first: ModelVectors, then: ModelVectors) -> ModelVectors:
 def _own_batches(config: Config, client: int, data_dir: Path | None, device: torch.device) -> Batches:
     """The client's own samples and nobody else's; which ones is drawn from the seed, as on the server."""
     data, training = load_data(config, data_dir), config.training
-    clients, seed = config.scenario.clients, config.scenario.seed
-    parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
-    own = parts[client]
+    own = deal(data, config)[client]
     if len(own) < training.batch_size:
         raise AsflError(f"training.batch_size = {training.batch_size}, but this client has only {len(own)} images")
     data = replace(data, train_images=data.train_images[own], train_labels=data.train_labels[own])
     # Orders are drawn for all clients at once, whatever they hold.
-    return Batches.of(data, np.tile(np.arange(len(own)), (clients, 1)), config, device)
+    return Batches.of(data, np.tile(np.arange(len(own)), (config.scenario.clients, 1)), config, device)
 
 
 def _with_own_files(config: Config, data_dir: Path | None) -> Config:

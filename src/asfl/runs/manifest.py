@@ -35,6 +35,8 @@ _WITHOUT_EFFECT = {
 _CAME_LATER: dict[tuple[str, ...], Any] = {
     ("scenario", "channel", "own"): {},
     ("model", "own"): {},
+    ("data", "partition"): "dirichlet",
+    ("data", "shards_per_client"): 2,
     ("budget",): {"total_delay_s": "off", "battery_j": "off"},
 }
 """Fields that runs of this format may not have, and what they mean then; so they count only if they say otherwise."""

@@ -22,7 +22,7 @@ from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
-from asfl.data import ImageData, partition
+from asfl.data import ImageData, deal
 from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
@@ -101,7 +101,7 @@ class Simulation:
         self.rules = rules_of(config, self.budgets, self.switches)
         clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
         self.device = device_named(training.device)
-        self.parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
+        self.parts = deal(data, config)
         batches = clients_batches = Batches.of(data, self.parts, config, self.device)
         if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)

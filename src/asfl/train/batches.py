@@ -65,7 +65,7 @@ class Batches:
             batch_size=config.training.batch_size,
             local_steps=local_steps or config.training.local_steps,
             seed=config.scenario.seed,
-            augment=config.data.augment and config.data.name != "digits",
+            augment=config.data.augment and config.data.name != "digits" and min(data.input_shape[1:]) > 1,
             device=device,
         )
 

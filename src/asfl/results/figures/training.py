@@ -196,7 +196,7 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
             axes.plot(seen, np.full(len(seen), row), ".", color=BUDGET, markersize=4, zorder=4, alpha=0.7)
             end = max(stat.mean + stat.sd, seen.max())
         text = number(stat.mean) + partly(stat, runs)
-        axes.annotate(text, (end, row), (5, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(text, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
         top = max(top, end)
     axes.grid(axis="y", visible=False)
     if logarithmic:
