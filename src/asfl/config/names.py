@@ -5,6 +5,7 @@ What a name stands for is known further on: `models.build`, `data.arrays` and `r
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from asfl.config.errors import AsflError, nearest, short
@@ -34,9 +35,14 @@ def is_own_file(name: str) -> bool:
     return name.lower().endswith(".npz")
 
 
+def is_own_folder(name: str) -> bool:
+    """Whether a data set's name is a folder that Hugging Face's `datasets` saved."""
+    return "\0" not in name and (Path(name).expanduser() / "dataset_dict.json").is_file()
+
+
 def is_known(name: str) -> bool:
     """Whether `name` can be a data set; whether the file it may name exists and is right shows when it is read."""
-    return name in DATASETS or is_own_file(name)
+    return name in DATASETS or is_own_file(name) or is_own_folder(name)
 
 
 def unknown_data_set(name: str, inside: str = "") -> str:
