@@ -1,5 +1,7 @@
 """All schemes by name. A new one is a file here and a line in `_SHIPPED`, or a file anywhere and `register_scheme`."""
 
+from dataclasses import fields, replace
+
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.registry import Registry
@@ -13,10 +15,13 @@ from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningSch
 from asfl.schemes.central import CentralScheme
 from asfl.schemes.epsl import EpslScheme
 
+_ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True)
+ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
+"""`asfl-plus` with one decision switched off."""
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
-    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True, hetero=True)),
+    BeyondScheme("asfl-plus", _ALL_ON),
     BeyondScheme("asfl-sync", Switches(sync=True)),
     BeyondScheme("asfl-quant", Switches(quant=True)),
     BeyondScheme("asfl-rate", Switches(rate=True)),
@@ -36,12 +41,13 @@ _SHIPPED: tuple[Scheme, ...] = (
     CentralScheme(),
     EpslScheme("epsl-0", aggregated_share=0.0),
     EpslScheme("epsl-1", aggregated_share=1.0),
+    *(BeyondScheme(name, replace(_ALL_ON, **{name.rpartition("-")[2]: False})) for name in ABLATION),
 )
 SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme in _SHIPPED})
 """Every scheme that is known here, in the order of tables and colours."""
 
 
-ON_REQUEST = ("asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1")
+ON_REQUEST = ("asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1", *ABLATION)
 """Variants that a comparison has only if they are named."""
 
 
@@ -80,6 +86,7 @@ def register_scheme(scheme: Scheme) -> None:
 
 
 __all__ = [
+    "ABLATION",
     "ON_REQUEST",
     "SCHEMES",
     "Decided",
