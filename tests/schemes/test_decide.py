@@ -45,6 +45,10 @@ ALL_SCHEMES = [
     "central",
     "epsl-0",
     "epsl-1",
+    "asfl-plus-no-sync",
+    "asfl-plus-no-quant",
+    "asfl-plus-no-rate",
+    "asfl-plus-no-hetero",
 ]
 
 

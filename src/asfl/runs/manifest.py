@@ -62,7 +62,8 @@ class Manifest:
     @property
     def cpu_s(self) -> float:
         """What the process that plays the rounds has spent on them until the last checkpoint, rounds that were played
-        twice included; 0 if nobody counted."""
+        twice included; 0 if nobody counted.
+        """
         spent = self.facts.get("cpu_s")
         return float(spent) if isinstance(spent, int | float) else 0.0
 

@@ -11,9 +11,9 @@ from asfl.config.units import number, percent
 from asfl.results.curves import CEILING, OURS, Curve, Resource, Run, together
 from asfl.results.figures.blocks import draw_blocks
 from asfl.results.figures.figure import (
+    BAR_ALPHA,
     BUDGET,
     FAINT,
-    OTHER,
     drawing,
     make_logarithmic,
     save_figure,
@@ -38,6 +38,8 @@ _COLOURS = (
     *("#c2452d", "#1b7f5c", "#3565a8", "#e0952b", "#8a4fa3", "#2aa3b8"),
     *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#000000"),
 )
+_FIRST = ("asfl", "asfl-plus", "sfl-best", "acc-sfl", "epsl", "fedavg", "sl-best", "asfl-pmax")
+"""Schemes that meet most often: each has a colour of its own, and so do the next few."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)))
 
 
@@ -80,7 +82,8 @@ def style_of(scheme: str) -> dict[str, Any]:
     """
     if scheme == CEILING:
         return {"color": BUDGET, "linestyle": "--", "linewidth": 1.4, "zorder": 2}
-    number = list(SCHEMES).index(scheme) if scheme in SCHEMES else len(_COLOURS) + crc32(scheme.encode())
+    order = list(dict.fromkeys([*_FIRST, *SCHEMES]))
+    number = order.index(scheme) if scheme in order else len(_COLOURS) + crc32(scheme.encode())
     ours = scheme == OURS
     own, shared = max(number - len(_COLOURS), 0), len(_COLOURS) - 1
     return {
@@ -92,49 +95,66 @@ def style_of(scheme: str) -> dict[str, Any]:
 
 
 def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> "Figure":
-    """Accuracy against delay, energy or rounds: mean over seeds, in a band from the lowest to the highest seed.
+    """Accuracy against delay, energy or rounds: median over seeds, in a band from the lowest to the highest seed.
 
     The ceiling has no delay and no energy: it is a horizontal line at its best accuracy.
     """
+    with drawing(9.5, 5.2) as figure:
+        axes = figure.subplots()
+        _draw_curves(axes, runs, axis, targets)
+        axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{_band(runs)})")
+        figure.legend(loc="outside right center", handlelength=3.2)
+    return figure
+
+
+def draw_headline(runs: Sequence[Run], targets: Sequence[float] = ()) -> "Figure":
+    """Accuracy against seconds, and against joules."""
+    with drawing(11.5, 5) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, axis in ((left, "delay"), (right, "energy")):
+            _draw_curves(axes, runs, axis, targets)
+        left.set_title(f"Accuracy against delay (mean of 3 evaluations{_band(runs)})")
+        right.set(title="… against the energy of all clients", ylabel="")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, handlelength=3.2)
+    return figure
+
+
+def _band(runs: Sequence[Run]) -> str:
+    seeds = len({run.seed for run in runs})
+    return f"; median and range of {seeds} seeds" if seeds > 1 else "; one seed"
+
+
+def _draw_curves(axes: "Axes", runs: Sequence[Run], axis: str, targets: Sequence[float]) -> None:
     words, unit = CURVE_AXES[axis]
     curves = {name: [c for c in group if c.accuracy] for name, group in _by_scheme(runs).items()}
     ceiling = curves.pop(CEILING, [])
     ends = [max(curve.along(axis)) for group in curves.values() for curve in group]
     logarithmic = spans_magnitudes(ends)
-    with drawing(9.5, 5.2) as figure:
-        axes = figure.subplots()
-        for target in targets:
-            axes.axhline(100 * target, color=BUDGET, linestyle=":", linewidth=0.9, zorder=1)
-        for name, group in curves.items():
-            x, accuracy = together(group, axis)
-            if not x.size:
-                continue
-            style = style_of(name)
-            mean = 100 * accuracy.mean(axis=0)
-            axes.plot(x, mean, label=name, **style)
-            axes.plot(x[-1], mean[-1], "o", color=style["color"], markersize=4, zorder=style["zorder"])
-            if len(group) > 1:
-                low, high = 100 * accuracy.min(axis=0), 100 * accuracy.max(axis=0)
-                faint = name != OURS and len(curves) > CROWDED
-                axes.fill_between(
-                    x, low, high, color=style["color"], alpha=0.05 if faint else 0.15, linewidth=0, zorder=2
-                )
-        if ceiling:
-            _draw_ceiling(axes, ceiling)
-        axes.set(xlabel=f"{words} [{unit}]" if unit else words, ylabel="accuracy of the average model [%]")
-        if logarithmic:
-            make_logarithmic(axes, "x")
-        axes.set_ylim(bottom=0)
-        seeds = len({run.seed for run in runs})
-        band = f"; mean and range of {seeds} seeds" if seeds > 1 else "; one seed"
-        axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{band})")
-        figure.legend(loc="outside right center", handlelength=3.2)
-    return figure
+    for target in targets:
+        axes.axhline(100 * target, color=BUDGET, linestyle=":", linewidth=0.9, zorder=1)
+    for name, group in curves.items():
+        x, accuracy = together(group, axis)
+        if not x.size:
+            continue
+        style = style_of(name)
+        middle = 100 * np.median(accuracy, axis=0)
+        axes.plot(x, middle, label=name, **style)
+        axes.plot(x[-1], middle[-1], "o", color=style["color"], markersize=4, zorder=style["zorder"])
+        if len(group) > 1:
+            low, high = 100 * accuracy.min(axis=0), 100 * accuracy.max(axis=0)
+            faint = name != OURS and len(curves) > CROWDED
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.05 if faint else 0.15, linewidth=0, zorder=2)
+    if ceiling:
+        _draw_ceiling(axes, ceiling)
+    axes.set(xlabel=f"{words} [{unit}]" if unit else words, ylabel="accuracy of the average model [%]")
+    if logarithmic:
+        make_logarithmic(axes, "x")
+    axes.set_ylim(bottom=0)
 
 
 def _draw_ceiling(axes: "Axes", curves: Sequence[Curve]) -> None:
     best = [100 * max(curve.smoothed) for curve in curves]
-    axes.axhline(float(np.mean(best)), label=f"{CEILING} (ceiling)", **style_of(CEILING))
+    axes.axhline(float(np.median(best)), label=f"{CEILING} (ceiling)", **style_of(CEILING))
     if len(best) > 1:
         axes.axhspan(min(best), max(best), color=BUDGET, alpha=0.08, linewidth=0, zorder=1)
 
@@ -162,7 +182,7 @@ def draw_way_to(summary: Summary, target: float) -> "Figure":
         for text in left.get_yticklabels():
             text.set_fontweight("bold" if text.get_text() == OURS else "normal")
         if len(summary.seeds) > 1:
-            note = f"mean ± standard deviation over the seeds that reached it, of {len(summary.seeds)}; dots: seeds"
+            note = f"median and its interval over the seeds that reached it, of {len(summary.seeds)}; dots: seeds"
             figure.supxlabel(note, fontsize=8, color="#666666")
     return figure
 
@@ -178,16 +198,16 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
         if not stat.seeds:
             axes.annotate("not reached", (0, row), (6, 0), *_BESIDE, color=FAINT, va="center", style="italic")
             continue
-        colour = style_of(OURS)["color"] if name == OURS else OTHER
-        axes.barh(row, stat.mean - floor, left=floor, height=0.66, color=colour, zorder=2)
+        colour = style_of(name)["color"]
+        axes.barh(row, stat.median - floor, left=floor, height=0.66, color=colour, alpha=BAR_ALPHA, zorder=2)
         seen = np.array(list(values[name].values()))
-        end = stat.mean
+        end = stat.median
         if stat.seeds > 1:
-            low = stat.mean - max(stat.mean - stat.sd, floor)
-            axes.errorbar(stat.mean, row, xerr=[[low], [stat.sd]], color=BUDGET, capsize=2.5, linewidth=1, zorder=4)
+            around = [[stat.median - stat.low], [stat.high - stat.median]]
+            axes.errorbar(stat.median, row, xerr=around, color=BUDGET, capsize=2.5, linewidth=1, zorder=4)
             axes.plot(seen, np.full(len(seen), row), ".", color=BUDGET, markersize=4, zorder=4, alpha=0.7)
-            end = max(stat.mean + stat.sd, seen.max())
-        text = number(stat.mean) + partly(stat, runs)
+            end = seen.max()
+        text = number(stat.median) + partly(stat, runs)
         axes.annotate(text, (end, row), (5, 0), textcoords="offset points", va="center", fontsize=8)
         top = max(top, end)
     axes.grid(axis="y", visible=False)
