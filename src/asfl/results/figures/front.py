@@ -55,7 +55,13 @@ def draw_front(outcomes: Sequence[Outcome]) -> "Iterator[tuple[str, Figure]]":
     for target in dict.fromkeys([*([] if main is None else [main]), *highest]):
         places = places_at(outcomes, target)
         if places:
-            yield f"pareto-{100 * target:.0f}", _draw(places, target)
+            figure = _draw(places, target)
+            there = {place.scheme for place in places}
+            never = [name for name in outcomes[0].summary.ranked if name not in there]
+            if never:
+                note = f"not there with every seed: {', '.join(never)}"
+                figure.supxlabel(note, fontsize=8, color="#666666")
+            yield f"pareto-{100 * target:.0f}", figure
 
 
 def places_at(outcomes: Sequence[Outcome], target: float) -> list[Place]:
@@ -85,7 +91,8 @@ def _draw(places: Sequence[Place], target: float) -> "Figure":
             axes.errorbar(x.median, y.median, marker="o", markersize=7, color=colour, markerfacecolor=face, **around)
             text = place.setting or place.scheme
             looks = {"fontsize": 7.5 if place.setting else 9, "color": colour}
-            axes.annotate(text, (x.median, y.median), (7, 4), textcoords="offset points", **looks)
+            beside = (7, -10) if place.setting else (7, 4)
+            axes.annotate(text, (x.median, y.median), beside, textcoords="offset points", **looks)
         axes.set(xlabel="delay [s]", ylabel="energy of all clients [J]", title=f"What {percent(target)} accuracy takes")
         if spans_magnitudes(place.delay_s.median for place in places):
             make_logarithmic(axes, "x")

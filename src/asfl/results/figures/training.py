@@ -24,7 +24,7 @@ from asfl.results.figures.figure import (
 from asfl.results.figures.links import draw_links, is_measured
 from asfl.results.quantities import CURVE_AXES, partly
 from asfl.results.summary import Summary
-from asfl.schemes import SCHEMES
+from asfl.schemes import ABLATION, SCHEMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,9 +36,10 @@ CROWDED = 6
 """With more schemes than this, only our band is more than a hint."""
 _COLOURS = (
     *("#c2452d", "#1b7f5c", "#3565a8", "#e0952b", "#8a4fa3", "#2aa3b8"),
-    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#000000"),
+    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#c9a800"),
+    *("#7a1f5c", "#5f8fb0", "#9c7a5b", "#000000"),
 )
-_FIRST = ("asfl", "asfl-plus", "sfl-best", "acc-sfl", "epsl", "fedavg", "sl-best", "asfl-pmax")
+_FIRST = ("asfl", "asfl-plus", "sfl-best", "acc-sfl", "epsl", "fedavg", "sl-best", "asfl-pmax", *ABLATION)
 """Schemes that meet most often: each has a colour of its own, and so do the next few."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)))
 
@@ -113,9 +114,10 @@ def draw_headline(runs: Sequence[Run], targets: Sequence[float] = ()) -> "Figure
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, axis in ((left, "delay"), (right, "energy")):
             _draw_curves(axes, runs, axis, targets)
-        left.set_title(f"Accuracy against delay (mean of 3 evaluations{_band(runs)})")
-        right.set(title="… against the energy of all clients", ylabel="")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, handlelength=3.2)
+        left.set_title("Accuracy against delay")
+        right.set(title="… and against the energy of all clients", ylabel="")
+        names: Any = {"ncols": 5, "handlelength": 3.2, "title": f"mean of 3 evaluations{_band(runs)}"}
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", title_fontsize=8, **names)
     return figure
 
 
