@@ -1,3 +1,8 @@
+from .channels import (
+    Cell as Cell,
+    ChannelSettings as ChannelSettings,
+    Radio as Radio,
+)
 from .load import (
     Resolved as Resolved,
     by_name as by_name,
@@ -6,7 +11,6 @@ from .load import (
     preset_names as preset_names,
 )
 from .tree import (
-    ChannelSettings as ChannelSettings,
     Compute as Compute,
     Config as Config,
     Data as Data,
@@ -15,7 +19,6 @@ from .tree import (
     Model as Model,
     Network as Network,
     Output as Output,
-    Radio as Radio,
     Scenario as Scenario,
     Training as Training,
 )

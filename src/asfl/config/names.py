@@ -10,13 +10,13 @@ from typing import Any, Literal, Self, get_args
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.registry import Registry, with_own
 
-Architecture = Literal["cnn", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
+Architecture = Literal["cnn", "mlp", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
 """The networks that ship; any other is somebody's own (`asfl.register_model`)."""
 Norm = Literal["batch", "group", "none"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
 """The data sets that ship or can be fetched; any other is somebody's own (`asfl.register_arrays`)."""
 
-CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace")))
+CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace", "3gpp")))
 """What `scenario.channel.kind` may be, with the factory of a registered one."""
 MODELS: Registry[Any] = Registry("architecture", dict.fromkeys(get_args(Architecture)))
 """What `model.architecture` may be, with the builder of a registered one."""
@@ -43,7 +43,7 @@ def unknown_data_set(name: str, inside: str = "") -> str:
     """What is wrong with a name that isn't known, where it was found, and what would be right."""
     hint = nearest(name, DATASETS)
     own = ", or the path of an .npz file" if hint.startswith("valid") else ""
-    return f"unknown data set '{name}'{inside}: {with_own(hint + own)}"
+    return f"unknown data set {short(name)}{inside}: {with_own(hint + own)}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,13 @@ class ModelSpec:
     """One of `Dataset`, the path of an `.npz` file, or a name given to `asfl.data.register_arrays`."""
     width: float = 1.0
     norm: Norm = "batch"
+    own: tuple[tuple[str, Any], ...] = ()
+    """What `[model.own]` says, for a network of somebody's own."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same by name."""
+        return dict(self.own)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
-from asfl.config.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest, short
 from asfl.config.plugins import load_plugins, registering
 
 T = TypeVar("T")
@@ -21,12 +21,16 @@ class Registry(Mapping[str, T], Generic[T]):
         self._registered: dict[str, T] = {}
         self._by: dict[str, str] = {}
 
-    def register(self, name: str, meaning: T) -> None:
-        """Make a name known. Who registered it may do so again, which replaces it; nobody else may."""
+    def check_name(self, name: str) -> None:
+        """Refuse what can't be the name of somebody's own."""
         if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise AsflError(f"{self.kind} name {name!r} must be small letters, digits, - and _, and not begin with -")
         if name in self._shipped:
             raise AsflError(f"{self.kind} '{name}' ships with asfl; give yours another name")
+
+    def register(self, name: str, meaning: T) -> None:
+        """Make a name known. Who registered it may do so again, which replaces it; nobody else may."""
+        self.check_name(name)
         by = registering()
         if self._by.get(name, by) != by:
             raise AsflError(f"{self.kind} '{name}' is already registered by {self._by[name]}; give one another name")
@@ -50,7 +54,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def unknown(self, name: str, inside: str = "") -> str:
         """What is wrong with a name that isn't known, where it was found, and what would be right."""
-        return f"unknown {self.kind} '{name}'{inside}: {with_own(nearest(name, self))}"
+        return f"unknown {self.kind} {short(name)}{inside}: {with_own(nearest(name, self))}"
 
     def __getitem__(self, name: str) -> T:
         load_plugins()

@@ -17,7 +17,7 @@ import torch
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.names import is_own_file
-from asfl.data import load_data, partition
+from asfl.data import deal, load_data
 from asfl.field.emulate.shaping import Pace
 from asfl.field.measure.layer_times import layer_seconds
 from asfl.field.measure.meters import CarefulMeter, Meter
@@ -113,6 +113,7 @@ class ClientNode:
         self._open: tuple[int, int, int] | None = None
         """Round, step and cut of a forward pass whose backward pass is to come."""
         self._open_bits = UNQUANTISED
+        self._open_batch: int | None = None
         self._done: tuple[int, int, int] | None = None
         """Likewise of the latest whole step."""
 
@@ -187,10 +188,10 @@ class ClientNode:
         if request.cut >= self._layout.num_units:
             raise WireError(f"cut = {request.cut} must be 1 … {self._layout.num_units - 1}")
         place = self._begin_step(request, request.cut)
-        (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits])
+        (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits], request.batch)
         assert packet is not None
         self._open, self._done, self.round_index = place, None, place[0]
-        self._open_bits = request.bits
+        self._open_bits, self._open_batch = request.bits, request.batch
         return msg.Activations(packet.labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
 
     @_do.register
@@ -199,7 +200,8 @@ class ClientNode:
         if self._open is None or self._open[:2] != asked:
             raise WireError(f"no forward pass of round {asked[0]}, step {asked[1]} is waiting for it")
         parts = request.gradients, request.codes
-        gradients = self._shapes.check_crossing("gradients", *parts, self._open[2], self._open_bits)
+        cut, bits, batch = self._open[2], self._open_bits, self._open_batch
+        gradients = self._shapes.check_crossing("gradients", *parts, cut, bits, batch)
         self._done, self._open = self._open, None
         (norm2,) = self._fleet.backward([0], [gradients])()
         assert norm2 is not None
@@ -208,7 +210,7 @@ class ClientNode:
     @_do.register
     def _learn(self, request: msg.Learn) -> msg.Update:
         place = self._begin_step(request, self._layout.num_units)
-        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0])
+        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0], [request.bits], request.batch)
         assert norm2 is not None
         self._open, self._done, self.round_index = None, place, place[0]
         return msg.Update(norm2, loss)
@@ -222,8 +224,9 @@ class ClientNode:
             raise WireError(f"step {step} of round {index} doesn't follow what was done before")
         if self._keeps_sides and cut > self._state.cut:
             raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
+        self._shapes.check_batch(request.batch)
         if not self._keeps_sides and step == 0:
-            self._fleet.load([0], [self._shapes.check_layers(request.side, 0, cut)])
+            self._fleet.load([0], [self._shapes.check_side(request.side, request.codes, cut, request.bits)])
         return index, step, cut
 
     @_do.register
@@ -231,7 +234,10 @@ class ClientNode:
         self._check_done(request)
         if self._keeps_sides:
             raise WireError("client sides are kept in this scheme; gather asks for them")
-        return msg.Side(self._fleet.give([0])[0])
+        assert request.round is not None
+        (side,) = self._fleet.give(request.round, [0], [request.bits])
+        assert side is not None
+        return msg.Side(*msg.side_of(side))
 
     @_do.register
     def _moved(self, request: msg.Moved) -> msg.Update:
@@ -313,14 +319,12 @@ def _joined(first: ModelVectors, then: ModelVectors) -> ModelVectors:
 def _own_batches(config: Config, client: int, data_dir: Path | None, device: torch.device) -> Batches:
     """The client's own samples and nobody else's; which ones is drawn from the seed, as on the server."""
     data, training = load_data(config, data_dir), config.training
-    clients, seed = config.scenario.clients, config.scenario.seed
-    parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
-    own = parts[client]
+    own = deal(data, config)[client]
     if len(own) < training.batch_size:
         raise AsflError(f"training.batch_size = {training.batch_size}, but this client has only {len(own)} images")
     data = replace(data, train_images=data.train_images[own], train_labels=data.train_labels[own])
     # Orders are drawn for all clients at once, whatever they hold.
-    return Batches.of(data, np.tile(np.arange(len(own)), (clients, 1)), config, device)
+    return Batches.of(data, np.tile(np.arange(len(own)), (config.scenario.clients, 1)), config, device)
 
 
 def _with_own_files(config: Config, data_dir: Path | None) -> Config:

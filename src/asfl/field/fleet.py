@@ -77,7 +77,7 @@ class RemoteFleet:
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        self._loads: dict[int, ModelVectors] = {}
+        self._loads: dict[int, FirstLayers] = {}
         self._started: dict[int, OpenRequest[Any] | None] = {}
         """Forward passes, or whole steps, under way."""
         self._place: dict[int, tuple[int, int]] = {}
@@ -86,7 +86,9 @@ class RemoteFleet:
         """Backward passes under way."""
         self._norms: dict[int, Tensor | None] = {}
         self._pass_began = time.monotonic()
-        """Since when the server is busy with what the latest `forward` gave, and its cut."""
+        """Since when the server is busy with what the latest `forward` gave."""
+        self._pass_batch: int | None = None
+        """Samples in its mini-batches, if not as many as are configured."""
 
     # ------------------------------------------------------------------ asking
     def _ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
@@ -234,28 +236,33 @@ class RemoteFleet:
         clients: Sequence[int],
         cuts: Sequence[int],
         bits: Sequence[int],
-        whole: ModelVectors | None,
+        sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
-        for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
-            self._start(client, step, cut, own_bits, whole)
+        loads = dict(zip(clients, sides or (), strict=sides is not None))
+        for client, cut, own_bits, batch in zip(clients, cuts, bits, batches, strict=True):
+            self._start(client, step, cut, own_bits, loads.get(client), batch)
 
-    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
+    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
         """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
         self._loads = {n: side for n, side in zip(clients, sides, strict=True) if n not in self._started}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        started = self._all_started(clients, step, cuts, bits)
+        started = self._all_started(clients, step, cuts, bits, batch)
         others = [*started, *self._started.values()]
-        reads = [partial(self._shapes.check_activations, cut=c, bits=b) for c, b in zip(cuts, bits, strict=True)]
+        agreed = zip(cuts, bits, strict=True)
+        reads = [partial(self._shapes.check_activations, cut=c, bits=b, batch=batch) for c, b in agreed]
         packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
-        self._pass_began = time.monotonic()
+        self._pass_began, self._pass_batch = time.monotonic(), batch
         return packets
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         everything = [self._shapes.layout.num_units] * len(clients)
-        started = self._all_started(clients, step, everything, [UNQUANTISED] * len(clients))
+        started = self._all_started(clients, step, everything, bits, batch)
         learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
@@ -263,34 +270,39 @@ class RemoteFleet:
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
     def _all_started(
-        self, clients: Sequence[int], step: int, cuts: Sequence[int], bits: Sequence[int]
+        self, clients: Sequence[int], step: int, cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[OpenRequest[Any] | None]:
         """Passes that were announced are under way; the others begin now."""
         for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
             if client not in self._started:
-                self._start(client, step, cut, own_bits, self._loads.pop(client, None))
+                self._start(client, step, cut, own_bits, self._loads.pop(client, None), batch)
         return [self._started.pop(client) for client in clients]
 
-    def _start(self, client: int, step: int, cut: int, bits: int, model: ModelVectors | None) -> None:
-        side = None if model is None else self._shapes.layers(model, 0, cut)
+    def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None, batch: int | None) -> None:
+        side, codes = (None, None) if model is None else msg.side_of(model)
         self._place[client] = step, cut
         whole = cut == self._shapes.layout.num_units
-        request = msg.Learn(step, side) if whole else msg.Forward(step, cut, side, bits)
+        parts = side, bits, codes, batch
+        request = msg.Learn(step, *parts) if whole else msg.Forward(step, cut, *parts)
         self._started[client] = self._ask(client, request)
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         if self._clocks is not None:
             cuts = [self._place[client][1] for client in clients]
-            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began)
+            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began, self._pass_batch)
         for client, crossing in zip(clients, gradients, strict=True):
             parts = msg.tensors_of(crossing), msg.codes_of(crossing)
-            self._returning[client] = self._ask(client, msg.Backward(*self._place[client], *parts))
+            self._returning[client] = self._ask(client, msg.Backward(*self._place[client], *parts, self._pass_batch))
         return lambda: [self._norm_of(client) for client in clients]
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        asked = {client: self._ask(client, msg.Give()) for client in clients}
-        reads = {client: partial(self._shapes.check_side, cut=self._place[client][1]) for client in clients}
-        return [self._answer(one, reads[client], asked.values()) for client, one in asked.items()]
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        bits_of = dict(zip(clients, bits, strict=True))
+        asked = {client: self._ask(client, msg.Give(own)) for client, own in bits_of.items()}
+
+        def read(client: int, answer: msg.Side) -> FirstLayers:
+            return self._shapes.check_side(answer.layers, answer.codes, self._place[client][1], bits_of[client])
+
+        return [self._answer(one, partial(read, client), asked.values()) for client, one in asked.items()]
 
     def upload(
         self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]

@@ -70,6 +70,10 @@ class RunSummary:
     """The last evaluation by the time that ASFL's run with the same seed ends; NaN without such a run."""
     accuracy_on_our_energy: float
     """The same for the energy that ASFL's run takes."""
+    time_left_s: float
+    """Of the total budget; NaN without one."""
+    battery_left_j: float
+    """Of all clients' batteries together; NaN without any."""
     reached: tuple[Reach | None, ...]
     """One per target."""
 
@@ -119,8 +123,14 @@ def summarize_run(run: Run, targets: Sequence[float], ours: Run | None = None) -
         energy_owed=energy_owed,
         accuracy_in_our_time=curve.accuracy_at("delay", end.total_delay_s) if end else math.nan,
         accuracy_on_our_energy=curve.accuracy_at("energy", end.total_energy_j) if end else math.nan,
+        time_left_s=_or_nan(records[-1].time_left_s if records else None),
+        battery_left_j=_or_nan(sum(records[-1].battery_left_j) if records and records[-1].battery_left_j else None),
         reached=tuple(None if run.is_ceiling else reach(curve, target) for target in targets),
     )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -20,8 +20,9 @@ from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
-from asfl.data import ImageData, partition
+from asfl.data import ImageData, deal
 from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
@@ -31,6 +32,7 @@ from asfl.runs.records import RoundRecord
 from asfl.runs.stand_in import StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
+from asfl.schemes.base import watches_noise
 from asfl.schemes.rounds import (
     AccountedRound,
     DecidedRound,
@@ -99,7 +101,7 @@ class Simulation:
         self.rules = rules_of(config, self.budgets, self.switches)
         clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
         self.device = device_named(training.device)
-        self.parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
+        self.parts = deal(data, config)
         batches = clients_batches = Batches.of(data, self.parts, config, self.device)
         if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)
@@ -119,7 +121,7 @@ class Simulation:
             if self.device.type == "cuda"
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
-            watch_noise=self.switches.rate or self.switches.quant,
+            watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
         )
         self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
         self._calibrator = Calibrator(model, self.trainer.layout, clients_batches, self.device, torch.float32)
@@ -130,10 +132,12 @@ class Simulation:
         self.accountant = self.world.accountant()
         self.state = LoopState(
             round_index=0,
-            radio=RadioState.fresh(clients),
+            radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
             assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
-            beyond=BeyondSignals.none_yet(self.world.profile.num_layers) if self.switches.any else None,
+            beyond=BeyondSignals.none_yet(self.world.profile.num_layers)
+            if self.switches.any or watches_noise(scheme)
+            else None,
         )
 
     @property
@@ -153,9 +157,9 @@ class Simulation:
         fleet, seed = self.trainer.fleet, self.config.scenario.seed
         # 1. Channel: who is there, over which links.
         ready = fleet.begin(state.round_index)
-        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut)
+        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut, state.total_delay_s)
         # 2. Decide, by what the server knows of the learning.
-        recorded = self._recorded[state.round_index] if state.round_index < len(self._recorded) else None
+        recorded = self._recorded_in(state.round_index)
         learning = self._learning(state)
         decided = decide_round(round_, self.scheme, self.rules, learning, state.radio, seed, self.budgets, recorded)
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
@@ -208,8 +212,13 @@ class Simulation:
         return self.trainer.layout.state_dict(self._calibrator.calibrated(self.trainer.state.average_model()))
 
     # ------------------------------------------------------------------ pieces
+    def _recorded_in(self, round_index: int) -> Decision | None:
+        """What ASFL decided in this round, unless the clock moves the links: its round was at another time."""
+        return self._recorded[round_index] if round_index < len(self._recorded) and not self.world.has_clock else None
+
     def _is_last(self, state: LoopState) -> bool:
-        return state.round_index >= self.config.training.rounds
+        reserves = state.radio.reserves
+        return state.round_index >= self.config.training.rounds or (reserves is not None and reserves.used_up)
 
     @property
     def _modelled(self) -> ModelledAccountant:
@@ -226,7 +235,7 @@ class Simulation:
         learning = state.signals.learning(self.trainer.fleet, reported, ratio, norms=self.rules.equations == "printed")
         if state.beyond is not None:
             beyond = state.beyond.seen(learning.layer_spread).learning(learning.layer_spread)
-            return replace(learning, beyond=beyond)
+            learning = replace(learning, beyond=beyond)
         if self.scheme.procedure.keeps_client_sides:
             return learning
         return replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
@@ -244,6 +253,7 @@ class Simulation:
             decided.arrived & ready,
             synced=decided.decision.synced,
             bits=np.broadcast_to(decided.decision.bits, self.config.scenario.clients),
+            batch=decided.decision.batch,
         )
 
     def _state_after(
@@ -329,16 +339,22 @@ class Simulation:
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
             **self._beyond_record(decided),
+            **({} if state.radio.reserves is None else state.radio.reserves.record()),
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
             measured=self.accountant.facts(),
         )
 
     def _beyond_record(self, decided: DecidedRound) -> dict[str, Any]:
         decision, beyond = decided.decision, decided.problem.learning.beyond
-        if beyond is None or not self.switches.any:
-            return {}
-        bits = np.broadcast_to(decision.bits, self.config.scenario.clients).tolist()
-        return {"synced": decision.synced, "bits": bits, "noise_scale": beyond.noise_scale}
+        bits = np.broadcast_to(decision.bits, self.config.scenario.clients)
+        out: dict[str, Any] = {"bits": bits.tolist()} if self.switches.any or bits.min() < BITS_PER_VALUE else {}
+        if beyond is not None:
+            out["noise_scale"] = beyond.noise_scale
+        if beyond is not None and self.scheme.procedure.keeps_client_sides:
+            out["synced"] = decision.synced
+        if decision.batch is not None:
+            out["batch"] = decision.batch.tolist()
+        return out
 
     # ------------------------------------------------------------------ to and from a checkpoint
     def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:

@@ -65,15 +65,25 @@ class Batches:
             batch_size=config.training.batch_size,
             local_steps=local_steps or config.training.local_steps,
             seed=config.scenario.seed,
-            augment=config.data.augment and config.data.name != "digits",
+            augment=config.data.augment and config.data.name != "digits" and min(data.input_shape[1:]) > 1,
             device=device,
         )
 
-    def batch(self, round_index: int, client: int, step: int = 0) -> tuple[Tensor, Tensor]:
-        """Images [b, C, H, W] (channels-last in memory) and labels [b] of a client's step in a round."""
+    def batch(self, round_index: int, client: int, step: int = 0, size: int | None = None) -> tuple[Tensor, Tensor]:
+        """Images [b, C, H, W] (channels-last in memory) and labels [b] of a client's step in a round.
+
+        `size`: another number of samples than the configured one. As that may change from round to round, there are no
+        epochs then: samples are drawn anew, without repetition as long as there are enough.
+        """
         now = round_index * self.local_steps + step
-        samples = torch.from_numpy(self._samples(now, client)).to(self._device)
-        images = self._crop(samples, now, client) if self._margin else self._pixels[samples]
+        if size is None or size == self.batch_size:
+            chosen, crops = self._samples(now, client), self._crops_at(now)[:, client] if self._margin else None
+        else:
+            random, own = random_stream(self.seed, f"batches: client {client}", now), self._parts[client]
+            chosen = own[random.choice(len(own), size, replace=size > len(own))]
+            crops = self._draw_crops(random, (size,)) if self._margin else None
+        samples = torch.from_numpy(chosen).to(self._device)
+        images = self._pixels[samples] if crops is None else self._crop(samples, crops)
         return self._to_input(images.permute(0, 3, 1, 2)), self._labels[samples]
 
     def for_calibration(self, at_least: int) -> Iterator[Tensor]:
@@ -93,14 +103,21 @@ class Batches:
             self._order = epoch, random_stream(self.seed, "batches", epoch).permuted(self._parts, axis=1)
         return self._order[1][client, place * self.batch_size : (place + 1) * self.batch_size]
 
-    def _crop(self, samples: Tensor, now: int, client: int) -> Tensor:
-        """Each image shifted by up to an eighth of its size, half of them mirrored."""
+    def _crops_at(self, now: int) -> NDArray[np.int64]:
+        """[3, N, b] of all clients."""
         if self._crops[0] != now:
-            shape = len(self._parts), self.batch_size
             random = random_stream(self.seed, "augment", now)
-            shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
-            self._crops = now, np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
-        top, left, mirrored = torch.from_numpy(self._crops[1][:, client]).to(self._device)
+            self._crops = now, self._draw_crops(random, (len(self._parts), self.batch_size))
+        return self._crops[1]
+
+    def _draw_crops(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Top, left, and whether it is mirrored."""
+        shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
+        return np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
+
+    def _crop(self, samples: Tensor, crops: NDArray[np.int64]) -> Tensor:
+        """Each image shifted by up to an eighth of its size, half of them mirrored."""
+        top, left, mirrored = torch.from_numpy(crops).to(self._device)
         images = self._windows[samples, top, left]
         mirrored = mirrored.nonzero().squeeze(1)
         images[mirrored] = images[mirrored].flip(2)

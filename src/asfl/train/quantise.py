@@ -22,13 +22,12 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import ALLOWED_BITS
+from asfl.costs.decision import wrong_bits
 from asfl.models.cuttable import Carry
 from asfl.train.layout import Layout, Slot
 
 UNQUANTISED = BITS_PER_VALUE
 """Bits of a number that crosses as it is."""
-CHOICES = ALLOWED_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,16 +152,20 @@ def relative_error(carry: Carry, crossing: Crossing) -> Tensor:
     return error2 / norm2.clamp_min(torch.finfo(norm2.dtype).tiny)
 
 
+EVERYBODY = -1
+"""In the place of a client, where all get the same."""
+
+
 def rounding(
-    seed: int, way: Literal["up", "down", "layers"], round_index: int, client: int, step: int = 0
+    seed: int, way: Literal["up", "down", "layers", "model"], round_index: int, client: int, step: int = 0
 ) -> np.random.Generator:
     """The coins for what a client sends or gets in a step."""
     return random_stream(seed, f"quantise: {way}, client {client}, step {step}", round_index)
 
 
 def check_bits(bits: int) -> int:
-    if bits not in CHOICES:
-        raise AsflError(f"bits = {bits} must be one of {', '.join(map(str, CHOICES))}")
+    if wrong := wrong_bits(bits):
+        raise AsflError(f"bits {wrong}")
     return bits
 
 

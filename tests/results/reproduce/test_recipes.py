@@ -75,7 +75,8 @@ def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path) -> None:
     assert all(finding.here for finding in findings)
     assert len(findings) >= len(recipe.claims)
     page = (tmp_path / "shown" / "results.md").read_text("utf-8")
-    hours = 0.5 * sum(len(point.runs) for point in found.points)
+    runs = {(point.world, run.scheme, run.seed) for point in found.points for run in point.runs}
+    hours = 0.5 * len(runs)
     seen = [f"({picture})" for picture in pictures]
     claims = [finding.claim for finding in findings]
     origin = f"Seeds 1, 2; commit abcdef012345; {hours:g} CPU hours."
@@ -83,7 +84,7 @@ def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path) -> None:
         assert expected in page
     assert open_jobs(plan) == []  # nothing is trained twice
 
-    assert write_archive(tmp_path / "records.xz", [found]) == sum(len(point.runs) for point in found.points)
+    assert write_archive(tmp_path / "records.xz", [found]) == len(runs)
     (again,) = read_archive(tmp_path / "records.xz")
     assert show_found(again, tmp_path / "again")[:2] == (findings, pictures)
     for file in ("results.md", *pictures):

@@ -21,8 +21,6 @@ GOOD, MEDIAN, BAD, BUDGET = "#1b7f5c", "#3565a8", "#c2452d", "#333333"
 
 OTHER, FAINT, NOTHING = "#b9c4d4", "#999999", "#ececec"
 """Bars that aren't the point; words about what isn't there; parts of bars that stand for nothing."""
-BAR_ALPHA = 0.75
-"""Of bars in the colour of a scheme: less loud than a line, and dots on them are seen."""
 CUT_LABEL = "cut: layers on the client"
 
 LOGARITHMIC_FROM = 10

@@ -9,7 +9,6 @@ import numpy as np
 from asfl.config.units import percent
 from asfl.results.curves import CEILING, Resource
 from asfl.results.figures.figure import (
-    BAR_ALPHA,
     BUDGET,
     FAINT,
     drawing,
@@ -147,5 +146,5 @@ def _draw_bar(axes: "Axes", row: int, scheme: str, values: Sequence[float]) -> N
             color=FAINT, va="center", style="italic",
         )  # fmt: skip
         return
-    axes.barh(row, float(np.median(values)), height=0.66, color=style_of(scheme)["color"], alpha=BAR_ALPHA, zorder=2)
+    axes.barh(row, float(np.median(values)), height=0.66, color=style_of(scheme)["color"], zorder=2)
     axes.plot(values, np.full(len(values), row), ".", color=BUDGET, markersize=4, zorder=4)

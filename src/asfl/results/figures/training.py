@@ -1,6 +1,7 @@
 """The pictures of a comparison: accuracy against what it cost, the way to a target, and the decisions underway."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from colorsys import hls_to_rgb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -11,7 +12,6 @@ from asfl.config.units import number, percent
 from asfl.results.curves import CEILING, OURS, Curve, Resource, Run, together
 from asfl.results.figures.blocks import draw_blocks
 from asfl.results.figures.figure import (
-    BAR_ALPHA,
     BUDGET,
     FAINT,
     drawing,
@@ -86,13 +86,18 @@ def style_of(scheme: str) -> dict[str, Any]:
     order = list(dict.fromkeys([*_FIRST, *SCHEMES]))
     number = order.index(scheme) if scheme in order else len(_COLOURS) + crc32(scheme.encode())
     ours = scheme == OURS
-    own, shared = max(number - len(_COLOURS), 0), len(_COLOURS) - 1
     return {
-        "color": _COLOURS[number] if number < len(_COLOURS) else _COLOURS[1 + own % shared],
+        "color": _COLOURS[number] if number < len(_COLOURS) else _one_more_colour(number - len(_COLOURS)),
         "linestyle": _DASHES[number % len(_DASHES)],
         "linewidth": 2.8 if ours else 1.4,
         "zorder": 5 if ours else 3,
     }
+
+
+def _one_more_colour(number: int) -> str:
+    """Hues that stay apart however many there are, in turn a dark and a light one."""
+    red, green, blue = hls_to_rgb((0.11 + number * 0.618034) % 1, (0.33, 0.5)[number % 2], (0.75, 0.5)[number % 2])
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> "Figure":
@@ -169,7 +174,7 @@ def _by_scheme(runs: Sequence[Run]) -> dict[str, list[Curve]]:
 
 
 def draw_way_to(summary: Summary, target: float) -> "Figure":
-    """Bars of delay and energy to a target, the fastest scheme on top; who didn't reach it is named too."""
+    """Delay and energy to a target, the fastest scheme on top; who didn't reach it is named too."""
     order = summary.fastest_first(target)
     with drawing(10.5, 1.5 + 0.36 * len(order)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
@@ -201,7 +206,10 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
             axes.annotate("not reached", (0, row), (6, 0), *_BESIDE, color=FAINT, va="center", style="italic")
             continue
         colour = style_of(name)["color"]
-        axes.barh(row, stat.median - floor, left=floor, height=0.66, color=colour, alpha=BAR_ALPHA, zorder=2)
+        if logarithmic:  # where a bar would begin is arbitrary there
+            axes.plot(stat.median, row, "o", color=colour, markersize=9, zorder=3)
+        else:
+            axes.barh(row, stat.median, height=0.66, color=colour, zorder=2)
         seen = np.array(list(values[name].values()))
         end = stat.median
         if stat.seeds > 1:
@@ -210,7 +218,7 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
             axes.plot(seen, np.full(len(seen), row), ".", color=BUDGET, markersize=4, zorder=4, alpha=0.7)
             end = seen.max()
         text = number(stat.median) + partly(stat, runs)
-        axes.annotate(text, (end, row), (5, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(text, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
         top = max(top, end)
     axes.grid(axis="y", visible=False)
     if logarithmic:

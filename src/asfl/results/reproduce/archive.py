@@ -1,7 +1,7 @@
 """All runs behind some recipes as one small file, from which every page and picture can be drawn again.
 
 An xz file of JSON lines: first the recipes, their commands and points, then one run per line, its rounds by column.
-Numbers have six digits, and what no page needs is left out: powers, queues, losses. What is left out is read as
+Costs have six digits, and what no page needs is left out: powers, queues, losses. What is left out is read as
 nothing, or as infinite where there is no nothing.
 """
 
@@ -33,6 +33,8 @@ _LEFT_OUT = (
     "test_loss",
 )  # fmt: skip
 _LEFT_OUT_BY_CLIENT = ("resplit_energy_j", "energy_queue", "participation_queue", "update_norm2")
+ACCURACIES = ("accuracy", "client_accuracy", "uncalibrated_accuracy")
+"""All digits are kept, since a target is reached or not."""
 RunKey = tuple[str, str, int]
 """World, scheme, seed."""
 
@@ -109,7 +111,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     config = None if run.config is None else run.config.model_dump(mode="json")
     of_run = {"scheme": run.scheme, "seed": run.seed, "commit": run.commit, "cpu_s": run.cpu_s}
     plain = [json.loads(record.to_line()) for record in run.records]
-    rounds = {name: [_short(record.get(name)) for record in plain] for name in _KEPT}
+    rounds = {name: [_short(name, record.get(name)) for record in plain] for name in _KEPT}
     return {**of_run, "budgets": _finite(budgets), "config": config, "rounds": rounds}
 
 
@@ -128,10 +130,11 @@ def _record(kept: dict[str, Any]) -> RoundRecord:
     return RoundRecord.from_line(json.dumps({**nothing, "tx_power_w": [0.0] * clients, **known}).encode())
 
 
-def _short(value: Any) -> Any:
+def _short(name: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [_short(one) for one in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+        return [_short(name, one) for one in value]
+    rounded = isinstance(value, float) and name not in ACCURACIES
+    return float(f"{value:.6g}") if rounded else value
 
 
 def _finite(values: Iterable[float] | None) -> list[float | None] | None:

@@ -16,6 +16,8 @@ class Outcome:
     """What is varied, at this point: "0.1". Empty if nothing is."""
     runs: Sequence[Run]
     summary: Summary
+    world: str = ""
+    """Points that differ in nothing share one."""
 
 
 @dataclass(frozen=True)
@@ -44,5 +46,5 @@ class Found:
         for preset in dict.fromkeys(point.preset for point in self.points if point.runs):
             points = [point for point in self.points if point.preset == preset and point.runs]
             targets = choose_targets([run for point in points for run in point.runs])
-            found[preset] = [Outcome(preset, p.label, p.runs, Summary.of(p.runs, targets)) for p in points]
+            found[preset] = [Outcome(preset, p.label, p.runs, Summary.of(p.runs, targets), p.world) for p in points]
         return found

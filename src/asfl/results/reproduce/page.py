@@ -50,7 +50,7 @@ def recipe_page(
 
 def origin(outcomes: Iterable[Outcome]) -> str:
     """Which seeds and commits the runs are of, and what training them took."""
-    runs = {(id(o.runs), run.scheme, run.seed): run for o in outcomes for run in o.runs}.values()
+    runs = {(o.world, run.scheme, run.seed): run for o in outcomes for run in o.runs}.values()
     seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
     commits = ", ".join(sorted({run.commit[:12] for run in runs if run.commit})) or "not recorded"
     counted = [run.cpu_s for run in runs if run.cpu_s > 0]
