@@ -5,7 +5,7 @@ the named models ship with the package, so nothing here needs PyTorch; `asfl.mod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -31,6 +31,8 @@ class ModelProfile:
     backward_flops: NDArray[np.float64]
     name: str = "custom"
     unit_names: tuple[str, ...] = ()
+    min_cut: int = 1
+    """No cut is shallower."""
 
     def __post_init__(self) -> None:
         lengths = set()
@@ -57,8 +59,17 @@ class ModelProfile:
 
     @property
     def cuts(self) -> NDArray[np.int64]:
-        """Every allowed cut, 1 … M−1."""
-        return np.arange(1, self.num_layers)
+        """Every allowed cut, `min_cut` … M−1."""
+        return np.arange(self.min_cut, self.num_layers)
+
+    def cut_from(self, min_cut: int) -> Self:
+        """The same network, never cut shallower than that."""
+        if min_cut >= self.num_layers:
+            raise AsflError(
+                f"privacy.min_cut = {min_cut} must be 1 … {self.num_layers - 1}: {self.name} has {self.num_layers} "
+                "layers, and the server holds at least the last one"
+            )
+        return self if min_cut == self.min_cut else replace(self, min_cut=min_cut)
 
     # Prefix sums over the client side: index them with a cut c (0 … M) to get the sum over layers ≤ c.
     @cached_property
@@ -81,7 +92,7 @@ class ModelProfile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        columns = {column: np.asarray(data[column], dtype=float) for column in _COLUMNS}
+        columns: dict[str, Any] = {column: np.asarray(data[column], dtype=float) for column in _COLUMNS}
         return cls(**columns, name=data.get("name", "custom"), unit_names=tuple(data.get("unit_names", ())))
 
 

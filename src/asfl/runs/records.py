@@ -99,6 +99,9 @@ class RoundRecord:
     """Of every value that crossed."""
     noise_scale: Amount | None = None
     """B: at how many mini-batches noise and signal of the gradient are equal, as the server saw it before the round."""
+    epsilon: Amount | None = None
+    """ε of the client that has revealed most so far, at `privacy.delta`; only with noise (docs/security.md). Null in
+    JSON if only activations or only updates are noisy: then nothing is guaranteed."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
@@ -139,8 +142,8 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in ("synced", "bits", "noise_scale", "faults", "measured"):
-            if plain[name] is None:
+        for name in ("synced", "bits", "noise_scale", "epsilon", "faults", "measured"):
+            if getattr(self, name) is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
 

@@ -3,7 +3,8 @@
 Equal to `asfl.train.plain`, which reads like the paper. What makes it fast, all of it the same maths:
 
 - Averaging server-side models that started equal and took one SGD step each is one step with the mean gradient. So
-  there is one server model, into which the gradients of all arrived clients are added.
+  there is one server model, into which the gradients of all arrived clients are added, by their samples. (Where means
+  are robust, each client's gradient is kept, and combined with the others' in the end.)
 - The server takes the activations of up to `merge` clients in one batch; batch norm still treats them one by one.
 - Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
 - Clients whose packet is lost train nothing, so they aren't asked to.
@@ -27,15 +28,18 @@ from torch import Tensor
 
 from asfl.config.randomness import random_stream
 from asfl.costs.modelled import Procedure
-from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.cuttable import CuttableModel
+from asfl.train.aggregated import along, backward_aggregated, by_client
 from asfl.train.averages import average_sides
 from asfl.train.batches import Batches
+from asfl.train.combine import Combining, Floats
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms, Packet
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.quantise import quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
+from asfl.train.robust import RobustStep
 from asfl.train.state import TrainingState
 from asfl.train.trainer import RoundPlan, Trained
 
@@ -50,18 +54,20 @@ class FastTrainer:
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, rule: Rule, *, num_clients: int, seed: int,
         device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1, fleet: FleetMaker = LocalFleet,
-        watch_noise: bool = False,
+        watch_noise: bool = False, combining: Combining = Combining(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
         """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
 
         `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
-        `fleet` makes the clients, which are in this process unless somebody says otherwise.
+        `fleet` makes the clients, which are in this process unless somebody says otherwise. `combining`: what averages
+        are.
         """
         self.layout = Layout(model)
         self.procedure, self.rule = procedure, rule
         self._batches, self._seed, self._merge = batches, seed, merge
         initial = self.layout.flatten(model, device, dtype)
         self._state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
+        self._state.combining, self._state.samples = combining, batches.samples
         self._server = Replica(model, self.layout, device, dtype, server=True)
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
         self._watch_noise = watch_noise
@@ -124,28 +130,35 @@ class FastTrainer:
         lowest = int(cuts.min())
         self._server_gradient[edges[lowest] :].zero_()
         self._server.bind(state.server, self._server_gradient, lowest, units)
-        statistics = state.server.statistics.repeat(len(arrived), 1)
+        statistics, weights = state.server.statistics.repeat(len(arrived), 1), state.weights[arrived]
+        robust = None if state.combining.plain else RobustStep(state, cuts)
         losses: dict[int, Tensor] = {}
         waiting: list[tuple[list[int], Norms]] = []
         gave = np.zeros(len(arrived), dtype=np.bool_)
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(state.server.parameters)
         whole = None if total is None else state.server
-        noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
+        watch = self._watch_noise and robust is None
+        noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if watch else None
         self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), list(map(plan.bits_of, arrived)), whole)
         for members, cut in self._groups(cuts):
             clients = arrived[members].tolist()
             if total is not None:
                 self.fleet.load(clients, self.layout.front(state.server, cut))
-            of_group, norms = self._exchange(plan, step, clients, cut, [statistics[member] for member in members])
+            own = [statistics[member] for member in members]
+            of_group, norms = self._exchange(plan, step, clients, cut, own, None if robust else weights[members])
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
                 noise.add(sum(loss is not None for loss in of_group))
+            if robust is not None:
+                robust.take_gradient(members[0], self._server_gradient)
             waiting.append((members, norms))
             if total is not None:
                 for member, side in zip(members, self.fleet.give(clients), strict=True):
                     if side is not None:
                         gave[member] = True
-                        total[: edges[cut]] += side.parameters
+                        total[: edges[cut]].add_(side.parameters, alpha=float(weights[member]))
+                        if robust is not None:
+                            robust.sides[member] = side.parameters.clone()
                         statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
         client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
         passed = sorted(losses)
@@ -156,9 +169,12 @@ class FastTrainer:
 
         # The server steps with the mean gradient of the clients whose layer it holds.
         lowest = int(cuts[passed].min())
-        on_server = (cuts[passed, None] <= np.arange(units)).sum(axis=0)
-        for first, last in _runs(on_server, lowest, units):
-            self._server_gradient[edges[first] : edges[last]].div_(int(on_server[first]))
+        on_server = (weights[passed, None] * (cuts[passed, None] <= np.arange(units))).sum(axis=0)
+        if robust is not None:
+            robust.combine_gradients(passed, weights, self._server_gradient)
+        else:
+            for first, last in _runs(on_server, lowest, units):
+                self._server_gradient[edges[first] : edges[last]].div_(float(on_server[first]))
         server_norm = self._step_server(state.server, self._server_gradient, state.server_optimizer, lowest)
 
         # Average: the server's step already is one; client sides only where the scheme says so.
@@ -167,22 +183,27 @@ class FastTrainer:
         known = passed if total is None else np.flatnonzero(gave).tolist()
         if known:
             rows = statistics if len(known) == len(arrived) else statistics[known]
-            state.server.statistics[edge:] = rows[:, edge:].mean(0)
-        if total is not None:
+            had = state.server.statistics[edge:]
+            had.copy_(state.average(rows[:, edge:], had, arrived[known].tolist()))
+        if total is not None and robust is not None:
+            robust.combine_models(passed, weights)
+        elif total is not None:
             for first, last in _runs(on_server, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
-                total[here].add_(state.server.parameters[here], alpha=int(on_server[first]))
-            summed = on_server + (cuts[gave, None] > np.arange(units)).sum(axis=0)
+                total[here].add_(state.server.parameters[here], alpha=float(on_server[first]))
+            summed = on_server + (weights[gave, None] * (cuts[gave, None] > np.arange(units))).sum(axis=0)
             for first, last in _runs(summed, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
                 if summed[first]:  # else everybody who held these layers was lost, and the server keeps what it had
-                    torch.div(total[here], int(summed[first]), out=state.server.parameters[here])
+                    torch.div(total[here], float(summed[first]), out=state.server.parameters[here])
         return {int(arrived[m]): (losses[m], _plus(client_norms[m], server_norm)) for m in passed}
 
     def _groups(self, cuts: Ints) -> Iterator[tuple[list[int], int]]:
         """Positions among the arrived clients that share a server pass, and their cut."""
         together = len(cuts) if self.procedure.aggregated_share > 0 else self._merge
-        if self._watch_noise:
+        if not self.state.combining.plain:
+            together = 1
+        elif self._watch_noise:
             together = min(together, max(1, len(cuts) // 2))
         for cut in np.unique(cuts).tolist():
             members = np.flatnonzero(cuts == cut).tolist()
@@ -194,6 +215,7 @@ class FastTrainer:
         state, layout, units = self.state, self.layout, self.layout.num_units
         edges, local_steps = layout.parameter_edges, self._batches.local_steps
         sums = ModelVectors(torch.zeros_like(state.server.parameters), torch.zeros_like(state.server.statistics))
+        kept: list[ModelVectors] = []  # where a mean won't do
         moments = torch.zeros_like(state.server_optimizer.moments)
         losses: dict[int, Tensor] = {}
         norms: dict[int, Tensor | None] = {}
@@ -206,7 +228,7 @@ class FastTrainer:
             of_client: list[Tensor] = []
             for step in range(local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                (loss,), _ = self._exchange(plan, step, [client], cut, [copy.statistics])
+                (loss,), _ = self._exchange(plan, step, [client], cut, [copy.statistics], None)
                 if loss is None:
                     break
                 of_client.append(loss)
@@ -219,23 +241,32 @@ class FastTrainer:
             if side is not None:
                 copy.parameters[: edges[cut]] = side.parameters
                 copy.statistics[: layout.statistic_edges[cut]] = side.statistics
-            sums.parameters += copy.parameters
-            sums.statistics += copy.statistics
-            moments[:, edges[cut] :] += optimizer.moments[:, edges[cut] :]
+            weight = float(state.weights[client])
+            sums.parameters.add_(copy.parameters, alpha=weight)
+            sums.statistics.add_(copy.statistics, alpha=weight)
+            if not state.combining.plain:
+                kept.append(copy)
+            moments[:, edges[cut] :].add_(optimizer.moments[:, edges[cut] :], alpha=weight)
         if not losses:
             return {}
 
-        cuts = cuts[np.isin(arrived, list(losses))]
-        on_server = (cuts[:, None] <= np.arange(units)).sum(axis=0)
+        there = list(losses)
+        cuts, weights = cuts[np.isin(arrived, there)], state.weights[there]
+        on_server = (weights[:, None] * (cuts[:, None] <= np.arange(units))).sum(axis=0)
         lowest = int(cuts.min())
         averaged_from = lowest if self.procedure.keeps_client_sides else 0
         server_before = state.server.parameters[edges[lowest] :].clone()
         a, b = int(edges[averaged_from]), int(layout.statistic_edges[averaged_from])
-        torch.div(sums.parameters[a:], len(losses), out=state.server.parameters[a:])
-        torch.div(sums.statistics[b:], len(losses), out=state.server.statistics[b:])
+        if kept:
+            for name, edge in (("parameters", a), ("statistics", b)):
+                before = getattr(state.server, name)[edge:]
+                before.copy_(state.average(torch.stack([getattr(copy, name)[edge:] for copy in kept]), before, there))
+        else:
+            torch.div(sums.parameters[a:], float(weights.sum()), out=state.server.parameters[a:])
+            torch.div(sums.statistics[b:], float(weights.sum()), out=state.server.statistics[b:])
         for first, last in _runs(on_server, lowest, units):
             here = slice(int(edges[first]), int(edges[last]))
-            torch.div(moments[:, here], int(on_server[first]), out=state.server_optimizer.moments[:, here])
+            torch.div(moments[:, here], float(on_server[first]), out=state.server_optimizer.moments[:, here])
         state.server_optimizer.steps[lowest:] += local_steps
         server_norm = (state.server.parameters[edges[lowest] :] - server_before).square().sum()
         return {client: (loss, _plus(norms[client], server_norm)) for client, loss in losses.items()}
@@ -252,7 +283,7 @@ class FastTrainer:
             of_client: list[Tensor] = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                (loss,), norms = self._exchange(plan, step, [client], cut, [state.server.statistics])
+                (loss,), norms = self._exchange(plan, step, [client], cut, [state.server.statistics], None)
                 if loss is None:
                     break
                 of_client.append(loss)
@@ -270,13 +301,14 @@ class FastTrainer:
 
     # ------------------------------------------------------------------ forward and backward through the cut
     def _exchange(
-        self, plan: RoundPlan, step: int, clients: Sequence[int], cut: int, statistics: Sequence[Tensor]
-    ) -> tuple[list[Tensor | None], Norms]:
+        self, plan: RoundPlan, step: int, clients: Sequence[int], cut: int, statistics: Sequence[Tensor],
+        weights: Floats | None,
+    ) -> tuple[list[Tensor | None], Norms]:  # fmt: skip
         """Forward on the clients, server pass, backward and a step on the clients.
 
         Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer. The sum
         of the losses goes backward, so each client gets the gradient of its own mean loss, and the server the sum over
-        clients.
+        clients, by these weights (None: each counts once).
         """
         units = self.layout.num_units
         if cut == units:  # FedAvg: the client has the loss itself
@@ -304,15 +336,19 @@ class FastTrainer:
             if packet.error is not None:
                 self._errors.setdefault(clients[place], []).append(packet.error)
         shared = round(self.procedure.aggregated_share * self._batches.batch_size)
+        weigh = losses.new_ones(len(packets)) if weights is None else torch.from_numpy(weights[there]).to(losses)
         if shared:
-            returned = self._backward_aggregated(losses, logits, received, cut, shared)
+            returned = backward_aggregated(self._server, losses, logits, received, (cut, units), shared, weigh)
         else:
-            torch.autograd.backward(losses.sum())
+            torch.autograd.backward(losses, weigh)
             returned = tuple(tensor.grad for tensor in received if tensor.grad is not None)
+            if bool((weigh != 1).any()):  # a client's own gradient is that of its own loss
+                for gradient in returned:
+                    by_client(gradient, len(packets)).div_(along(weigh, gradient))
         asked = [clients[place] for place in there]
-        by_client = zip(*(tensor.chunk(len(packets)) for tensor in returned), strict=True)
+        each = zip(*(tensor.chunk(len(packets)) for tensor in returned), strict=True)
         coins = (rounding(self._batches.seed, "down", plan.index, client, step) for client in asked)
-        crossing = list(map(quantise_carry, by_client, [bits[place] for place in there], coins))
+        crossing = list(map(quantise_carry, each, [bits[place] for place in there], coins))
         norms_there = self.fleet.backward(asked, crossing)
         return (
             _in_place(list(losses.detach()), there, len(sent)),
@@ -328,34 +364,6 @@ class FastTrainer:
             if not good and self.fleet.refuse(clients[place], f"the server's pass gives a loss of {loss:g}"):
                 sent[place], refused = None, True
         return refused
-
-    def _backward_aggregated(self, losses: Tensor, logits: Tensor, received: Carry, cut: int, shared: int) -> Carry:
-        """EPSL: the first `shared` sample positions, a share φ, go backward once for all clients.
-
-        Their last-layer gradients are averaged over the clients. The pass they go back through is that of the averaged
-        activations of these positions, a choice (its paper leaves it open): one forward pass more, which no statistics
-        remember. What comes out is broadcast: each client gets it as the gradient of its own activations there.
-        """
-        clients, batch = len(losses), self._batches.batch_size
-        (last,) = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
-        by_position = last.view(clients, batch, -1)
-        averaged = by_position[:, :shared].mean(0)
-        own = by_position.clone()
-        own[:, :shared] = 0
-        with torch.no_grad():
-            mixed = tuple(_by_client(t, clients)[:, :shared].mean(0) for t in received)
-        mixed = tuple(tensor.contiguous(memory_format=_format_of(tensor)).requires_grad_() for tensor in mixed)
-        self._server.bind_statistics([None])
-        (mixed_logits,) = self._server.run(mixed, cut, self.layout.num_units)
-        # Once for all clients, so it weighs as much as all of them in the server's sum.
-        torch.autograd.backward([logits, mixed_logits], [own.view_as(logits), averaged * clients])
-        returned = []
-        for tensor, mix in zip(received, mixed, strict=True):
-            assert tensor.grad is not None
-            assert mix.grad is not None
-            _by_client(tensor.grad, clients)[:, :shared] += mix.grad / clients
-            returned.append(tensor.grad)
-        return tuple(returned)
 
     # ------------------------------------------------------------------ pieces
     def _step_server(self, server: ModelVectors, gradient: Tensor, optimizer: OptimizerState, cut: int) -> Tensor:
@@ -380,15 +388,6 @@ def _in_place(values: Sequence[Tensor | None], places: Sequence[int], count: int
 def _plus(of_client: Tensor | None, of_server: Tensor) -> Tensor:
     """‖Δ_n‖²; of a client that was lost behind the server's pass only the server's part is known."""
     return of_server if of_client is None else of_client + of_server
-
-
-def _by_client(tensor: Tensor, clients: int) -> Tensor:
-    """[clients · b, ...] -> [clients, b, ...], as a view."""
-    return tensor.view(clients, -1, *tensor.shape[1:])
-
-
-def _format_of(tensor: Tensor) -> torch.memory_format:
-    return torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
 
 
 def _runs(values: Ints, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, of which only the
 layers on their side of the cut mean something, and one optimiser per layer, which stays where it is when the layer
-moves. All clients hold the same number of samples, so every average by sample counts is a plain mean.
+moves. Every average is by sample counts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -79,6 +79,7 @@ class PlainTrainer:
         self.cut = 0
         self._units = len(model.units)
         self._batches, self._procedure, self._optimizer, self._seed = batches, procedure, optimizer, seed
+        self._samples = torch.from_numpy(batches.samples)
 
     def round(self, plan: RoundPlan) -> Trained:
         arrived = np.flatnonzero(plan.arrived).tolist()
@@ -123,7 +124,7 @@ class PlainTrainer:
         layout, here = Layout(model), torch.device("cpu")
         shared = layout.front(layout.flatten(model, here, torch.float64), plan.synced).parameters
         for unit in units:
-            average_units(model.units[unit], [self.clients[client].model.units[unit] for client in arrived])
+            self._average_units(model.units[unit], [self.clients[c].model.units[unit] for c in arrived], arrived)
         if bits < 32:
 
             def crossed(values: Tensor, own_bits: int, client: int) -> Tensor:
@@ -133,7 +134,7 @@ class PlainTrainer:
             own = [layout.flatten(self.clients[client].model, here, torch.float64) for client in arrived]
             sides = [layout.front(vectors, plan.synced).parameters for vectors in own]
             received = [crossed(side, self._bits(plan, n), n) for side, n in zip(sides, arrived, strict=True)]
-            new = crossed(torch.stack(received).mean(0), bits, -1)
+            new = crossed(weighted(received, self._samples[arrived]), bits, -1)
             with torch.no_grad():
                 for slot in layout.parameters:
                     if slot.unit < plan.synced:
@@ -148,7 +149,9 @@ class PlainTrainer:
             for client in self.clients:
                 copy_unit(self.server.model.units[unit], client.model.units[unit])
         for unit in range(cut, self.cut):
-            average_units(self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders])
+            self._average_units(
+                self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders], senders
+            )
         self.cut = cut
 
     def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
@@ -193,14 +196,14 @@ class PlainTrainer:
         for unit in range(self._units):
             held = [client for client in arrived if unit >= plan.cut[client]]
             if held and self._one_server_step:
-                _step_with_mean_gradient(self.server, [copies[client] for client in held], unit)
+                _step_with_mean_gradient(self.server, [copies[client] for client in held], unit, self._samples[held])
                 for copy in copies.values():
                     _copy_parameters(self.server.model.units[unit], copy.model.units[unit])
             elif held:
-                _average_states(self.server, [copies[client] for client in held], unit)
+                _average_states(self.server, [copies[client] for client in held], unit, self._samples[held])
             updated = [(copies[c] if c in held else self.clients[c]).model.units[unit] for c in arrived]
             if held or not keeps:
-                average_units(self.server.model.units[unit], updated)
+                self._average_units(self.server.model.units[unit], updated, arrived)
 
     def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
         """EPSL: one server model; a share φ of the sample positions goes backward once for all clients.
@@ -210,6 +213,7 @@ class PlainTrainer:
         cut, batch = int(plan.cut[arrived[0]]), self._batches.batch_size
         shared, behind = round(self._procedure.aggregated_share * batch), range(cut, self._units)
         losses, errors = np.full((2, len(self.clients)), np.nan)
+        samples = self._samples[arrived]
         copies = [deepcopy(self.server) for _ in arrived]
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
@@ -231,11 +235,11 @@ class PlainTrainer:
         mixed_server = deepcopy(self.server)
         if shared:
             mixed = tuple(
-                torch.stack([tensor[:shared].detach() for tensor in of_clients]).mean(0).requires_grad_()
+                weighted([tensor[:shared].detach() for tensor in of_clients], samples).requires_grad_()
                 for of_clients in zip(*received, strict=True)
             )
             (mixed_logits,) = mixed_server.forward(mixed, behind)
-            averaged = torch.stack([gradient[:shared] for gradient in last_gradients]).mean(0)
+            averaged = weighted([gradient[:shared] for gradient in last_gradients], samples)
             torch.autograd.backward(mixed_logits, averaged)
 
         for index, client in enumerate(arrived):
@@ -249,8 +253,8 @@ class PlainTrainer:
             if shared:  # as if each client had gone backward through the mix
                 for copy in copies:
                     _add_gradients(mixed_server.model.units[unit], copy.model.units[unit])
-            average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies])
-            _step_with_mean_gradient(self.server, copies, unit)
+            self._average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies], arrived)
+            _step_with_mean_gradient(self.server, copies, unit, samples)
         return np.stack([losses, errors])
 
     def _hand_on(self, plan: RoundPlan, arrived: Sequence[int]) -> Trained:
@@ -274,8 +278,20 @@ class PlainTrainer:
         """Mean of the client sides up to this cut, the server's layers behind it."""
         model = deepcopy(self.server.model)
         for unit in range(cut):
-            average_units(model.units[unit], [client.model.units[unit] for client in self.clients])
+            everybody = [client.model.units[unit] for client in self.clients]
+            self._average_units(model.units[unit], everybody, range(len(everybody)))
         return model
+
+    def _average_units(self, target: nn.Module, sources: Sequence[nn.Module], clients: Sequence[int]) -> None:
+        """Mean of parameters and running statistics, by these clients' samples."""
+        states = [source.state_dict() for source in sources]
+        mean = {
+            key: weighted([state[key] for state in states], self._samples[list(clients)])
+            if tensor.is_floating_point()
+            else tensor
+            for key, tensor in states[0].items()
+        }
+        target.load_state_dict(mean)
 
     def _whole(self, client: int, cut: int) -> Tensor:
         own = self.clients[client].values(range(cut))
@@ -286,14 +302,9 @@ def copy_unit(source: nn.Module, target: nn.Module) -> None:
     target.load_state_dict(source.state_dict())
 
 
-def average_units(target: nn.Module, sources: Sequence[nn.Module]) -> None:
-    """Mean of parameters and running statistics."""
-    states = [source.state_dict() for source in sources]
-    mean = {
-        key: torch.stack([state[key] for state in states]).mean(0) if tensor.is_floating_point() else tensor
-        for key, tensor in states[0].items()
-    }
-    target.load_state_dict(mean)
+def weighted(tensors: Sequence[Tensor], samples: Tensor) -> Tensor:
+    """Σ D_n x_n / Σ D_n."""
+    return sum((x * (d / samples.sum()).to(x) for x, d in zip(tensors, samples, strict=True)), torch.zeros(()))
 
 
 def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
@@ -308,15 +319,15 @@ def _add_gradients(source: nn.Module, target: nn.Module) -> None:
             mine.grad = more.grad.clone() if mine.grad is None else mine.grad + more.grad
 
 
-def _step_with_mean_gradient(server: Holder, copies: Sequence[Holder], unit: int) -> None:
+def _step_with_mean_gradient(server: Holder, copies: Sequence[Holder], unit: int, samples: Tensor) -> None:
     by_copy = [list(copy.model.units[unit].parameters()) for copy in copies]
     for position, parameter in enumerate(server.model.units[unit].parameters()):
         gradients = [parameters[position].grad for parameters in by_copy]
-        parameter.grad = torch.stack([gradient for gradient in gradients if gradient is not None]).mean(0)
+        parameter.grad = weighted([gradient for gradient in gradients if gradient is not None], samples)
     server.step(range(unit, unit + 1))
 
 
-def _average_states(server: Holder, copies: Sequence[Holder], unit: int) -> None:
+def _average_states(server: Holder, copies: Sequence[Holder], unit: int, samples: Tensor) -> None:
     """Mean of the optimiser states of one unit."""
     optimizer = server.optimizers[unit]
     if optimizer is None:
@@ -330,5 +341,5 @@ def _average_states(server: Holder, copies: Sequence[Holder], unit: int) -> None
     for parameter, state in mean["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
-                state[key] = torch.stack([one["state"][parameter][key] for one in states]).mean(0)
+                state[key] = weighted([one["state"][parameter][key] for one in states], samples)
     optimizer.load_state_dict(mean)
