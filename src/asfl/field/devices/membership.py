@@ -96,7 +96,10 @@ def renew_if_due(home: Path, member: Membership) -> bool:
         )
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(home / "authority.pem"))
     context.check_hostname = False  # addresses may change; this authority signs one server, and devices can't serve
-    context.load_cert_chain(home / "device.pem", home / "device.key")
+    try:
+        context.load_cert_chain(home / "device.pem", home / "device.key")
+    except (OSError, ssl.SSLError) as error:
+        raise AsflError(f"{home}: its key and its certificate can't be used together: {error}") from None
     _keep(
         home, _call(member.door, "/renew", {"request": request_for(new_key(home / "device.key"), member.name)}, context)
     )
