@@ -150,7 +150,7 @@ def test_a_device_whose_images_do_not_fit_says_so_and_leaves(tmp_path: Path) -> 
     with pytest.raises(AsflError, match="1×9×9"):
         work(tmp_path / "device", member, once=True)
     Registry(tmp_path / "home").revoke("device")
-    with pytest.raises(AsflError, match="not enrolled, or revoked"):
+    with pytest.raises(AsflError, match="isn't enrolled here, or was revoked"):
         work(tmp_path / "device", member, once=True)
     stop.set()
     assert server.result() is False

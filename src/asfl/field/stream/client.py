@@ -157,8 +157,8 @@ class _Visitor:
         if self.node is None or not self.node.fits(welcome):
             try:
                 self.node = self.make_node(welcome, self.data_dir)
-            except AsflError as error:  # the server is told, and ends the stream
-                outbox.put(encode(Refusal(str(error)[:500])))
+            except AsflError:  # the server is told, though not why, and ends the stream
+                outbox.put(encode(Refusal("what it has doesn't fit this run; its own log says why")))
                 with suppress(grpc.RpcError):
                     next(call, None)
                 raise

@@ -1,0 +1,136 @@
+"""One poisoned client of ten: what three attacks do to the model, by what averages are.
+
+Clients are in this process, so nobody is refused for what is unusual (`asfl.field.usual`): it is averages alone that
+stand against the poison. Digits, everybody arrives in every round; the score is that of the average model.
+"""
+
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from asfl.config import load_config
+from asfl.data import load_data
+from asfl.runs.simulation import Simulation
+from asfl.schemes import scheme_named
+from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
+from asfl.train.layout import ModelVectors
+from asfl.train.quantise import Crossing
+
+SEEDS, ROUNDS, CLIENTS, CLASSES = (1, 2, 3), 40, 10, 10
+SCHEMES = ("asfl", "asfl-sync", "sfl", "fedavg")
+ATTACKS = ("none", "sign flip", "×1,000", "label flip")
+RULES = {
+    "mean": (),
+    "clip 3": ("robust.clip=3",),
+    "median": ("robust.average=median",),
+    "trimmed": ("robust.average=trimmed",),
+}
+Job = tuple[str, str, str, int]
+
+
+class PoisonedFleet(LocalFleet):
+    """Client 0 attacks with everything it sends: activations, labels, layers."""
+
+    def __init__(self, attack: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._attack = attack
+
+    @property
+    def _factor(self) -> float:
+        return {"sign flip": -1.0, "×1,000": 1000.0}.get(self._attack, 1.0)
+
+    def forward(
+        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+    ) -> list[Packet | None]:
+        sent = super().forward(index, step, clients, cut, bits)
+        for place, client in enumerate(clients):
+            packet = sent[place]
+            if client == 0 and packet is not None:
+                carry = tuple(tensor * self._factor for tensor in packet.carry if isinstance(tensor, Tensor))
+                labels = CLASSES - 1 - packet.labels if self._attack == "label flip" else packet.labels
+                sent[place] = replace(packet, carry=carry, labels=labels)
+        return sent
+
+    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Tensor]:
+        labels = super()._forward(index, step, clients, cut)
+        if self._attack == "label flip" and cut == self._layout.num_units and 0 in clients:
+            place = list(clients).index(0)
+            labels[place] = CLASSES - 1 - labels[place]
+        return labels
+
+    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
+        back = list(gradients)
+        if 0 in clients and self._attack == "sign flip":  # its own side climbs
+            place = list(clients).index(0)
+            back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
+        return super().backward(clients, back)
+
+    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
+        super().load(clients, side)
+        if 0 in clients:
+            self._start = side.clone()
+
+    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
+        given = super().give(clients)
+        if 0 in clients and self._factor != 1:
+            place = list(clients).index(0)
+            side = given[place]
+            assert side is not None
+            moved = self._start.parameters + self._factor * (side.parameters - self._start.parameters)
+            given[place] = ModelVectors(moved, side.statistics)
+        return given
+
+    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
+        sent, shared = super().upload(index, depth, clients, bits), self._layout.front(self.state.server, depth)
+        if 0 in sent and isinstance(own := sent[0].parameters, Tensor):
+            sent[0] = FirstLayers(shared.parameters + self._factor * (own - shared.parameters), sent[0].statistics)
+        return sent
+
+
+def accuracy(job: Job) -> float:
+    scheme, attack, rule, seed = job
+    torch.set_num_threads(1)
+    config = load_config(
+        "demo",
+        [
+            f"scenario.seed={seed}", f"scenario.clients={CLIENTS}", f"radio.num_rbs={CLIENTS}",
+            "radio.waterfall_threshold=1e-9", f"decision.min_participants={CLIENTS}", "decision.outage_s=off",
+            f"training.rounds={ROUNDS}", "training.batch_size=32", f"output.evaluate_every={ROUNDS}", *RULES[rule],
+        ],
+    ).config  # fmt: skip
+    fleet = partial(PoisonedFleet, attack)
+    simulation = Simulation(config, scheme_named(scheme), load_data(config), fleet=fleet)
+    try:
+        while not simulation.finished:
+            record = simulation.play_round()
+    except Exception:  # it has diverged
+        return 1 / CLASSES
+    return record.accuracy or 0.0
+
+
+def main(folder: Path, schemes: Sequence[str] = SCHEMES, seeds: Sequence[int] = SEEDS) -> None:
+    jobs = list(product(schemes, ATTACKS, RULES, seeds))
+    with ProcessPoolExecutor() as pool:
+        scores = dict(zip(jobs, pool.map(accuracy, jobs), strict=True))
+    table = Table(title=f"Accuracy (%) with 1 of {CLIENTS} clients poisoned, {ROUNDS} rounds, {len(seeds)} seeds")
+    for name in ("scheme", "attack", *RULES):
+        table.add_column(name)
+    for scheme, attack in product(schemes, ATTACKS):
+        cells = [[100 * scores[scheme, attack, rule, seed] for seed in seeds] for rule in RULES]
+        table.add_row(scheme, attack, *(f"{np.mean(cell):.1f} ± {np.std(cell):.1f}" for cell in cells))
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main(Path(), *([sys.argv[1].split(",")] if len(sys.argv) > 1 else []))
