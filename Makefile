@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo fleet degrading test browser lint bench study torture reproduce results docs profiles clean
+.PHONY: help env demo fleet devices degrading test browser lint bench study torture reproduce results docs profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,9 @@ demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and c
 
 fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
 	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
+
+devices: $(STAMP)  ## a server and three devices with images of their own, in namespaces: one is lost and comes back
+	@$(BIN)/python tools/three_devices.py $(OUT)/devices
 
 degrading: $(STAMP)  ## the same with costs by the clock, and one client's link that gets 20 times slower: the cut moves
 	@$(BIN)/asfl fleet demo --clients 4 --set field.costs=measured --set field.shaping=examples/degrading.toml \

@@ -20,6 +20,7 @@ import numpy as np
 
 from asfl.config import load_config
 from asfl.data import load_data
+from asfl.data.private import deal_out
 from asfl.field.emulate.namespaces import namespaces, why_not
 from asfl.runs.records import read_records
 
@@ -30,22 +31,10 @@ PORT = 7430
 _PATIENCE_S = 600.0
 
 
-def write_private_digits(folder: Path, sizes: Sequence[int] = SIZES) -> list[Path]:
-    """A file for each device; nobody has what another has."""
-    data = load_data(load_config("demo", []).config)
-    order, files, start = np.random.default_rng(1).permutation(len(data.train_labels)), list[Path](), 0
-    for number, size in enumerate(sizes):
-        own = order[start : start + size]
-        files.append(folder / f"device-{number}" / "images.npz")
-        files[-1].parent.mkdir(parents=True, exist_ok=True)
-        np.savez(files[-1], images=data.train_images[own], labels=data.train_labels[own], scale=data.scale)
-        start += size
-    return files
-
-
 def main(folder: Path, rounds: int = ROUNDS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    images = write_private_digits(folder)
+    digits = load_data(load_config("demo", []).config)
+    images = deal_out(digits, SIZES, folder / "images", np.random.default_rng(1))
     with ExitStack() as cleanup:
         host, inside = "127.0.0.1", [list[str]() for _ in SIZES]
         reason = why_not()

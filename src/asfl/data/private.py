@@ -14,7 +14,9 @@ server normalise alike, with numbers that say nothing of anybody's images.
 """
 
 import runpy
+from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,22 @@ def of_device(name: str, source: str, held_out: float, rng: np.random.Generator)
         test_images=data.train_images[kept],
         test_labels=data.train_labels[kept],
     )
+
+
+def deal_out(data: ImageData, sizes: Sequence[int], folder: Path, rng: np.random.Generator) -> list[Path]:
+    """Training images as files for devices, so many each, none twice: for trials."""
+    if sum(sizes) > len(data.train_labels) or min(sizes, default=0) < 1:
+        raise AsflError(
+            f"sizes {', '.join(map(str, sizes))}: {data.name} has {len(data.train_labels):,} images to deal"
+        )
+    ends, order, files = np.cumsum(sizes), rng.permutation(len(data.train_labels)), []
+    for number, own in enumerate(np.split(order[: ends[-1]], ends[:-1])):
+        content = BytesIO()
+        np.savez(content, images=data.train_images[own], labels=data.train_labels[own], scale=data.scale)
+        files.append(folder / f"part-{number}.npz")
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        files[-1].write_bytes(content.getvalue())
+    return files
 
 
 def of_server(name: str, test_file: str) -> ImageData:
