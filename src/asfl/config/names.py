@@ -54,7 +54,7 @@ def is_known(name: str) -> bool:
 def unknown_data_set(name: str, inside: str = "") -> str:
     """What is wrong with a name that isn't known, where it was found, and what would be right."""
     hint = nearest(name, DATASETS)
-    own = ", the path of an .npz file, or private_3x32x32_10 (channels, height, width, classes)"
+    own = ", private_3x32x32_10 (channels, height, width, classes), or the path of an .npz file"
     own = own if hint.startswith("valid") else ""
     return f"unknown data set '{name}'{inside}: {with_own(hint + own)}"
 
