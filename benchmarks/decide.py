@@ -60,14 +60,14 @@ def rb_block_table() -> Table:
         medians = interleaved_medians(
             {
                 "counts": lambda p=problem, t=terms, i=index, w=power, c=current: [  # type: ignore[misc]
-                    best_rb_counts(p, t, i, w, c) for _ in range(CALLS)
+                    best_rb_counts(p, t.only(i), w, c) for _ in range(CALLS)
                 ],
                 "cvxpy": lambda p=problem, c=cut, w=power: solve(p, c, w),  # type: ignore[misc]
             },
             repeats=9,
         )
         counts_s = medians["counts"] / CALLS
-        decision = Decision(cut, best_rb_counts(problem, terms, index, power, current), power)
+        decision = Decision(cut, best_rb_counts(problem, terms.only(index), power, current), power)
         ours = Solution(problem, decision, 0.0, 0, (), 0.0).rank
         theirs = solve(problem, cut, power)
         table.add_row(

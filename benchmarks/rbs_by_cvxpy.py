@@ -20,7 +20,7 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     counts = np.arange(1.0, problem.round.radio.num_rbs + 1)[:, None]
     links = Links.of(problem.round, counts, tx_power_w)
     candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
-    stage_s, arrival = candidates.stage_s[:, 0], candidates.arrival
+    stage_s, arrival = candidates.stage_s[:, 0], candidates.load
     rules, num_rbs = problem.rules, problem.round.radio.num_rbs
     over_energy = problem.energy_penalty.value(_energy(problem, terms, tx_power_w, len(arrival)))
     cost = candidates.cost[0] - over_energy  # what is left is V · error cost + participation

@@ -4,7 +4,6 @@ Clients are in this process, so nobody is refused for what is unusual (`asfl.fie
 stand against the poison. Digits, the demo's network; the score is that of the average model.
 """
 
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -28,7 +27,7 @@ from asfl.train.calibrate import Calibrator
 from asfl.train.combine import Combining
 from asfl.train.evaluate import Evaluator
 from asfl.train.fast import FastTrainer
-from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
+from asfl.train.fleet import LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
@@ -60,9 +59,9 @@ class PoisonedFleet(LocalFleet):
         return {"sign flip": -1.0, "×1,000": 1000.0}.get(self._attack, 1.0)
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
     ) -> list[Packet | None]:
-        sent = super().forward(index, step, clients, cut, bits)
+        sent = super().forward(index, step, clients, cuts, bits)
         for place, client in enumerate(clients):
             packet = sent[place]
             if client == 0 and packet is not None:
@@ -71,9 +70,9 @@ class PoisonedFleet(LocalFleet):
                 sent[place] = replace(packet, carry=carry, labels=labels)
         return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Tensor]:
-        labels = super()._forward(index, step, clients, cut)
-        if self._attack == "label flip" and cut == self._layout.num_units and 0 in clients:
+    def _forward(self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int]) -> list[Tensor]:
+        labels = super()._forward(index, step, clients, cuts)
+        if self._attack == "label flip" and cuts[0] == self._layout.num_units and 0 in clients:
             place = list(clients).index(0)
             labels[place] = CLASSES - 1 - labels[place]
         return labels
@@ -85,10 +84,10 @@ class PoisonedFleet(LocalFleet):
             back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
         return super().backward(clients, back)
 
-    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
-        super().load(clients, side)
+    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
+        super().load(clients, sides)
         if 0 in clients:
-            self._start = side.clone()
+            self._start = sides[list(clients).index(0)].clone()
 
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         given = super().give(clients)
@@ -99,12 +98,6 @@ class PoisonedFleet(LocalFleet):
             moved = self._start.parameters + self._factor * (side.parameters - self._start.parameters)
             given[place] = ModelVectors(moved, side.statistics)
         return given
-
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
-        sent, shared = super().upload(index, depth, clients, bits), self._layout.front(self.state.server, depth)
-        if 0 in sent and isinstance(own := sent[0].parameters, Tensor):
-            sent[0] = FirstLayers(shared.parameters + self._factor * (own - shared.parameters), sent[0].statistics)
-        return sent
 
 
 def accuracy(job: Job) -> float:
@@ -143,7 +136,3 @@ def main(folder: Path, schemes: Sequence[str] = SCHEMES, seeds: Sequence[int] = 
         cells = [[100 * scores[scheme, attack, rule, seed] for seed in seeds] for rule in RULES]
         table.add_row(scheme, attack, *(f"{np.mean(cell):.1f} ± {np.std(cell):.1f}" for cell in cells))
     Console(width=100).print(table)
-
-
-if __name__ == "__main__":
-    main(Path(), *([sys.argv[1].split(",")] if len(sys.argv) > 1 else []))

@@ -1,7 +1,8 @@
 """Absurd inputs through the command line's own `main`: each ends well or with one clear error, soon and in bounds.
 
-Calls are made in a child process with a limit on its memory, since an import takes longer than most inputs; a child
-that dies or hangs is a defect of the input it was at, and the next one goes on behind it.
+An import takes longer than most inputs. So calls are made one after the other in a few child processes with a limit on
+their memory; one that dies or hangs is a defect of the input it was at, and another goes on behind it. A sample is
+tried again in a new interpreter each, as a person would call it: what only the first call of a process does shows then.
 """
 
 import io
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -22,31 +24,60 @@ import numpy as np
 from studies.torture.counts import Counts
 from studies.torture.made_up import MAKERS, Case
 
-FULL = 20_000
+FULL, FRESH = 20_000, 40
+"""How many in the full campaign, and how many of them again in a new interpreter."""
 MEMORY_BYTES = 8 << 30
 """Address space of a child; PyTorch takes half of it by being there."""
 ONE_INPUT_S = 60
+Defect = tuple[str, str]
+"""Its kind, and what it was."""
 OUT_OF_MEMORY = "out of memory"
 """What `asfl` says when it was surprised. It should have known before."""
 
 
 def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
-    counts, seed = Counts(), int(random.integers(1 << 30))
-    total, at = max(int(FULL * share), 1), 0
-    while at < total:
-        command = [sys.executable, "-m", "studies.torture.inputs", str(seed), str(at), str(total), str(folder)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert child.stdout is not None
-        for line in child.stdout:
-            at += 1
-            for kind, what in json.loads(line):
-                counts.defect(kind, what)
-        if child.wait() != 0:
-            shown = " ".join(case_at(seed, at, folder).arguments)
-            counts.defect("tracebacks", f"the process died ({child.returncode}): asfl {shown[:300]}")
-            at += 1
+    counts, seed, total = Counts(), int(random.integers(1 << 30)), max(int(FULL * share), 1)
+    workers = min(os.cpu_count() or 1, total)
+    ranges = [range(total * worker // workers, total * (worker + 1) // workers) for worker in range(workers)]
+    again = random.permutation(total)[: max(round(FRESH * share), 1)].tolist()
+    with ThreadPoolExecutor(workers) as pool:
+        found = [*pool.map(lambda part: _in_children(seed, part, folder), ranges)]
+        found += pool.map(lambda index: _in_new_interpreter(case_at(seed, index, folder), folder), again)
+    for kind, what in [defect for part in found for defect in part]:
+        counts.defect(kind, what)
     counts.tried = total
     return counts
+
+
+def _in_children(seed: int, part: range, folder: Path) -> list[Defect]:
+    found, at = list[Defect](), part.start
+    while at < part.stop:
+        command = [sys.executable, "-m", "studies.torture.inputs", *map(str, (seed, at, part.stop, folder))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                at += 1
+                found += [(kind, what) for kind, what in json.loads(line)]
+        if process.returncode != 0:
+            shown = " ".join(case_at(seed, at, folder).arguments)
+            found.append(("tracebacks", f"the process died ({process.returncode}): asfl {shown[:300]}"))
+            at += 1
+    return found
+
+
+def _in_new_interpreter(case: Case, folder: Path) -> list[Defect]:
+    if any("\0" in word for word in case.arguments):  # nobody can call a command so
+        return []
+    command = [sys.executable, "-c", "from asfl.cli import main; main()", *case.arguments]
+    shown = " ".join(case.arguments)[:300]
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=3 * ONE_INPUT_S, cwd=folder, check=False)
+    except subprocess.TimeoutExpired:
+        return [("tracebacks", f"a new process took longer than {3 * ONE_INPUT_S} s: asfl {shown}")]
+    out, err = ended.stdout.decode("utf-8", "replace"), ended.stderr.decode("utf-8", "replace")
+    escaped = err if "Traceback" in err else ""
+    found = judged(case, ended.returncode, out, err, escaped)
+    return [(kind, f"in a new process: {what}: asfl {shown}") for kind, what in found]
 
 
 def case_at(seed: int, index: int, folder: Path) -> Case:
@@ -60,7 +91,7 @@ def case_at(seed: int, index: int, folder: Path) -> Case:
     return make(own, random)
 
 
-def tried(case: Case, encoding: str) -> list[tuple[str, str]]:
+def tried(case: Case, encoding: str) -> list[Defect]:
     """Call `asfl` and judge how it ended: (kind of defect, what)."""
     from asfl.cli import main
 
@@ -84,7 +115,7 @@ def tried(case: Case, encoding: str) -> list[tuple[str, str]]:
     return [(kind, f"{what}: asfl {' '.join(case.arguments)[:300]}") for kind, what in found]
 
 
-def judged(case: Case, code: int, out: str, err: str, escaped: str) -> list[tuple[str, str]]:
+def judged(case: Case, code: int, out: str, err: str, escaped: str) -> list[Defect]:
     if escaped:
         return [("tracebacks", f"{escaped.strip().splitlines()[-1][:200]} [{_where(escaped)}]")]
     if OUT_OF_MEMORY in err:

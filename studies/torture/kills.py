@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +74,12 @@ def _kill_once(kind: str, place: Path, random: np.random.Generator, counts: Coun
     time.sleep(random.random() * (1.0 if wait_for == rounds else 0.05))
     ended = not process.is_alive()
     assert process.pid is not None
-    children = [] if ended else psutil.Process(process.pid).children(recursive=True)
-    if random.random() < 0.25:
-        os.kill(process.pid, signal.SIGTERM)
-        process.join(LONG_S)
+    children, gently = list[psutil.Process](), random.random() < 0.25
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended by itself
+        children = psutil.Process(process.pid).children(recursive=True)
+        if gently:
+            os.kill(process.pid, signal.SIGTERM)
+            process.join(LONG_S)
     process.kill()
     process.join()
     if random.random() < 0.5:  # else the next command meets them
@@ -128,9 +131,7 @@ def _command(arguments: list[str], log: Path) -> None:
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     sys.argv = arguments
-    if hasattr(
-        os, "sched_setaffinity"
-    ):  # one core, so one thread: several of them wait for each other on a busy machine
+    if hasattr(os, "sched_setaffinity"):  # one core, so one thread: several wait for each other on a busy machine
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
     multiprocessing.current_process().__dict__["_config"]["daemon"] = False

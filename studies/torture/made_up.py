@@ -41,6 +41,7 @@ TEXTS = (
     *('""', '"auto"', '"off"', '"each"', '"1 MHz"', '"1e999 MHz"', '"-1e9 dBm"', '"9 GHz km"', '"∞"', '"nan"'),
     *('"\\u0000"', '"\\u001b[31m"', '"🦊"', '"a/b"', '"../../../etc/passwd"', '"/dev/zero"', '"x.npz"', '"x.csv"'),
     *(f'"{"a" * 300}"', f'"{"a" * 300}.npz"', f'"{"../" * 2000}x.csv"', f'"{"9" * 5000} Hz"', '"a\\u0000b.npz"'),
+    '"\udcff"',
 )
 SHAPES = (
     *("true", "false", "[]", "{}", "[1, 2]", "[[[]]]", "{a = 1}", "1979-05-27T07:32:00Z", "07:32:00", "[1, 'a', {}]"),
@@ -120,7 +121,7 @@ def configuration(folder: Path, random: Random) -> Case:
             where = int(random.integers(len(lines)))
             key = lines[where].partition("=")[0]
             lines[where] = f"{key}= {one_of(random, VALUES)}"
-    content = "\n".join(lines).encode()
+    content = "\n".join(lines).encode("utf-8", "surrogateescape")
     if kind == 2:
         content = damaged(content, random)
     elif kind == 3:

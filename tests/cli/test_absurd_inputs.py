@@ -13,6 +13,7 @@ from waiting import LONG_S
 from asfl.cli.output import json_text
 from conftest import Asfl, assert_refused
 from studies.torture import inputs
+from studies.torture.made_up import ROUND
 
 MANY = ",".join(map(str, range(1, 1002)))
 
@@ -43,6 +44,12 @@ def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (f"data.folder={'a' * 300}", "is no name of a file"),
         ('scenario.channel.trace_file="a\\u0000b"', "is no name of a file"),
         (f'radio.rb_bandwidth_hz="{"9" * 5000} km"', "has the unit 'km'"),
+        ("compute.server_hz=5e-324", "compute.server_hz: 4.94066e-324 is too small to compute with"),
+        ('radio.max_tx_power_w="1e-300 W"', "radio.max_tx_power_w: 1e-300 is too small to compute with"),
+        ("decision.delay_budget_s=1e-300", "decision.delay_budget_s: 1e-300 is too small to compute with"),
+        ("data.folder=\udcff", "is not in UTF-8"),
+        (f"model.architecture={'x' * 2000}", "unknown architecture 'xxx"),
+        (f"scenario.{'x' * 2000}=1", "unknown key 'scenario.xxx"),
     ],
 )
 def test_values_out_of_any_range(asfl: Asfl, setting: str, words: str) -> None:
@@ -68,6 +75,17 @@ def test_files_that_are_nested_too_deep(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("decide", "long.json"), "long.json", "a whole number above 2^128")
 
 
+@pytest.mark.parametrize("content", ['{"profile": "\\ud800"}', '{"\\udc00": 1}', '["\\ud800"]'])
+def test_halves_of_letters(asfl: Asfl, tmp_path: Path, content: str) -> None:
+    (tmp_path / "half.json").write_text(content)
+    assert_refused(asfl("decide", "half.json"), "half.json has half of a letter in it")
+
+
+def test_round_files_with_numbers_too_small_to_divide_by(asfl: Asfl, tmp_path: Path) -> None:
+    (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "outage_s": 5e-324}))
+    assert_refused(asfl("cost", "tiny.json"), "outage_s: 4.94066e-324 is too small to compute with")
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -88,6 +106,12 @@ def test_files_that_are_nested_too_deep(asfl: Asfl, tmp_path: Path) -> None:
 def test_runs_are_counted_before_they_are_planned(asfl: Asfl, tmp_path: Path, command: list[str], words: str) -> None:
     assert_refused(asfl(*command), words)
     assert not list(tmp_path.iterdir())
+
+
+def test_worlds_in_which_nothing_arrives(asfl: Asfl) -> None:
+    far = ["--set", "scenario.channel.path_gain_at_1m_db=-500"]
+    for command in (["decide", "--rounds", "2", "--scheme", "asfl", *far], ["scenario", *far]):
+        assert_refused(asfl(*command), 'energy_budget_j can\'t be "auto" here', "which no machine can mean")
 
 
 def test_json_has_no_infinities() -> None:

@@ -72,7 +72,7 @@ FILE_NAMES = st.text(max_size=50).filter(lambda name: "\0" not in name)
     folder=FILE_NAMES,
     file=FILE_NAMES,
     name=FILE_NAMES.map("{}.npz".format),
-    positive=st.floats(1e-300, 1e12),
+    positive=st.floats(1e-60, 1e12),
     source=st.text(),
     with_docs=st.booleans(),
 )

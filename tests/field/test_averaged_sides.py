@@ -101,6 +101,25 @@ def test_nobody_sends_layers() -> None:
     assert after.layer_age[:CUT].tolist() == [1.0] * CUT
 
 
+@pytest.mark.parametrize("bits", [32, 4])
+def test_cuts_of_their_own_are_the_same_bits(bits: int) -> None:
+    """Each client sends activations and layers of its own cut; what the server trained for the others counts too."""
+    cuts = np.array([1 + (client % CUT) for client in range(CLIENTS)])
+    plans = [replace(average_of(index, CUT, bits), cut=np.roll(cuts, index)) for index in range(3)]
+    alone = here()
+    expected = play(alone, plans)
+    with local_links(AGREEMENT) as links:
+        meddled = [MeddledLink(link) for link in links]
+        trainer = there(meddled)
+        found = play(trainer, plans)
+        assert not trainer.fleet.take_faults()
+        assert_same_state(trainer, alone)
+        for client, link in enumerate(meddled):
+            assert [request.depth for request in link.requests(msg.Upload)] == [plan.cut[client] for plan in plans]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.loss, other.loss)
+
+
 @pytest.mark.parametrize("bits", [32, 8, 4])
 def test_who_missed_an_average_gets_it_when_it_is_back(bits: int) -> None:
     """All layers are averaged, so the server knows what its side should be: every bit is as if it had been there."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_private_images_need_devices(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
     images = np.zeros((30, 1, 8, 8), np.uint8)
-    wrong = {
+    wrong: dict[str, dict[str, Any]] = {
         "1×9×9": {"images": np.zeros((30, 9, 9), np.uint8), "labels": np.zeros(30, int)},
         "a label 12": {"images": images, "labels": np.full(30, 12)},
         "only 5 images": {"images": images[:5], "labels": np.zeros(5, int)},
@@ -162,8 +163,9 @@ def test_a_folder_of_pictures_and_a_function(tmp_path: Path) -> None:
 
 
 def test_nobody_gains_weight_by_boasting() -> None:
-    sizes = believed_sizes({0: 100, 1: 120, 2: 10**9}, 4)
+    sizes = believed_sizes({0: 100, 1: 120, 2: 10**9}, np.ones(4))
     assert sizes.tolist() == [100.0, 120.0, MOST_TIMES * 120, 120.0]
+    assert believed_sizes({0: 50}, sizes).tolist() == [50.0, *sizes[1:]]
     score = together([Scored(100, 50, 1.0), Scored(100, 50, 1.0), Scored(10**9, 10**9, 0.0)])
     assert score is not None
     assert score.accuracy < 0.95

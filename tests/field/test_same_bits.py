@@ -14,6 +14,7 @@ from trainers import random_plans
 from waiting import wait_until
 
 from asfl.config.errors import AsflError
+from asfl.costs.decision import ALLOWED_BITS
 from asfl.data import register_arrays
 from asfl.field.engine import agreement_for, train
 from asfl.field.fleet import RemoteFleet
@@ -23,7 +24,6 @@ from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
 from asfl.runs.simulation import Simulation
-from asfl.train.quantise import CHOICES
 from asfl.train.trainer import RoundPlan
 
 RATES = {"adam": "2e-3", "momentum": "0.02", "sgd": "0.05"}
@@ -164,7 +164,9 @@ def assert_same_rounds(here: Simulation, there: Simulation, plans: Sequence[Roun
 def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:
     """Everybody has bits of its own, others in every round."""
     random = np.random.default_rng(4)
-    return [replace(plan, bits=random.permutation(CHOICES)) for plan in random_plans(cuts, rounds, CLIENTS, seed=2)]
+    return [
+        replace(plan, bits=random.permutation(ALLOWED_BITS)) for plan in random_plans(cuts, rounds, CLIENTS, seed=2)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def plain_objective(problem: Problem, decision: Decision) -> float:
         else:
             following = max(backlog + over, 0.0)
         drift += 0.5 * (following**2 - backlog**2)
-    cut = int(decision.cut)
+    cut = int(np.max(decision.cut))
     shared = cut if round_.previous_cut is None else min(cut, round_.previous_cut)
     spread = learning.layer_spread[:shared].sum()
     rate = cost.packet_error_rate

@@ -1,5 +1,6 @@
 """Decisions beyond the paper: switched off they are ASFL; on, they follow their definitions, and brute force."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
@@ -9,15 +10,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_objective, random_problem
 
-from asfl.costs.decision import ALLOWED_BITS, Decision, check_decision
+from asfl.config.shapes import Floats
+from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.problem import BeyondLearning, Prices, Switches
-from asfl.optimize.progress import Rate, effective_arrivals, net_cost, solve_by_rate
+from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Prices, Progress, Switches
+from asfl.optimize.progress import Rate, net_cost, solve_by_rate, worth_arriving
 
 seeds = st.integers(0, 10**6)
-switches = st.builds(Switches, sync=st.booleans(), quant=st.booleans(), rate=st.booleans())
+switches = st.builds(Switches, sync=st.booleans(), quant=st.booleans(), rate=st.booleans(), hetero=st.booleans())
 
 
 def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
@@ -36,17 +38,32 @@ def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
     prices = None
     if switches.rate:
         scale = np.full(clients, 1 / (clients * problem.rules.energy_budget_j))
-        prices = Prices(
-            1 / problem.rules.delay_budget_s, scale, float(rng.uniform(1, 6)), float(rng.uniform(1, clients))
-        )
+        prices = Prices(1 / problem.rules.delay_budget_s, scale, float(rng.uniform(1, 6)), rng.uniform(0.1, 1, clients))
     return replace(
         problem,
         round=replace(problem.round, holdings=holdings),
         learning=replace(problem.learning, beyond=beyond),
-        rules=problem.rules.model_copy(update={"drift_weight": 0.05}),
+        rules=problem.rules.model_copy(
+            update={"drift_weight": 0.05, "relative_floor": switches.rate and seed % 2 == 0}
+        ),
         switches=switches,
         prices=prices,
     )
+
+
+def slopes_plainly(usual: float, noise: float, arrival: Floats) -> Floats:
+    """What each client's arrival adds to the mean of p(A), by going through all sets of clients that may arrive."""
+    step = usual / (usual + noise)
+    found = np.zeros(len(arrival))
+    for here in product((0, 1), repeat=len(arrival)):
+        for client in range(len(arrival)):
+            others = [
+                q if there else 1 - q for n, (q, there) in enumerate(zip(arrival, here, strict=True)) if n != client
+            ]
+            number = sum(here)
+            progress = 2 * step - step**2 * (1 + noise / number) if number else 0.0
+            found[client] += (1 if here[client] else -1) * float(np.prod(others)) * progress
+    return found
 
 
 def plainly(problem: Problem, decision: Decision) -> float:
@@ -54,9 +71,10 @@ def plainly(problem: Problem, decision: Decision) -> float:
     beyond, rules, prices = problem.learning.beyond, problem.rules, problem.prices
     assert beyond is not None
     cost = round_cost(problem.round, decision, None, ON_DEMAND)
-    layers, cut = len(beyond.layer_drift), int(decision.cut)
+    layers, cut = len(beyond.layer_drift), int(np.max(decision.cut))
     weight = rules.penalty_weight if prices is None else prices.per_progress
-    lost_bits = beyond.lost_precision(int(decision.bits))
+    bits = np.broadcast_to(decision.bits, decision.rb_count.shape)
+    lost_bits = np.array([beyond.lost_precision(int(each)) for each in bits])
     arrival = decision.scheduled * (1 - cost.packet_error_rate)
     if prices is None:
         value = plain_objective(replace(problem, rules=rules.model_copy(update={"drift_weight": 0.0})), decision)
@@ -64,10 +82,14 @@ def plainly(problem: Problem, decision: Decision) -> float:
         value += rules.penalty_weight * float((share * arrival * lost_bits).sum())
     else:
         value = prices.per_s * float(cost.delay_s) + float((prices.per_j * cost.energy_j).sum())
-        slope = prices.per_progress * beyond.noise_scale / (prices.arrivals + beyond.noise_scale) ** 2
-        value += slope * float((1 - arrival * (1 - lost_bits)).sum())
-        value += float((problem.queues.participation * (rules.participation_floor - decision.scheduled)).sum())
-    if problem.switches.sync:
+        noise, usual = beyond.noise_scale, min(len(arrival), problem.round.radio.num_rbs)
+        slope = prices.per_progress * slopes_plainly(usual, noise, prices.arrival)
+        value += float((slope * (1 - arrival * (1 - lost_bits))).sum())
+        owed, floor = problem.queues.participation, rules.participation_floor
+        if rules.relative_floor:
+            floor *= float(decision.scheduled.mean())
+        value += TURN_PRICE * float(slope.mean() * (owed * (floor - decision.scheduled)).sum())
+    if problem.switches.averages:
         for m in range(cut):
             value += weight * rules.drift_weight / layers * beyond.layer_drift[m]
             if m >= decision.synced:
@@ -90,26 +112,43 @@ def test_decisions_are_valid_and_the_descent_never_rises(
     assert solution.objective == pytest.approx(plainly(problem, solution.decision), rel=1e-7, abs=1e-7)
     values = [value for _, value in solution.trace]
     assert all(after <= before + 1e-9 * max(1, abs(before)) for before, after in pairwise(values))
-    assert switches.quant or solution.decision.bits == 32
-    assert switches.sync or solution.decision.synced == 0
+    assert switches.quant or np.all(np.equal(solution.decision.bits, 32))
+    assert switches.averages or solution.decision.synced == 0
+    assert switches.hetero or np.ndim(solution.decision.cut) == 0
 
 
 @given(seeds, switches)
 @settings(max_examples=10)
 def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, switches: Switches) -> None:
-    """Every cut, average, bits and allocation of two clients, and a fine grid of powers."""
+    """Every cut, average, bits and allocation of two clients, and a grid of powers."""
     problem = beyond_problem(seed, switches, clients=2, num_rbs=2, layers=3)
-    ladder = 1.5 * np.geomspace(1e-4, 1, 16)
+    ladder = 1.5 * np.geomspace(1e-4, 1, 12)
     best = np.inf
-    for cut, bits in product((1, 2), ALLOWED_BITS if switches.quant else (32,)):
-        for synced in range(cut + 1) if switches.sync else (0,):
-            for counts in every_count(problem):
-                for pair in product(*(ladder if count else ladder[-1:] for count in counts)):
-                    power = np.where(counts > 0, pair, 0.0)
-                    decision = Decision(cut, counts, power, bits, synced)
-                    best = min(best, plainly(problem, decision))
+    for plan in every_plan(problem):
+        for counts in every_count(problem):
+            for pair in product(*(ladder if count else ladder[-1:] for count in counts)):
+                decision = replace(plan, rb_count=counts, tx_power_w=np.where(counts > 0, pair, 0.0))
+                best = min(best, plainly(problem, decision))
     found = solve_jointly(problem).objective
     assert found <= best + 0.01 * max(1.0, abs(best))
+
+
+def every_plan(problem: Problem) -> Iterator[Decision]:
+    """All cuts, depths of averages and bits of two clients and three layers, as far as switches and holdings allow."""
+    switches, nothing = problem.switches, np.zeros(2)
+    holdings = problem.round.holdings
+    assert holdings is not None
+    allowed = (32, 8, 4) if switches.quant else (32,)
+    for bits in product(allowed, repeat=2):
+        for cuts in product((1, 2), repeat=2):
+            deepest = max(cuts)
+            if cuts[0] != cuts[1] and not (switches.hetero and not holdings.apart[min(cuts) :].any()):
+                continue
+            depths = [deepest] if cuts[0] != cuts[1] else [0]
+            if cuts[0] == cuts[1] and switches.averages:
+                depths = list(range(deepest + 1)) if switches.sync else [0, deepest]
+            for depth in depths:
+                yield Decision(np.array(cuts), nothing, nothing, np.array(bits), depth)
 
 
 @given(seeds)
@@ -128,13 +167,13 @@ def test_everything_off_is_asfl(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=20)
 def test_progress_itself_counts_not_its_slope(seed: int) -> None:
-    """The slope is only a means: what is returned has the least cost − θ · A/(A + B) of all that was tried."""
+    """The slope is only a means: what is returned has the least cost − θ · p(A) of all that was tried."""
     problem = beyond_problem(seed, Switches(sync=True, quant=True, rate=True), clients=4, num_rbs=4)
     solution = solve_by_rate(problem, ooe_bcd)
     assert problem.prices is not None
     once = ooe_bcd(problem)
-    reached = effective_arrivals(solution)
-    assert net_cost(solution, reached) <= net_cost(once, effective_arrivals(once)) + 1e-9
+    reached = worth_arriving(solution)
+    assert net_cost(solution, reached) <= net_cost(once, worth_arriving(once)) + 1e-9
 
 
 def test_the_price_of_progress_is_what_it_has_cost() -> None:
@@ -145,16 +184,41 @@ def test_the_price_of_progress_is_what_it_has_cost() -> None:
         rate = rate.after(problem, 2.0, np.array([1.0, 2.0, 3.0]), 2.0, 0.0)
     cost = 2.0 * problem.prices.per_s + 6.0 * float(problem.prices.per_j[0])
     prices = rate.prices(problem.rules, 3)
-    assert prices.per_progress == pytest.approx(cost / problem.progress(2.0))
-    assert prices.arrivals == 2.0
+    assert prices.per_progress == pytest.approx(cost / problem.progress.of(2.0))
 
 
 @given(st.floats(0.3, 100), st.floats(1e-6, 1))
 def test_bits_cost_what_their_noise_does(noise: float, error: float) -> None:
-    """1 / (1 + B'/A) with B' = B + v (1 + B) is A'/(A' + B) with A' = A (1 − lost)."""
+    """Noise B' = B + v (1 + B) of each of A mini-batches is noise B of A' = A (1 − lost) of them."""
     beyond = BeyondLearning(np.zeros(1), np.zeros(1), noise, {4: error})
     arrivals = 5.0
     worth = arrivals * (1 - beyond.lost_precision(4))
     noisier = noise + error * (1 + noise)
-    assert worth / (worth + noise) == pytest.approx(arrivals / (arrivals + noisier))
+    assert noise / worth == pytest.approx(noisier / arrivals)
     assert beyond.lost_precision(32) == 0
+
+
+@given(st.floats(1, 50), st.floats(0.1, 100), st.floats(0.5, 100))
+def test_progress_is_that_of_a_quadratic_loss(usual: float, noise: float, arrivals: float) -> None:
+    """f(w) = ½ w², gradient w + noise of variance B w² / A: the mean fall of f, relative to a whole exact step."""
+    progress = Progress(usual, noise)
+    steps = np.linspace(0, 1, 2001)
+    falls = 1 - ((1 - steps) ** 2 + steps**2 * noise / usual)  # with A₀ mini-batches, by step size
+    best = steps[falls.argmax()]
+    assert progress.step == pytest.approx(best, abs=1e-3)
+    x = progress.step
+    assert progress.of(arrivals) == pytest.approx(1 - ((1 - x) ** 2 + x**2 * noise / arrivals))
+    assert progress.of(0) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.1, 50))
+def test_expected_progress_is_over_all_that_may_arrive(chances: list[float], noise: float) -> None:
+    """Against sums over all sets of clients; and E p(A) is linear in every probability."""
+    arrival, progress = np.array(chances), Progress(5.0, noise)
+    slopes = progress.slopes(arrival)
+    assert slopes == pytest.approx(slopes_plainly(5.0, noise, arrival), rel=1e-6, abs=1e-9)
+    for client in range(len(arrival)):
+        never, surely = arrival.copy(), arrival.copy()
+        never[client], surely[client] = 0.0, 1.0
+        risen = progress.expected(surely) - progress.expected(never)
+        assert slopes[client] == pytest.approx(risen, rel=1e-6, abs=1e-9)

@@ -56,7 +56,7 @@ def test_rb_block_is_brute_force(seed: int, form: str, reading: str, weight: str
     candidates = list(every_count(problem))
     index = seed % len(terms.cuts)
     cut = int(terms.cuts[index])
-    found = best_rb_counts(problem, terms, index, power, candidates[0], enumerate_small=enumerate_small)
+    found = best_rb_counts(problem, terms.only(index), power, candidates[0], enumerate_small=enumerate_small)
     assert any((found == counts).all() for counts in candidates)
     values = [plain_block_value(problem, Decision(cut, counts, power)) for counts in candidates]
     least_violation = min(violation for violation, _ in values)
@@ -75,7 +75,7 @@ def test_rb_block_is_the_mixed_integer_optimum(seed: int) -> None:
     index = seed % len(terms.cuts)
     cut = int(terms.cuts[index])
     expected = _rbs_by_cvxpy(problem, cut, power)
-    found = best_rb_counts(problem, terms, index, power, next(every_count(problem)))
+    found = best_rb_counts(problem, terms.only(index), power, next(every_count(problem)))
     violation, rest = plain_block_value(problem, Decision(cut, found, power))
     if expected is None:  # no allocation keeps the budgets: the block still answers, with the least violation
         assert violation > 0
@@ -99,7 +99,7 @@ def test_power_block_is_a_fine_grid(seed: int, form: str, reading: str) -> None:
     terms, counts = _terms(problem), np.array([2.0, 1.0])
     index = seed % len(terms.cuts)
     cut = int(terms.cuts[index])
-    found = best_powers(problem, terms, index, counts, np.array([0.3, 0.7]))
+    found = best_powers(problem, terms.only(index), counts, np.array([0.3, 0.7]))
     assert ((found >= 0) & (found <= 1.5)).all()
     ladder = 1.5 * np.geomspace(1e-4, 1, 30)
     values = [plain_block_value(problem, Decision(cut, counts, np.array(pair))) for pair in product(ladder, ladder)]
@@ -124,7 +124,7 @@ def test_the_power_for_an_energy_uses_it_up(seed: int, reading: str) -> None:
 
         return round_cost(problem.round, Decision(cut, counts, power)).energy_j
 
-    root = power_for_energy(problem, terms, index, counts, np.full(3, target))
+    root = power_for_energy(problem, terms.only(index), counts, np.full(3, target))
     at_root, at_top = energy(np.maximum(root, 1e-9)), energy(np.full(3, 1.5))
     for client in range(3):
         if at_top[client] <= target:
@@ -190,7 +190,7 @@ def test_a_ladder_of_counts_costs_little(seed: int) -> None:
     for finest in (64, 16):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(grid, "EVERY_COUNT", range(finest, finest + 1))
-            counts = best_rb_counts(problem, terms, index, power, np.ones(3))
+            counts = best_rb_counts(problem, terms.only(index), power, np.ones(3))
         assert counts.sum() <= 60
         values.append(plain_objective(problem, Decision(int(terms.cuts[index]), counts, power)))
     exact, rough = values
@@ -205,7 +205,7 @@ def test_shares_serve_everybody_and_beat_a_fair_split(seed: int) -> None:
     fair = np.full(5, 3 / 5)
     index = seed % len(terms.cuts)
     cut = int(terms.cuts[index])
-    found = best_shares(problem, terms, index, power, fair)
+    found = best_shares(problem, terms.only(index), power, fair)
     assert found.sum() <= 3 * (1 + 1e-9)
     assert (found > 0).all()
     value = plain_objective(problem, Decision(cut, found, power))
@@ -223,9 +223,9 @@ def test_blocks_never_leave_a_better_start() -> None:
         terms, power = _terms(problem), _some_powers(problem, seed)
         for start in list(every_count(problem))[:5]:
             before = plain_objective(problem, Decision(1, start, power))
-            counts = best_rb_counts(problem, terms, 0, power, start, enumerate_small=False)
+            counts = best_rb_counts(problem, terms.only(0), power, start, enumerate_small=False)
             after = plain_objective(problem, Decision(1, counts, power))
-            powers = best_powers(problem, terms, 0, counts, power, zooms=1)
+            powers = best_powers(problem, terms.only(0), counts, power, zooms=1)
             last = plain_objective(problem, Decision(1, counts, powers))
             slack = 1e-9 * max(1, abs(before))
             assert after <= before + slack

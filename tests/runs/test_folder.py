@@ -172,6 +172,17 @@ def test_damage_is_found_and_repaired_with_a_word(
     assert asfl("check", copy).returncode == 0
 
 
+def test_what_is_removed_behind_the_last_round_is_said(
+    stopped: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (stopped / RECORDS_FILE).open("ab") as file:
+        file.write(b"something")
+    with caplog.at_level(logging.WARNING):
+        assert resume(stopped)
+    assert f"{RECORDS_FILE} has something behind its last round, which is removed" in caplog.text
+    assert contents(stopped) == contents(whole)
+
+
 def test_rounds_of_another_run_are_not_taken_for_ours(copy: Path, tmp_path: Path) -> None:
     run(tiny("scenario.seed=2"), "asfl", tmp_path / "other", threads=1)
     shutil.copy(tmp_path / "other" / RECORDS_FILE, copy / RECORDS_FILE)

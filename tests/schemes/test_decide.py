@@ -29,6 +29,7 @@ ALL_SCHEMES = [
     "asfl-sync",
     "asfl-quant",
     "asfl-rate",
+    "asfl-hetero",
     "fedavg",
     "sl",
     "sl-best",

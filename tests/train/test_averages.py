@@ -29,6 +29,25 @@ def test_fast_equals_plain(optimizer: Name, bits: int) -> None:
         assert_same(plain, fast, *((1e-9, 1e-10) if bits == 32 else (1e-5, 1e-8)))
 
 
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize(("optimizer", "local_steps"), [("sgd", 1), ("adam", 1), ("sgd", 2)])
+@pytest.mark.parametrize("merge", [1, CLIENTS])
+def test_fast_equals_plain_with_cuts_of_their_own(optimizer: Name, local_steps: int, merge: int, bits: int) -> None:
+    """Layers that lie with some clients and with the server for others are trained by both, and averaged."""
+    model = tiny_model()
+    batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
+    plain, fast = trainers(model, batches, ON_DEMAND, optimizer, CLIENTS, merge)
+    random = np.random.default_rng(3)
+    for plan in random_plans(range(1, len(model.units)), 5, CLIENTS):
+        cuts = random.integers(1, len(model.units), CLIENTS)
+        deepest = int(cuts[plan.scheduled].max(initial=1))
+        plan = replace(plan, cut=np.minimum(cuts, deepest), synced=deepest, bits=np.array([bits, 32, bits, bits]))
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
+        np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-5)
+        assert_same(plain, fast, *((1e-9, 1e-10) if bits == 32 else (1e-5, 1e-8)))
+
+
 def test_all_averaged_every_round_is_split_fed() -> None:
     """SplitFed v1 at a cut that stays, with its whole client model exchanged every round."""
     model = tiny_model()

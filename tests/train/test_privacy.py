@@ -1,6 +1,7 @@
 """Noise on what leaves a client: how long it is at most, how strong the noise, what ε says of it."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -87,12 +88,9 @@ def test_hardly_any_noise_is_a_round_without() -> None:
     privacy = Privacy(activation_clip=1e9, activation_noise=1e-15, update_clip=1e9, update_noise=1e-15)
 
     def trained(blur: Blur | None) -> torch.Tensor:
-        def fleet(*args: object, keeps_sides: bool) -> LocalFleet:
-            return LocalFleet(*args, keeps_sides=keeps_sides, blur=blur)  # type: ignore[arg-type]
-
         trainer = FastTrainer(
             model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.05), num_clients=3, seed=5, device=CPU,
-            dtype=torch.float64, fleet=fleet,
+            dtype=torch.float64, fleet=partial(LocalFleet, blur=blur),
         )  # fmt: skip
         for index, cut in enumerate((2, 3)):
             trainer.round(full_round(index, cut, 3))

@@ -11,10 +11,10 @@ from torch import Tensor
 from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.config.errors import AsflError
+from asfl.costs.decision import ALLOWED_BITS
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.quantise import (
-    CHOICES,
     Quantised,
     QuantisedLayers,
     num_code_bytes,
@@ -237,7 +237,7 @@ def test_layers_at_32_bits_and_no_layers() -> None:
 
 # ---------------------------------------------------------------------- in training
 def mixed_bits(seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.random.default_rng(seed).choice(CHOICES, CLIENTS)
+    return np.random.default_rng(seed).choice(ALLOWED_BITS, CLIENTS)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])

@@ -47,7 +47,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command:
         if cmd_name not in _COMMANDS:
-            raise AsflError(f"unknown command '{cmd_name}': {nearest(cmd_name, _COMMANDS)}")
+            raise AsflError(f"unknown command {short(cmd_name)}: {nearest(cmd_name, _COMMANDS)}")
         module_name, summary = _COMMANDS[cmd_name]
         module = import_module(f"asfl.cli.{module_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)

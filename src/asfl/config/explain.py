@@ -26,7 +26,7 @@ def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping
     source = exact or next((source for key, source in sources.items() if key.startswith(f"{path}.")), None)
     where = f" (set in {source})" if source else ""
     if kind == "extra_forbidden":
-        return f"unknown key '{path}': {_nearest_key(path, section, model)}{where}"
+        return f"unknown key {short(path)}: {_nearest_key(path, section, model)}{where}"
     if kind == "missing":
         return f"{path} is missing"
     if kind in ("quantity", "name"):

@@ -17,6 +17,8 @@ MAX_COUNT = 10**9
 MAX_CLIENTS = 10**5
 MAX_BLOCKS = 10**4
 """A carrier of 5G NR has 273 resource blocks."""
+LEAST = 1e-60
+"""Of numbers that aren't 0. Densities of noise are around 1e-21, energies of a cycle around 1e-28."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,20 @@ def _number_in(unit: str) -> BeforeValidator:
             raise PydanticCustomError("number", "must be a number, not true or false")
         if isinstance(value, str) and value not in ("auto", "off"):
             try:
-                return parse_quantity(value, unit)
+                value = parse_quantity(value, unit)
             except AsflError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
-        return value
+        return not_tiny(value) if isinstance(value, float) else value
 
     return BeforeValidator(convert)
+
+
+def not_tiny(value: float) -> float:
+    """Refuse numbers so near to 0 that what is divided by them has no end."""
+    if 0 < abs(value) < LEAST:
+        reason = f"{value:g} is too small to compute with; nothing real is below {LEAST:g}"
+        raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
+    return value
 
 
 # Upper bounds are far above what any real experiment has, and low enough that products of some of them stay finite.

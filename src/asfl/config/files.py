@@ -3,6 +3,7 @@
 import json
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,41 +49,47 @@ def read_text(path: Path) -> str:
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """TOML as a dictionary; `where` names it in errors."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NotTomlError(f"{where} is not valid TOML: {error}") from None
-    except (RecursionError, ValueError):
-        raise AsflError(f"{where} {_TOO_MUCH}") from None
-    _check_parsed(values, where)
+    values: dict[str, Any] = _parsed(tomllib.loads, text, where, NotTomlError(f"{where} is not valid TOML"))
     return values
 
 
 def parse_json(text: str, where: str) -> Any:
     """JSON as Python has it; `where` names it in errors."""
+    return _parsed(json.loads, text, where, AsflError(f"{where} is not valid JSON"))
+
+
+def _parsed(loads: Callable[[str], Any], text: str, where: str, malformed: AsflError) -> Any:
+    """Values that the recursion and the printing behind a parser survive."""
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise AsflError(f"{where} is not valid JSON: {error}") from None
+        values = loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise type(malformed)(f"{malformed}: {error}") from None
     except (RecursionError, ValueError):
         raise AsflError(f"{where} {_TOO_MUCH}") from None
-    _check_parsed(values, where)
-    return values
-
-
-_TOO_MUCH = f"is nested more than {MAX_DEPTH} deep, or has a whole number above 2^{MAX_INTEGER_BITS}"
-
-
-def _check_parsed(values: Any, where: str) -> None:
-    """What parsers let pass, but the recursion and the printing behind them would not survive."""
     level = [values]
     for _ in range(MAX_DEPTH):
         if any(isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS for value in level):
             break
+        if any(isinstance(value, str) and not is_text(value) for value in level):
+            raise AsflError(f"{where} has half of a letter in it (a lone surrogate), which is no text")
         below = [
-            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list)
+            [*value, *value.values()] if isinstance(value, dict) else value
+            for value in level
+            if isinstance(value, dict | list)
         ]
-        level = [value for values in below for value in values]
+        level = [value for inside in below for value in inside]
         if not level:
-            return
+            return values
     raise AsflError(f"{where} {_TOO_MUCH}")
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written: JSON and command lines let halves of letters pass."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_TOO_MUCH = f"is nested more than {MAX_DEPTH} deep, or has a whole number above 2^{MAX_INTEGER_BITS}"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.explain import explain
 from asfl.config.fields import CHECK_NAMES
-from asfl.config.files import MAX_DEPTH, NotTomlError, parse_toml, read_text
+from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
 from asfl.config.tree import Config
 
 DEFAULT_PRESET = "demo"
@@ -80,6 +80,8 @@ def _override_layer(text: str) -> _Layer:
     parts = path.strip().split(".")
     if not equals or not all(parts) or len(parts) > MAX_DEPTH:
         raise AsflError(f"--set {short(text)}: write it as section.field=value, for example --set scenario.clients=20")
+    if not is_text(text):  # the shell passes on any bytes
+        raise AsflError(f"--set {short(text)} is not in UTF-8")
     values: Any = _toml_value(value.strip(), f"--set {short(text)}")
     for part in reversed(parts):
         values = {part: values}

@@ -56,7 +56,7 @@ def unknown_data_set(name: str, inside: str = "") -> str:
     hint = nearest(name, DATASETS)
     own = ", private_3x32x32_10 (channels, height, width, classes), or the path of an .npz file"
     own = own if hint.startswith("valid") else ""
-    return f"unknown data set '{name}'{inside}: {with_own(hint + own)}"
+    return f"unknown data set {short(name)}{inside}: {with_own(hint + own)}"
 
 
 @dataclass(frozen=True)

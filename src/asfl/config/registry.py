@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
-from asfl.config.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest, short
 from asfl.config.plugins import load_plugins, registering
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def unknown(self, name: str, inside: str = "") -> str:
         """What is wrong with a name that isn't known, where it was found, and what would be right."""
-        return f"unknown {self.kind} '{name}'{inside}: {with_own(nearest(name, self))}"
+        return f"unknown {self.kind} {short(name)}{inside}: {with_own(nearest(name, self))}"
 
     def __getitem__(self, name: str) -> T:
         load_plugins()

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from asfl.config.errors import nearest
+from asfl.config.errors import nearest, short
 from asfl.config.fields import (
     FILE_NAME,
     AutoDecibel,
@@ -293,7 +293,7 @@ class Output(Section):
         names, alone, known = self.track.split(","), ("auto", "none"), get_args(TrackerName)
         for name in names:
             if name not in (*alone, *known):
-                raise ValueError(f"track: unknown tracker '{name}': {nearest(name, (*alone, *known))}")
+                raise ValueError(f"track: unknown tracker {short(name)}: {nearest(name, (*alone, *known))}")
             if name in alone and len(names) > 1:
                 raise ValueError(f"track = '{self.track}': '{name}' must stand alone")
         return self

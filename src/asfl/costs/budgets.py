@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.errors import AsflError
+from asfl.config.fields import LEAST
 from asfl.costs.modelled import ASFL, Procedure, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.costs.world import World
@@ -20,6 +22,8 @@ from asfl.costs.world import World
 SAMPLED_ROUNDS = 200
 OUTAGE_FACTOR = 3.0
 """A stage that takes longer than this many average rounds ends; whoever isn't done has lost its packet."""
+MOST_COST = 1e12
+"""Seconds or joules that a budget may be."""
 Floats = NDArray[np.float64]
 
 
@@ -48,6 +52,12 @@ def resolve_budgets(world: World, procedure: Procedure = ASFL, cuts: Sequence[in
         fair = fair_policy(world, ASFL, cuts)
         delay = fair.delay_s * rules.auto_budget_scale if delay == "auto" else delay
         energy = fair.energy_j * rules.auto_budget_scale if energy == "auto" else energy
+        if not all(LEAST <= cost <= MOST_COST for cost in (delay, energy)):
+            raise AsflError(
+                f'decision.delay_budget_s and energy_budget_j can\'t be "auto" here: a round of the fair policy takes '
+                f"{fair.delay_s:.3g} s and {fair.energy_j:.3g} J, which no machine can mean; look at scenario, radio "
+                "and compute, or give both budgets"
+            )
     if outage == "off":
         return Budgets(delay, energy)
     if outage != "auto":

@@ -65,9 +65,8 @@ def check_decision(
     used = count.max(initial=0) if in_sequence else count.sum()
     if used > num_rbs * (1 + 1e-9):
         raise AsflError(f"decision.rb_count gives out {used:g} resource blocks, but radio.num_rbs = {num_rbs}")
-    unknown = np.setdiff1d(decision.bits, ALLOWED_BITS)
-    if unknown.size:
-        raise AsflError(f"decision.bits = {unknown[0]} must be one of {', '.join(map(str, ALLOWED_BITS))}")
+    if mistake := wrong_bits(decision.bits):
+        raise AsflError(f"decision.bits {mistake}")
     if not 0 <= decision.synced <= cut.max():
         raise AsflError(f"decision.synced = {decision.synced} must be 0 … {cut.max()}, the layers that clients hold")
     if cut.min() < cut.max() and decision.synced not in (0, cut.max()):
@@ -77,6 +76,12 @@ def check_decision(
         )
     fits = np.isfinite(power) & (power >= 0) & (power <= max_tx_power_w * (1 + 1e-12))
     _check_each("decision.tx_power_w", power, fits, f"0 … {max_tx_power_w:g} W (radio.max_tx_power_w)")
+
+
+def wrong_bits(bits: int | NDArray[np.int64]) -> str:
+    """Behind the name of numbers of bits: which of them is not allowed; empty if all are."""
+    unknown = np.setdiff1d(bits, ALLOWED_BITS)
+    return f"= {unknown[0]} must be one of {', '.join(map(str, ALLOWED_BITS))}" if unknown.size else ""
 
 
 def _check_each(name: str, values: NDArray[np.float64], valid: NDArray[np.bool_], wanted: str) -> None:

@@ -202,7 +202,7 @@ class ClientNode:
         if request.cut < self._agreement.config.privacy.min_cut:
             raise WireError(f"cut = {request.cut}, but privacy.min_cut = {self._agreement.config.privacy.min_cut}")
         place = self._begin_step(request, request.cut)
-        (packet,) = self._fleet.forward(*place[:2], [0], request.cut, [request.bits])
+        (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits])
         assert packet is not None
         self._open, self._done, self.round_index = place, None, place[0]
         self._open_bits = request.bits
@@ -237,10 +237,10 @@ class ClientNode:
             raise WireError(f"step = {step}, cut = {cut}: must be below {steps}, and from 1 on")
         if step and self._done != (index, step - 1, cut):
             raise WireError(f"step {step} of round {index} doesn't follow what was done before")
-        if self._keeps_sides and cut != self._state.cut:
+        if self._keeps_sides and cut > self._state.cut:
             raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
         if not self._keeps_sides and step == 0:
-            self._fleet.load([0], self._shapes.check_layers(request.side, 0, cut))
+            self._fleet.load([0], [self._shapes.check_layers(request.side, 0, cut)])
         return index, step, cut
 
     @_do.register
@@ -267,7 +267,7 @@ class ClientNode:
             known = self._layout.front(self._state.server, request.depth).parameters
             known.copy_(self._shapes.check("shared", request.shared, tuple(known.shape)))
         assert request.round is not None
-        sent = self._fleet.upload(request.round, request.depth, [0], [request.bits])
+        sent = self._fleet.upload(request.round, [request.depth], [0], [request.bits])
         return msg.Uploaded(*msg.parts_of(sent[0]))
 
     @_do.register

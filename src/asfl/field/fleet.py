@@ -23,7 +23,7 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field.averaging import Averaging
 from asfl.field.copies import Copies
-from asfl.field.held_out import believed_sizes, read_score, read_statistics, together
+from asfl.field.held_out import believed_sizes, read_score, read_statistics, samples_of, together
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
 from asfl.field.patience import Patience
@@ -88,7 +88,7 @@ class RemoteFleet:
         self._returning: dict[int, OpenRequest[msg.Update] | None] = {}
         """Backward passes under way."""
         self._norms: dict[int, Tensor | None] = {}
-        self._passing = time.monotonic(), 0
+        self._pass_began = time.monotonic()
         """Since when the server is busy with what the latest `forward` gave, and its cut."""
 
     # ------------------------------------------------------------------ asking
@@ -168,7 +168,7 @@ class RemoteFleet:
         if state.cut and not copies.side[clients].all():
             self.gather()  # which also fills the rows of those whose side nobody knows
         roster.present[clients] = True
-        synced = self._who_have_samples(self._ask_all(clients, partial(copies.sync_of, state), _samples))
+        synced = self._who_have_samples(self._ask_all(clients, partial(copies.sync_of, state), samples_of))
         copies.given(synced)
         roster.in_sync[synced] = True
         self._averaging.has_shared[synced] = state.cut == 0
@@ -181,7 +181,7 @@ class RemoteFleet:
         roster = self._roster
         roster.present[clients] = True
         answers = self._ask_all(clients, lambda _: msg.Ping(), lambda answer: answer)
-        self._who_have_samples({client: _samples(answer) for client, answer in answers.items()})
+        self._who_have_samples({client: samples_of(answer) for client, answer in answers.items()})
         where = {client: (answer.round, answer.cut) for client, answer in answers.items()}
         for client in where:
             roster.in_sync[client] = where[client] == (int(roster.round_of[client]), self.state.cut)
@@ -244,22 +244,23 @@ class RemoteFleet:
         for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
             self._start(client, step, cut, own_bits, whole)
 
-    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
+    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
         """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
-        self._loads = {client: side for client in clients if client not in self._started}
+        self._loads = {n: side for n, side in zip(clients, sides, strict=True) if n not in self._started}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
     ) -> list[Packet | None]:
-        started = self._all_started(clients, step, cut, bits)
+        started = self._all_started(clients, step, cuts, bits)
         others = [*started, *self._started.values()]
-        reads = [partial(self._shapes.check_activations, cut=cut, bits=own_bits) for own_bits in bits]
+        reads = [partial(self._shapes.check_activations, cut=c, bits=b) for c, b in zip(cuts, bits, strict=True)]
         packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
-        self._passing = time.monotonic(), cut
+        self._pass_began = time.monotonic()
         return packets
 
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        started = self._all_started(clients, step, self._shapes.layout.num_units, [UNQUANTISED] * len(clients))
+        everything = [self._shapes.layout.num_units] * len(clients)
+        started = self._all_started(clients, step, everything, [UNQUANTISED] * len(clients))
         learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
@@ -267,10 +268,10 @@ class RemoteFleet:
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
     def _all_started(
-        self, clients: Sequence[int], step: int, cut: int, bits: Sequence[int]
+        self, clients: Sequence[int], step: int, cuts: Sequence[int], bits: Sequence[int]
     ) -> list[OpenRequest[Any] | None]:
         """Passes that were announced are under way; the others begin now."""
-        for client, own_bits in zip(clients, bits, strict=True):
+        for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
             if client not in self._started:
                 self._start(client, step, cut, own_bits, self._loads.pop(client, None))
         return [self._started.pop(client) for client in clients]
@@ -283,12 +284,12 @@ class RemoteFleet:
         self._started[client] = self._ask(client, request)
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
-        began, cut = self._passing
         if self._clocks is not None:
-            self._clocks.server_pass(cut, len(clients), time.monotonic() - began)
+            cuts = [self._place[client][1] for client in clients]
+            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began)
         for client, crossing in zip(clients, gradients, strict=True):
             parts = msg.tensors_of(crossing), msg.codes_of(crossing)
-            self._returning[client] = self._ask(client, msg.Backward(self._place[client][0], cut, *parts))
+            self._returning[client] = self._ask(client, msg.Backward(*self._place[client], *parts))
         return lambda: [self._norm_of(client) for client in clients]
 
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
@@ -296,10 +297,12 @@ class RemoteFleet:
         reads = {client: partial(self._shapes.check_side, cut=self._place[client][1]) for client in clients}
         return [self._answer(one, reads[client], asked.values()) for client, one in asked.items()]
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
-        bits_of, server = dict(zip(clients, bits, strict=True)), self.state.server
-        asked = {n: self._ask(n, self._averaging.upload(server, depth, own, n)) for n, own in bits_of.items()}
-        reads = {n: self._averaging.reads(depth, own) for n, own in bits_of.items()}
+    def upload(
+        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
+    ) -> dict[int, FirstLayers]:
+        wanted = dict(zip(clients, zip(depths, bits, strict=True), strict=True))
+        asked = {n: self._ask(n, self._averaging.upload(self.state.server, *own, n)) for n, own in wanted.items()}
+        reads = {n: self._averaging.reads(*own) for n, own in wanted.items()}
         found = {n: self._answer(one, reads[n], asked.values()) for n, one in asked.items()}
         return {n: layers for n, layers in found.items() if layers is not None}
 
@@ -373,7 +376,7 @@ class RemoteFleet:
         known = {**self._said, **{client: samples for client, samples in said.items() if samples}}
         if known != self._said:
             self._said = known
-            self.state.samples = believed_sizes(known, self.state.num_clients)
+            self.state.samples = believed_sizes(known, self.state.samples)
         return list(said)
 
     def calibrated(self, model: ModelVectors) -> ModelVectors:
@@ -387,11 +390,6 @@ class RemoteFleet:
     def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
         present = np.flatnonzero(self._roster.present).tolist()
         return together(self._ask_all(present, lambda client: msg.Score(model_of(client)), read_score).values())
-
-
-def _samples(answer: msg.Where) -> int:
-    """0: it doesn't say."""
-    return answer.samples or 0
 
 
 def _done(answer: Answer) -> bool:

@@ -16,10 +16,15 @@ MOST_TIMES = 10.0
 """Of the median number of images: whoever says it has more counts for no more."""
 
 
-def believed_sizes(said: Mapping[int, int], num_clients: int) -> NDArray[np.float64]:
-    """[N]; those who haven't said anything yet count like the median one."""
+def samples_of(answer: msg.Where) -> int:
+    """0: it doesn't say."""
+    return answer.samples or 0
+
+
+def believed_sizes(said: Mapping[int, int], before: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[N]; those who haven't said anything yet count as `before`, or if nobody had, like the median one."""
     usual = float(np.median(list(said.values())))
-    sizes = np.full(num_clients, usual)
+    sizes = np.full(len(before), usual) if (before == 1).all() else before.copy()
     for client, samples in said.items():
         sizes[client] = min(float(samples), MOST_TIMES * usual)
     return sizes

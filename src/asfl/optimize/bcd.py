@@ -1,4 +1,5 @@
-"""OOE-BCD (paper's Algorithm 2): cut, resource blocks and power in turn until the objective stands still.
+"""OOE-BCD (paper's Algorithm 2): cut, resource blocks and power in turn until the objective stands still; beyond the
+paper, what is averaged and how many bits cross go with the cut, and each client may then choose its own.
 
 Every block keeps where it is as one of its candidates, so in the drift form, where all three minimise the same
 objective, the objective never rises. The paper starts from random blocks and powers and lands in whatever local optimum
@@ -13,14 +14,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.costs.decision import Decision
 from asfl.optimize.cut import objective_of_cuts
 from asfl.optimize.grid import best_on_grid
-from asfl.optimize.plans import plan_terms
+from asfl.optimize.plans import best_own, own_terms, plan_terms, terms_of, whole_or_none
 from asfl.optimize.power import best_powers, refine_powers
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
 from asfl.optimize.sharing import best_shares
-from asfl.optimize.solution import Solution, decision_at
+from asfl.optimize.solution import Solution, plan_at, same_plan, silent_if_idle
 from asfl.optimize.terms import CutTerms
 
 Floats = NDArray[np.float64]
@@ -43,16 +45,18 @@ def ooe_bcd(
     cuts: Sequence[int] | None = None,
     rb_count: Floats | None = None,
     tx_power_w: Floats | None = None,
+    start: Solution | None = None,
 ) -> Solution:
     """Decide a round. `cuts` restricts the cuts; a given `rb_count` or `tx_power_w` is kept as it is (baselines).
 
-    So is what the round itself gives (`Round.allocation`); then only the cut is left, and all are tried.
+    So is what the round itself gives (`Round.allocation`); then only the cut is left, and all are tried. `start`: where
+    the descent begins, instead of the best decision on the coarse grid.
     """
     started = time.perf_counter()
     if problem.round.allocation is not None:
         rb_count, tx_power_w = problem.round.allocation
     terms = plan_terms(problem, cuts)
-    descent = _Descent(problem, terms, rb_count, tx_power_w)
+    descent = _Descent(problem, terms, rb_count, tx_power_w, start)
     rules = problem.rules
     iterations = 0
     while iterations < rules.max_iterations:
@@ -60,9 +64,10 @@ def ooe_bcd(
         before = descent.objective
         descent.update_power()
         moved_cut = descent.update_cut()
+        moved_own = descent.update_own()
         moved_rbs = descent.update_rbs()
         standing_still = before - descent.objective <= rules.tolerance * max(1.0, abs(descent.objective))
-        if standing_still or not (moved_cut or moved_rbs):
+        if standing_still or not (moved_cut or moved_own or moved_rbs):
             break
     descent.refine_power()
     if not np.isfinite(descent.objective) and np.isfinite(problem.round.outage_s):
@@ -71,52 +76,108 @@ def ooe_bcd(
         return replace(ooe_bcd(patient, cuts=cuts, rb_count=rb_count, tx_power_w=tx_power_w), problem=problem)
     return Solution(
         problem=problem,
-        decision=decision_at(terms, descent.cut_index, descent.rb_count, descent.power),
+        decision=silent_if_idle(descent.decision),
         objective=descent.objective,
         iterations=iterations,
         trace=tuple(descent.trace),
         seconds=time.perf_counter() - started,
+        considered_power_w=descent.decision.tx_power_w,
     )
 
 
 class _Descent:
     """Where the descent stands, and its steps."""
 
-    def __init__(self, problem: Problem, terms: CutTerms, rb_count: Floats | None, tx_power_w: Floats | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        terms: CutTerms,
+        rb_count: Floats | None,
+        tx_power_w: Floats | None,
+        start: Solution | None,
+    ) -> None:
         self.problem, self.terms = problem, terms
         self.fixed_rbs, self.fixed_power = rb_count is not None, tx_power_w is not None
-        self.cut_index = 0
-        full_power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
-        self.power = full_power if tx_power_w is None else np.asarray(tx_power_w, float)
-        self.rb_count = _fair_counts(problem) if rb_count is None else np.asarray(rb_count, float)
-        # Whole blocks are shares too, so time sharing starts from them if they suffice.
-        if not self.fixed_rbs and problem.min_participants <= problem.round.radio.num_rbs:
-            powers = self.power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
-            found = best_on_grid(problem, terms, powers, START_TOLERANCE, coarseness=START_COARSENESS)
-            if found is not None:
-                self.cut_index, self.rb_count, self.power, _ = found
+        if start is not None:
+            self.decision = replace(start.decision, tx_power_w=start.considered_power_w)
+            self.here = terms_of(problem, self.decision)
+        else:
+            self._take_plan(*self._first(rb_count, tx_power_w))
         self.trace: list[tuple[str, float]] = []
         self.objective = np.inf
         self._note("start")
 
+    def _first(self, rb_count: Floats | None, tx_power_w: Floats | None) -> tuple[int, Floats, Floats]:
+        problem = self.problem
+        full_power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
+        power = full_power if tx_power_w is None else np.asarray(tx_power_w, float)
+        counts = _fair_counts(problem) if rb_count is None else np.asarray(rb_count, float)
+        # Whole blocks are shares too, so time sharing starts from them if they suffice.
+        if not self.fixed_rbs and problem.min_participants <= problem.round.radio.num_rbs:
+            powers = power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
+            rows = whole_or_none(self.terms)
+            some = self.terms.only(*rows.tolist())
+            found = best_on_grid(problem, some, powers, START_TOLERANCE, coarseness=START_COARSENESS)
+            if found is not None:
+                return int(rows[found[0]]), found[1], found[2]
+        return 0, counts, power
+
+    def _take_plan(self, index: int, rb_count: Floats, tx_power_w: Floats) -> None:
+        self.here, self.decision = self.terms.only(index), plan_at(self.terms, index, rb_count, tx_power_w)
+
     def update_cut(self) -> bool:
-        """Best cut; whether it moved."""
-        of_cuts = objective_of_cuts(self.problem, self.terms, self.rb_count, self.power)
-        best = int(np.argmin(of_cuts))
-        moved = best != self.cut_index
-        self.cut_index = best
-        self._note("cut", float(of_cuts[best]))
+        """Best plan; whether it moved."""
+        decision = self.decision
+        of_plans = objective_of_cuts(self.problem, self.terms, decision.rb_count, decision.tx_power_w)
+        best = int(np.argmin(of_plans))
+        proposed = plan_at(self.terms, best, decision.rb_count, decision.tx_power_w)
+        moved = not same_plan(proposed, decision) and not (self._mixed and of_plans[best] >= self.objective)
+        if moved:
+            self._take_plan(best, decision.rb_count, decision.tx_power_w)
+        self._note("cut", self.objective if self._mixed else float(of_plans[best]))
         return moved
+
+    @property
+    def _mixed(self) -> bool:
+        """Whether clients have cuts or bits of their own."""
+        return np.ndim(self.decision.cut) > 0 or np.ndim(self.decision.bits) > 0
+
+    def update_own(self) -> bool:
+        """Best cuts and bits of each client's own; whether they moved."""
+        moved = self._try_own(self.decision, self.here)
+        terms = self.terms
+        whole = np.flatnonzero(terms.synced == terms.cuts)
+        if self.problem.switches.hetero and whole.size and self.decision.synced < np.max(self.decision.cut):
+            # Cuts of their own need a round that averages all; it may only pay for itself together with them.
+            counts, power = self.decision.rb_count, self.decision.tx_power_w
+            index = int(whole[objective_of_cuts(self.problem, terms.only(*whole.tolist()), counts, power).argmin()])
+            moved |= self._try_own(plan_at(terms, index, counts, power), terms.only(index))
+        return moved
+
+    def _try_own(self, decision: Decision, here: CutTerms) -> bool:
+        """What clients would choose for themselves from this decision on; whether it is better than where we are."""
+        own = own_terms(self.problem, decision)
+        found = None if own is None else best_own(self.problem, own, here, decision)
+        if found is None:
+            return False
+        here = terms_of(self.problem, found)
+        objective = float(objective_of_cuts(self.problem, here, found.rb_count, found.tx_power_w)[0])
+        if objective >= self.objective:
+            return False
+        self.decision, self.here = found, here
+        self._note("own", objective)
+        return True
 
     def update_rbs(self) -> bool:
         """Best counts; whether they moved."""
         if self.fixed_rbs:
             return False
         improve = best_rb_counts if self.problem.rules.rb_sharing == "whole" else best_shares
-        counts = improve(self.problem, self.terms, self.cut_index, self.power, self.rb_count)
-        moved = bool((counts != self.rb_count).any())
+        decision = self.decision
+        counts = improve(self.problem, self.here, decision.tx_power_w, decision.rb_count)
+        moved = bool((counts != decision.rb_count).any())
         if moved:
-            self.rb_count = counts
+            self.decision = replace(decision, rb_count=counts)
         self._note("rbs", None if moved else self.objective)
         return moved
 
@@ -129,14 +190,15 @@ class _Descent:
     def _set_power(self, improve: Callable[..., Floats], zooms: int) -> None:
         if self.fixed_power:
             return
-        where = (self.problem, self.terms, self.cut_index, self.rb_count, self.power)
-        self.power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
+        where = (self.problem, self.here, self.decision.rb_count, self.decision.tx_power_w)
+        power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
+        self.decision = replace(self.decision, tx_power_w=power)
         self._note("power")
 
     def _note(self, block: str, objective: float | None = None) -> None:
         if objective is None:
-            here = self.terms.only(self.cut_index)
-            objective = float(objective_of_cuts(self.problem, here, self.rb_count, self.power)[0])
+            decision = self.decision
+            objective = float(objective_of_cuts(self.problem, self.here, decision.rb_count, decision.tx_power_w)[0])
         self.objective = objective
         self.trace.append((block, objective))
 

@@ -49,13 +49,13 @@ def search_compiled(
     candidates, supply = choices.candidates, choices.supply
     blocks, limits = NO_COUNTS, (1, 0, 0, False)
     if supply is not None:
-        num_rbs, need, clients = supply.num_rbs, supply.min_served, candidates.arrival.shape[1]
+        num_rbs, need, clients = supply.num_rbs, supply.min_served, candidates.load.shape[1]
         blocks = np.concatenate([[0], supply.counts])
         programmable = is_programmable(len(blocks), clients, num_rbs, need if need < clients else 0)
         limits = (supply.powers, num_rbs, need, programmable)
     best_cut, *found = _search(
         candidates.stage_s,
-        candidates.arrival,
+        candidates.load,
         candidates.cost,
         choices.server_s,
         np.ascontiguousarray(choices.least_waits),
@@ -138,7 +138,7 @@ def _choose(priced: Any, blocks: Any, supply: Any, cost: Any, power: Any, pick: 
 @njit(cache=True)
 def _search(
     stage_s: Any,
-    arrival: Any,
+    load: Any,
     cost: Any,
     server_s: Any,
     least_waits: Any,
@@ -152,7 +152,7 @@ def _search(
 ) -> Any:
     """The fields of a `SearchResult`; `start` may be empty."""
     (tolerance, least_scale, at_most), (batch, max_boxes) = accuracy, limits
-    cuts, (options, clients) = len(server_s), arrival.shape
+    cuts, (options, clients) = len(server_s), load.shape
     best_cut, best_value, closed_bounds = -1, at_most, np.full(cuts, np.inf)
     best_pick, pick = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
     priced = np.empty((options, clients))
@@ -165,8 +165,8 @@ def _search(
     first_load_s = 0.0
     evaluated = 0
     if len(start) > 0:
-        waits, load, spent = _totals(stage_s, arrival, cost, 0, start)
-        first_load_s = server_s[0] * load
+        waits, loaded, spent = _totals(stage_s, load, cost, 0, start)
+        first_load_s = server_s[0] * loaded
         value = _at(delay, waits[0] + waits[1] + waits[2] + first_load_s) + (spent + once[0])
         if value < best_value:
             best_cut, best_pick, best_value = 0, start.copy(), value
@@ -185,7 +185,7 @@ def _search(
             price = box.price * server_s[cut]
             for o in range(options):
                 for n in range(clients):
-                    priced[o, n] = cost[cut, o, n] + price * arrival[o, n]
+                    priced[o, n] = cost[cut, o, n] + price * load[o, n]
             for stage in range(3):
                 latest = box.high[stage]
                 if latest < np.inf:
@@ -196,9 +196,9 @@ def _search(
             evaluated += 1
             if bound == np.inf:
                 continue
-            waits, load, spent = _totals(stage_s, arrival, cost, cut, pick)
+            waits, loaded, spent = _totals(stage_s, load, cost, cut, pick)
             box.waits[:] = waits
-            box.load_s = server_s[cut] * load
+            box.load_s = server_s[cut] * loaded
             box.separable = bound
             value = _at(delay, waits[0] + waits[1] + waits[2] + box.load_s) + (spent + once[cut])
             if value < best_value:
@@ -262,17 +262,17 @@ def _enough(best_value: float, tolerance: float, least_scale: float) -> float:
 
 
 @njit(cache=True)
-def _totals(stage_s: Any, arrival: Any, cost: Any, cut: int, pick: Any) -> Any:
-    """Deadlines [3], arrivals and cost of a choice, added up in the order of the clients."""
+def _totals(stage_s: Any, load: Any, cost: Any, cut: int, pick: Any) -> Any:
+    """Deadlines [3], load and cost of a choice, added up in the order of the clients."""
     waits = np.zeros(3)
-    load, spent = 0.0, 0.0
+    loaded, spent = 0.0, 0.0
     for n in range(len(pick)):
         o = pick[n]
         for stage in range(3):
             waits[stage] = max(waits[stage], stage_s[stage, cut, o, n])
-        load += arrival[o, n]
+        loaded += load[o, n]
         spent += cost[cut, o, n]
-    return waits, load, spent
+    return waits, loaded, spent
 
 
 @njit(cache=True)

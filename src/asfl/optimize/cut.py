@@ -20,7 +20,7 @@ def objective_of_cuts(problem: Problem, terms: CutTerms, rb_count: Floats, tx_po
     candidates = Candidates.of(problem, terms, links, drift)
     waits = np.where(served, candidates.stage_s, 0.0).max(axis=2)
     waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]
-    load = terms.server_s * np.where(served, candidates.arrival, 0.0).sum()
+    load = terms.server_s * np.where(served, candidates.load, 0.0).sum()
     costs = np.where(served, candidates.cost, sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
     spread = problem.plan_cost(terms.cuts, terms.synced)
     return np.asarray(problem.delay_drift.value(waits + load) + costs + spread)

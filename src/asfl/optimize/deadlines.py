@@ -54,7 +54,7 @@ class Choices:
     @property
     def batch(self) -> int:
         """How many boxes the search looks at before it asks again which are the most promising."""
-        return min(BATCH, max(1, BATCH_ELEMENTS // self.candidates.arrival.size))
+        return min(BATCH, max(1, BATCH_ELEMENTS // self.candidates.load.size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class _Search:
         """Deadlines [G, 3], server load in seconds [G] and cost [G] of choices [G, N] at cuts [G]."""
         candidates, clients, of_case = self.choices.candidates, np.arange(picks.shape[1]), cuts[:, None]
         waits = candidates.stage_s[:, of_case, picks, clients].max(axis=2)
-        load_s = self.choices.server_s[cuts] * in_order(candidates.arrival[picks, clients])
+        load_s = self.choices.server_s[cuts] * in_order(candidates.load[picks, clients])
         cost = in_order(candidates.cost[of_case, picks, clients]) + self.choices.once[cuts]
         return waits.T.tolist(), load_s.tolist(), cost.tolist()
 
@@ -119,7 +119,7 @@ class _Search:
         cuts = np.array([box.cut_index for box in boxes])
         tables = slice(None) if len(candidates.cost) == 1 else cuts
         prices = np.array([box.price for box in boxes]) * self.choices.server_s[cuts]
-        priced = candidates.cost[tables] + prices[:, None, None] * candidates.arrival
+        priced = candidates.cost[tables] + prices[:, None, None] * candidates.load
         for stage in range(3):
             high = np.array([box.high[stage] for box in boxes])
             if high.min() < np.inf:

@@ -6,6 +6,7 @@ answer is taken if it should be better. Whole resource blocks only; with time sh
 """
 
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from asfl.optimize.grid import best_on_grid
 from asfl.optimize.plans import plan_terms
 from asfl.optimize.power import LOWEST_SHARE, refine_powers
 from asfl.optimize.problem import Problem
-from asfl.optimize.solution import Solution, decision_at
+from asfl.optimize.solution import Solution, plan_at, silent_if_idle
 
 Floats = NDArray[np.float64]
 
@@ -28,10 +29,10 @@ POWER_SHARES = np.concatenate([np.geomspace(1.0, 0.1, 22), np.geomspace(0.085, L
 ZOOMS = 4
 
 
-def solve_jointly(problem: Problem) -> Solution:
-    """Decide a round as well as a grid of powers and a refinement allow."""
+def solve_jointly(problem: Problem, *, start: Solution | None = None) -> Solution:
+    """Decide a round as well as a grid of powers and a refinement allow; `start` as in `ooe_bcd`."""
     started = time.perf_counter()
-    best = ooe_bcd(problem)
+    best = ooe_bcd(problem, start=start)
     if problem.rules.rb_sharing == "time" or problem.round.allocation is not None:
         return best
     trace, lower_bound = list(best.trace), -np.inf
@@ -40,16 +41,17 @@ def solve_jointly(problem: Problem) -> Solution:
     found = best_on_grid(problem, terms, np.multiply.outer(POWER_SHARES, top), TOLERANCE, LEAST_SCALE)
     if found is not None:
         index, count, power, lower_bound = found
-        power = refine_powers(problem, terms, index, count, power, zooms=ZOOMS)
+        power = refine_powers(problem, terms.only(index), count, power, zooms=ZOOMS)
         objective = float(objective_of_cuts(problem, terms, count, power)[index])
-        refined = Solution(problem, decision_at(terms, index, count, power), objective, 1, (), 0.0)
+        refined = Solution(problem, plan_at(terms, index, count, power), objective, 1, (), 0.0, power)
         trace.append(("joint", objective))
+        if problem.switches.any:  # from the best plan, each client may go its own way
+            refined = ooe_bcd(problem, start=refined)
+            trace.extend(refined.trace)
         best = min(best, refined, key=lambda solution: solution.rank)
-    return Solution(
-        problem=problem,
-        decision=best.decision,
-        objective=best.objective,
-        iterations=best.iterations,
+    return replace(
+        best,
+        decision=silent_if_idle(best.decision),
         trace=tuple(trace),
         seconds=time.perf_counter() - started,
         lower_bound=lower_bound,

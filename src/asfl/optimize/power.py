@@ -31,8 +31,7 @@ TOLERANCE = 1e-6
 
 def best_powers(
     problem: Problem,
-    terms: CutTerms,
-    cut_index: int,
+    here: CutTerms,
     rb_count: Floats,
     current: Floats,
     *,
@@ -47,16 +46,15 @@ def best_powers(
     ladder = top * LOWEST_SHARE ** np.linspace(0, 1, GRID)  # from P^max downwards
     rows = [current[None], np.broadcast_to(ladder[:, None], (GRID, len(current)))]
     if problem.rules.form == "per_round_budgets":
-        largest = power_for_energy(problem, terms, cut_index, rb_count, np.asarray(problem.rules.energy_budget_j))
+        largest = power_for_energy(problem, here, rb_count, np.asarray(problem.rules.energy_budget_j))
         rows.append(np.maximum(largest, ladder[-1])[None])
-    best = _best_on_grid(problem, terms, cut_index, rb_count, np.concatenate(rows), served, tolerance)
-    return refine_powers(problem, terms, cut_index, rb_count, best, zooms=zooms, tolerance=tolerance)
+    best = _best_on_grid(problem, here, rb_count, np.concatenate(rows), served, tolerance)
+    return refine_powers(problem, here, rb_count, best, zooms=zooms, tolerance=tolerance)
 
 
 def refine_powers(
     problem: Problem,
-    terms: CutTerms,
-    cut_index: int,
+    here: CutTerms,
     rb_count: Floats,
     current: Floats,
     *,
@@ -70,15 +68,14 @@ def refine_powers(
     for _ in range(zooms if served.size else 0):
         steps = ratio ** np.linspace(-1, 1, ZOOM_POINTS)
         grid = np.concatenate([best[None], np.minimum(best * steps[:, None], top)])
-        best = _best_on_grid(problem, terms, cut_index, rb_count, grid, served, tolerance)
+        best = _best_on_grid(problem, here, rb_count, grid, served, tolerance)
         ratio = ratio ** (2 / (ZOOM_POINTS - 1))
     return best
 
 
 def _best_on_grid(
     problem: Problem,
-    terms: CutTerms,
-    cut_index: int,
+    here: CutTerms,
     rb_count: Floats,
     grid: Floats,
     served: NDArray[np.int64],
@@ -87,7 +84,6 @@ def _best_on_grid(
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
-    here = terms.only(cut_index)
     candidates = Candidates.of(problem, here, links, problem.energy_penalty).among(served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
     choices = Choices(candidates, here.server_s, fastest, supply=None, once=np.zeros(1))
@@ -99,7 +95,7 @@ def _best_on_grid(
     return best
 
 
-def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count: Floats, energy_j: Floats) -> Floats:
+def power_for_energy(problem: Problem, here: CutTerms, rb_count: Floats, energy_j: Floats) -> Floats:
     """[N] the largest power with E_n(p) ≤ energy_j: transmission in closed form, the backward pass by bisection.
 
     Transmission alone: p · bits / (k B' log₂(1 + p g')) = e has the root p g' = −y W₋₁(−e^{−1/y} / y) − 1 with
@@ -107,8 +103,8 @@ def power_for_energy(problem: Problem, terms: CutTerms, cut_index: int, rb_count
     as in (1 − s(p)) · backward, so the root with the whole backward pass and the root without it bracket the answer.
     """
     round_, top = problem.round, problem.round.radio.max_tx_power_w
-    bits = (terms.resplit_up_bits + terms.upload_bits + terms.model_up_bits)[cut_index]
-    forward, backward = terms.forward_j[cut_index], terms.backward_j[cut_index]
+    bits = (here.resplit_up_bits + here.upload_bits + here.model_up_bits)[0]
+    forward, backward = here.forward_j[0], here.backward_j[0]
     energy_j = np.broadcast_to(energy_j, forward.shape)
     count = one_if_idle(rb_count)
     low = _transmission_root(problem, count, bits, energy_j - forward - backward)
@@ -130,7 +126,7 @@ def _transmission_root(problem: Problem, count: Floats, bits: Floats, energy_j: 
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))
         solvable = ratio > 1
-        y = np.where(solvable, np.minimum(ratio, 600.0), 2.0)  # beyond 600 the root is far above any power
+        y = np.where(solvable, np.minimum(ratio, 1e15), 2.0)  # beyond that the root is far above any power
         root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
         power = np.where(solvable, root / snr_per_watt, 0.0)
     power = np.clip(np.nan_to_num(power, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w)

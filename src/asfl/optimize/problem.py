@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.fields import Index, NonNegative, Share
 from asfl.config.shapes import Float, Floats
@@ -18,6 +18,8 @@ from asfl.optimize.queues import Queues, queue_weights
 
 USUAL_ERROR = 0.05
 """‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""
+TURN_PRICE = 0.25
+"""Whoever is four rounds behind its share of the rounds counts twice, where progress per cost decides."""
 VIOLATION_FIRST = 1e6
 """How much more a violation weighs than anything the objective could gain by it."""
 
@@ -47,15 +49,14 @@ class BeyondLearning:
     layer_debt: Float[Floats, "layers"]
     """The same, summed over the rounds since the layer was last averaged."""
     noise_scale: float
-    """B: the gradient noise scale in mini-batches. A step with the mean gradient of A of them makes A/(A + B) of the
-    progress that one with the exact gradient would (McCandlish et al., "An Empirical Model of Large-Batch Training").
-    """
+    """B: the gradient noise scale, the number of mini-batches at which noise and signal are equal (`Progress`)."""
     precision_error: Mapping[int, float]
     """‖Q(x) − x‖² / ‖x‖² of what crosses, by bits."""
 
     def worth(self, bits: NDArray[np.int64]) -> Floats:
         """What mini-batches with so many bits each are worth, of 1."""
-        return np.array([1.0 - self.lost_precision(int(each)) for each in bits])
+        different, place = np.unique(bits, return_inverse=True)
+        return np.array([1.0 - self.lost_precision(int(each)) for each in different])[place]
 
     def lost_precision(self, bits: int) -> float:
         """Share of a mini-batch's worth that its bits cost.
@@ -82,13 +83,80 @@ class Switches:
     """How many bits activations, gradients and layers cross with."""
     rate: bool = False
     """How many take part, by progress per second and joule instead of budgets per round."""
+    hetero: bool = False
+    """A cut for each client, in rounds that average all that clients hold."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether a round may average client sides."""
+        return self.sync or self.hetero
 
     @property
     def any(self) -> bool:
-        return self.sync or self.quant or self.rate
+        return self.averages or self.quant or self.rate
 
 
 PUBLISHED = Switches()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a step is worth that is made with the mean gradient of A mini-batches, at a step size that stays.
+
+        p(A) = 2 x − x² (1 + B / A),      x = A₀ / (A₀ + B)
+
+    as a share of what the exact gradient at its own best step would bring: a quadratic model of the loss (McCandlish et
+    al., "An Empirical Model of Large-Batch Training", (2.5)), with the step size x that is best for A₀ mini-batches, as
+    a learning rate is that was tuned with everybody taking part. Few mini-batches at that step size are worth less
+    than their number says, since noise takes back what the signal brings.
+    """
+
+    usual: float
+    """A₀."""
+    noise_scale: float
+    """B."""
+
+    @property
+    def step(self) -> float:
+        """x."""
+        return self.usual / (self.usual + self.noise_scale)
+
+    def of(self, arrivals: ArrayLike) -> Floats:
+        """p(A); nothing at all happens without arrivals."""
+        number = np.asarray(arrivals, float)
+        parts = np.where(number > 0, self.noise_scale / np.where(number > 0, number, 1.0), 0.0)
+        return np.where(number > 0, self.step * (2.0 - self.step * (1.0 + parts)), 0.0)
+
+    def expected(self, arrival: Floats) -> float:
+        """E p(A), where mini-batches arrive with these probabilities [N], independently."""
+        if len(arrival) > FEW:
+            return float(self.of(arrival.sum()))
+        return float(self.of(np.arange(len(arrival) + 1)) @ _distribution(arrival))
+
+    def slopes(self, arrival: Floats) -> Floats:
+        """[N] what it is worth that a client arrives for sure instead of not at all: E p(A' + 1) − E p(A').
+
+        A' are the others. E p(A) is linear in each of these probabilities, so for one client alone this is exact.
+        """
+        if len(arrival) > FEW:
+            total = max(float(arrival.sum()), 0.5)
+            return np.full(len(arrival), self.step**2 * self.noise_scale / total**2)
+        gained = np.diff(self.of(np.arange(len(arrival) + 1)))
+        return np.array([gained @ _distribution(np.delete(arrival, n)) for n in range(len(arrival))])
+
+
+FEW = 64
+"""Up to so many clients, the number that arrives is taken as the random variable that it is; beyond, as its mean."""
+
+
+def _distribution(arrival: Floats) -> Floats:
+    """[N+1] of how many arrive: Poisson binomial."""
+    chances = np.zeros(len(arrival) + 1)
+    chances[0] = 1.0
+    for one in arrival:
+        chances[1:] += one * (chances[:-1] - chances[1:])
+        chances[0] *= 1.0 - one
+    return chances
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +167,12 @@ class Prices:
     per_j: Float[Floats, "clients"]
     per_progress: float
     """θ: what progress has cost so far, so that a round is worth more or less than that."""
-    arrivals: float
-    """A: about how many mini-batches arrive; one more is worth θ times the derivative of A/(A + B)."""
+    arrival: Float[Floats, "clients"]
+    """How likely mini-batches arrive, about: `Progress.slopes` then say what one more is worth."""
 
     def cost(self, delay_s: float, energy_j: Floats) -> float:
         """Of a round."""
         return self.per_s * delay_s + float((self.per_j * energy_j).sum())
-
-    def slope(self, noise_scale: float) -> float:
-        """What one more arrival is worth."""
-        return self.per_progress * noise_scale / (self.arrivals + noise_scale) ** 2
 
 
 class Rules(DecisionRules):
@@ -118,6 +182,8 @@ class Rules(DecisionRules):
     energy_budget_j: NonNegative
     min_participants: Index
     participation_floor: Share
+    relative_floor: bool = False
+    """Whether the floor is a share of what the average client gets, instead of all rounds."""
 
     @classmethod
     def of(
@@ -130,6 +196,7 @@ class Rules(DecisionRules):
         energy_budget_j: float,
         min_participants: int | None = None,
         participation_floor: float | None = None,
+        relative_floor: bool = False,
     ) -> "Rules":
         """Where None is given: half of the clients that can be served, and half of a fair share of the rounds for each.
 
@@ -147,6 +214,7 @@ class Rules(DecisionRules):
             if min_participants is None
             else min_participants,
             "participation_floor": fair_share if participation_floor is None else participation_floor,
+            "relative_floor": relative_floor,
         }
         return cls(**given)
 
@@ -201,13 +269,20 @@ class Problem:
         `drift_weight` / M for each round's worth of drift in each round, as a share of a lost round.
         """
         beyond = self.learning.beyond
-        if not self.switches.sync or beyond is None:
+        if not self.switches.averages or beyond is None:
             return self.drift_cost_of_cut[cuts]
-        layers = len(beyond.layer_drift)
-        per_round = self.progress_weight * self.rules.drift_weight / layers
+        per_round = self.progress_weight * self.rules.drift_weight / len(beyond.layer_drift)
         present = np.concatenate([[0.0], np.cumsum(beyond.layer_drift)])
-        standing = np.concatenate([[0.0], np.cumsum(beyond.layer_debt + beyond.layer_drift + 1.0)])
+        standing = self.standing_debt
         return np.asarray(per_round * (present[cuts] + standing[cuts] - standing[np.minimum(synced, cuts)]))
+
+    @cached_property
+    def standing_debt(self) -> Floats:
+        """[M+1] what drift has cost since layers ≤ m were averaged, this round included, in rounds' worth of drift."""
+        beyond = self.learning.beyond
+        if beyond is None:
+            return np.zeros(self.round.profile.num_layers + 1)
+        return np.concatenate([[0.0], np.cumsum(beyond.layer_debt + beyond.layer_drift + 1.0)])
 
     @property
     def progress_weight(self) -> float:
@@ -245,7 +320,7 @@ class Problem:
     @cached_property
     def _loss_weight(self) -> Floats:
         if self.prices is not None:
-            return np.full(self.round.num_clients, self.prices.slope(self.noise_scale))
+            return self.price_of_arrival
         share = self.learning.update_norm2 / (self.round.num_clients * self.learning.update_scale)
         return np.asarray(self.rules.penalty_weight * share)
 
@@ -262,14 +337,18 @@ class Problem:
         energy_scale = budget_scale(rules.energy_budget_j, normalised=self.normalised)
         return (delay_s - rules.delay_budget_s) / delay_scale, (energy_j - rules.energy_budget_j) / energy_scale
 
-    @property
-    def noise_scale(self) -> float:
-        """B in mini-batches; 1 before anything is known."""
-        return 1.0 if self.learning.beyond is None else self.learning.beyond.noise_scale
+    @cached_property
+    def progress(self) -> Progress:
+        """What arrivals are worth; B is 1 before anything is known."""
+        beyond, round_ = self.learning.beyond, self.round
+        served = can_be_served(self.rules, round_.num_clients, round_.radio.num_rbs)
+        return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale)
 
-    def progress(self, arrivals: float) -> float:
-        """A/(A + B) of the progress an exact gradient would make."""
-        return arrivals / (arrivals + self.noise_scale)
+    @cached_property
+    def price_of_arrival(self) -> Floats:
+        """[N] what a client's mini-batch is worth, where prices decide."""
+        assert self.prices is not None
+        return self.prices.per_progress * self.progress.slopes(self.prices.arrival)
 
     @cached_property
     def delay_drift(self) -> DelayPenalty:
@@ -304,12 +383,31 @@ class Problem:
     # ------------------------------------------------------------------ participation
     @cached_property
     def sitting_out_cost(self) -> Floats:
-        """[N] linear drift of the participation queue if the client sits out: Z_n · floor (and Z_n less if served)."""
-        return self.queues.participation * self.rules.participation_floor
+        """[N] linear drift of the participation queue if the client sits out: Z_n · floor (and Z_n less if served).
+
+        Where the floor is relative, everybody who is served raises it for all, by floor/N: the drift is then that of
+        serving alone.
+        """
+        if self.rules.relative_floor:
+            return np.zeros(self.round.num_clients)
+        return self.price_of_turn * self.queues.participation * self.rules.participation_floor
 
     @cached_property
     def serving_cost(self) -> Floats:
-        return np.asarray(self.queues.participation * (self.rules.participation_floor - 1.0))
+        owed, floor = self.queues.participation, self.rules.participation_floor
+        if self.rules.relative_floor:
+            return np.asarray(self.price_of_turn * (floor * owed.mean() - owed))
+        return np.asarray(self.price_of_turn * owed * (floor - 1.0))
+
+    @property
+    def price_of_turn(self) -> float:
+        """What a round that a client is owed weighs: 1 beside V; by prices, `TURN_PRICE` of an arrival's worth."""
+        return 1.0 if self.prices is None else TURN_PRICE * float(self.price_of_arrival.mean())
+
+    def floor_of(self, scheduled: NDArray[np.bool_]) -> float:
+        """The share of this round that every client is owed."""
+        floor = self.rules.participation_floor
+        return floor * float(scheduled.mean()) if self.rules.relative_floor else floor
 
     @cached_property
     def reachable(self) -> NDArray[np.bool_]:

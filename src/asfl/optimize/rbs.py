@@ -25,15 +25,13 @@ ROUGH_TOLERANCE = 1e-4
 
 def best_rb_counts(
     problem: Problem,
-    terms: CutTerms,
-    cut_index: int,
+    here: CutTerms,
     tx_power_w: Floats,
     current: Floats,
     *,
     enumerate_small: bool = True,
 ) -> Floats:
     """Counts [N] that minimise the block objective; never worse than `current`."""
-    here = terms.only(cut_index)
     grid = Grid.of(problem, tx_power_w[None])
     choices = grid.choices(here)
     num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
@@ -50,5 +48,5 @@ def _best_of_all(problem: Problem, choices: Choices, table_index: NDArray[np.int
     """Try every allocation in one go: look all of them up [N, L], then sums and maxima over clients."""
     candidates = choices.candidates
     stage_s = candidates.stage_s.reshape(3, -1).take(table_index, axis=1)
-    delay = stage_s.max(axis=1).sum(axis=0) + choices.server_s[0] * candidates.arrival.take(table_index).sum(axis=0)
+    delay = stage_s.max(axis=1).sum(axis=0) + choices.server_s[0] * candidates.load.take(table_index).sum(axis=0)
     return int(np.argmin(problem.delay_penalty.value(delay) + candidates.cost.take(table_index).sum(axis=0)))

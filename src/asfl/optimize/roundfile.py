@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
-from asfl.config.fields import Section
+from asfl.config.fields import Section, not_tiny
 from asfl.config.files import parse_json, read_text
 from asfl.config.tree import Compute, Radio, RoundRules
 from asfl.costs.decision import Decision, check_decision
@@ -24,7 +24,7 @@ from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, Solution
 from asfl.optimize.problem import can_be_served
 
-Number = Annotated[float, Field(strict=True), Le(1e30)]
+Number = Annotated[float, Field(strict=True), Le(1e30), AfterValidator(not_tiny)]
 NonNegatives = Annotated[list[Annotated[Number, Ge(0)]], MinLen(1)]
 Layers = Annotated[list[Annotated[Number, Ge(0)]], MinLen(2)]
 

@@ -17,36 +17,33 @@ from asfl.optimize.terms import Candidates, CutTerms, Links
 
 Floats = NDArray[np.float64]
 
-GRID = 25
+GRID = 37
 ZOOMS = 4
 MAX_BOXES = 300
 """Per grid: real shares leave many near-equal deadlines, and the next grid looks closer anyway."""
 TOLERANCE = 1e-4
 
 
-def best_shares(problem: Problem, terms: CutTerms, cut_index: int, tx_power_w: Floats, current: Floats) -> Floats:
+def best_shares(problem: Problem, here: CutTerms, tx_power_w: Floats, current: Floats) -> Floats:
     """Real counts [N], Σ ≤ K, that minimise the block objective; never worse than `current`."""
     num_rbs, clients = problem.round.radio.num_rbs, problem.round.num_clients
     fair = np.full(clients, num_rbs / clients)
-    ratio = 2.0 ** (8 / (GRID - 1))
+    ratio = 2.0 ** (16 / (GRID - 1))  # from 1/256 of a fair share on: who needs least needs next to nothing
     centre = np.where(current > 0, current, fair)
     best = current
     for zoom in range(ZOOMS + 1):
         points = GRID if zoom == 0 else 9
         steps = ratio ** (np.arange(points) - points // 2)
         grid = np.concatenate([centre[None], np.minimum(centre * steps[:, None], num_rbs)])
-        best = _best_on_grid(problem, terms, cut_index, tx_power_w, grid, best)
+        best = _best_on_grid(problem, here, tx_power_w, grid, best)
         centre = np.where(best > 0, best, centre)
         ratio = ratio**0.35
     return best
 
 
-def _best_on_grid(
-    problem: Problem, terms: CutTerms, cut_index: int, tx_power_w: Floats, grid: Floats, current: Floats
-) -> Floats:
+def _best_on_grid(problem: Problem, here: CutTerms, tx_power_w: Floats, grid: Floats, current: Floats) -> Floats:
     """Best shares from each client's column of `grid` [G, N], row 0 being the current share of clients served now."""
     links = Links.of(problem.round, grid, tx_power_w)
-    here = terms.only(cut_index)
     candidates = Candidates.of(problem, here, links, problem.energy_penalty, sitting_out=True)
     shares = np.concatenate([np.zeros((1, grid.shape[1])), grid])
     supply = Supply(problem.round.radio.num_rbs, problem.min_participants, np.zeros(0, np.int64), shares=shares)

@@ -1,6 +1,6 @@
 """What a solver returns: the decision, what it is worth, and whether it keeps the budgets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ class Solution:
     trace: tuple[tuple[str, float], ...]
     """(block, objective after it), in order."""
     seconds: float
+    considered_power_w: Floats
+    """[N] powers, also of those who sit out: with which it was found that they had better."""
     lower_bound: float = -np.inf
     """No decision on the solver's grid is better than this (joint solver only)."""
 
@@ -44,7 +46,7 @@ class Solution:
         over = problem.delay_penalty.at(float(cost.delay_s)) + problem.energy_penalty.value(cost.energy_j).sum()
         errors = problem.error_cost(cut, cost.packet_error_rate).sum()
         owed = np.where(self.decision.scheduled, problem.serving_cost, problem.sitting_out_cost).sum()
-        return float(over + float(problem.drift_cost_of_cut[cut[0]]) + errors + owed)
+        return float(over + float(problem.drift_cost_of_cut[cut.max()]) + errors + owed)
 
     @property
     def delay_excess_s(self) -> float:
@@ -77,9 +79,16 @@ class Solution:
         return missed
 
 
-def decision_at(terms: CutTerms, cut_index: int, rb_count: Floats, tx_power_w: Floats) -> Decision:
-    """The decision a solver stands at; whoever sits out is silent."""
-    power = np.where(rb_count > 0, tx_power_w, 0.0)
-    return Decision(
-        int(terms.cuts[cut_index]), rb_count, power, int(terms.bits[cut_index]), int(terms.synced[cut_index])
-    )
+def plan_at(terms: CutTerms, index: int, rb_count: Floats, tx_power_w: Floats) -> Decision:
+    """The decision for the plan of a row."""
+    return Decision(int(terms.cuts[index]), rb_count, tx_power_w, int(terms.bits[index]), int(terms.synced[index]))
+
+
+def same_plan(one: Decision, other: Decision) -> bool:
+    """Whether cuts, bits and averages are the same."""
+    return np.array_equal(one.cut, other.cut) and np.array_equal(one.bits, other.bits) and one.synced == other.synced
+
+
+def silent_if_idle(decision: Decision) -> Decision:
+    """Whoever sits out sends nothing."""
+    return replace(decision, tx_power_w=np.where(decision.scheduled, decision.tx_power_w, 0.0))

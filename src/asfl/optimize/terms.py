@@ -46,6 +46,8 @@ class CutTerms:
     """Gradients down and client backward, for a client that arrived."""
     server_s: Float[Floats, "cuts"]
     """Server forward and backward for one client."""
+    server_share: Float[Floats, "cuts #clients"]
+    """Of that, where clients have cuts of their own; else 1."""
     forward_j: Float[Floats, "cuts clients"]
     backward_j: Float[Floats, "cuts clients"]
 
@@ -90,6 +92,7 @@ class CutTerms:
             forward_s=fetch_s + forward_flops * s_per_flop,
             after_server_s=times(returned, down_s_per_bit) + backward_flops * s_per_flop,
             server_s=((all_flops - forward_flops - backward_flops) * round_.server_s_per_flop)[:, 0],
+            server_share=np.ones((len(cuts), 1)),
             forward_j=forward_flops * j_per_flop,
             backward_j=backward_flops * j_per_flop,
         )
@@ -97,6 +100,21 @@ class CutTerms:
     def only(self, *index: int) -> "CutTerms":
         """The terms of some of the cuts."""
         return CutTerms(*(getattr(self, field.name)[list(index)] for field in fields(self)))
+
+    def mixed(self, rows: Ints) -> "CutTerms":
+        """One row in which client n has the cut, the average and the bits of row rows[n]; the deepest stand for all."""
+        clients, deepest = np.arange(len(rows)), int(rows[self.cuts[rows].argmax()])
+        chosen = {}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if values.ndim > 1:
+                chosen[field.name] = np.broadcast_to(values, (len(values), len(rows)))[rows, clients][None]
+            else:
+                chosen[field.name] = values[[deepest]]
+        most = self.server_s[rows].max()
+        chosen["server_s"] = np.array([most])
+        chosen["server_share"] = (self.server_s[rows] / most if most > 0 else np.ones(len(rows)))[None]
+        return CutTerms(**chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +150,8 @@ class Candidates:
 
     stage_s: Float[Floats, "3 cuts *candidates clients"]
     """The client's time in the three stages; the round waits for the largest in each."""
-    arrival: Float[Floats, "*candidates clients"]
-    """1 − packet error rate: its share of the server's work."""
+    load: Float[Floats, "*candidates clients"]
+    """Its share of the server's work: 1 − packet error rate, unless clients have cuts of their own."""
     cost: Float[Floats, "cuts *candidates clients"]
     """Energy penalty + V · error cost + participation; infinite: not possible."""
 
@@ -147,8 +165,8 @@ class Candidates:
         shape = arrived.shape if not sitting_out else (1 + len(arrived), arrived.shape[1])
         stage_s, cost = np.zeros((3, len(terms.cuts), *shape)), np.empty((len(terms.cuts), *shape))
         stage_s[0] = terms.resplit_wait_s[(slice(None), *(None,) * len(shape))]
-        arrival = np.zeros(shape)
-        arrival[first:] = arrived
+        load = np.zeros(shape)
+        load[first:] = arrived * terms.server_share[0]
         by_client = (slice(None), *(None,) * (arrived.ndim - 1))  # [C, N] -> [C, 1, …, N]
         resplit_up_bits, upload_bits = terms.resplit_up_bits[by_client], terms.upload_bits[by_client]
         alive = bool(np.isfinite(s_per_bit).all() and problem.reachable.all())
@@ -179,7 +197,7 @@ class Candidates:
         cost[:, first:] = served
         if sitting_out:
             cost[:, 0] = sitting_out_cost(problem, terms.cuts, energy_penalty)
-        return cls(stage_s, arrival, cost)
+        return cls(stage_s, load, cost)
 
     def among(self, clients: NDArray[np.int64]) -> "Candidates":
         """The candidates of these clients."""

@@ -65,8 +65,8 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             if scheme.procedure.keeps_client_sides
             else 0.0
         )
-        if np.ndim(answering.cut) == 0:
-            learning = learning.after(int(answering.cut), accounted.answering_arrived, answering.synced)
+        if np.ndim(answering.cut) == 0 or scheme.procedure.on_demand:
+            learning = learning.after(int(np.max(answering.cut)), accounted.answering_arrived, answering.synced)
         scheduled = decision.scheduled
         cuts = np.broadcast_to(decision.cut, scheduled.shape)
         cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())

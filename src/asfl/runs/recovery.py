@@ -45,9 +45,9 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
     found, problems = _newest_usable(folder, manifest, rounds)
     if rounds.problem:
         problems.insert(0, f"{RECORDS_FILE}, {rounds.problem}")
+    if rounds.torn:
+        problems.append(f"{RECORDS_FILE} has something behind its last round, which is removed")
     if was_finished(folder):
-        if rounds.torn:
-            problems.append(f"{RECORDS_FILE} has something behind its last round")
         try:
             read_sealed(folder / MODEL_FILE)
         except DamagedError as damage:

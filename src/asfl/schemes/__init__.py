@@ -16,10 +16,11 @@ from asfl.schemes.epsl import EpslScheme
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
-    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True)),
+    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True, hetero=True)),
     BeyondScheme("asfl-sync", Switches(sync=True)),
     BeyondScheme("asfl-quant", Switches(quant=True)),
     BeyondScheme("asfl-rate", Switches(rate=True)),
+    BeyondScheme("asfl-hetero", Switches(hetero=True)),
     FedAvgScheme(),
     SplitLearningScheme(),
     SplitLearningScheme("sl-best", cut_rule="fastest", all_rbs=True),
@@ -40,7 +41,7 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 """Every scheme that is known here, in the order of tables and colours."""
 
 
-ON_REQUEST = ("asfl-sync", "asfl-quant", "asfl-rate", "epsl-0", "epsl-1")
+ON_REQUEST = ("asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1")
 """Variants that a comparison has only if they are named."""
 
 

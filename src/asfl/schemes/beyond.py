@@ -1,7 +1,7 @@
 """ASFL with decisions beyond the paper, each by itself and all together (docs/beyond.md).
 
-`asfl-sync` decides whether client sides are averaged, `asfl-quant` how many bits cross, `asfl-rate` how many take part,
-by progress per second and joule, `asfl-plus` all of it.
+`asfl-sync` decides whether client sides are averaged and how deep, `asfl-quant` how many bits cross, `asfl-rate` how
+many take part, by progress per second and joule, `asfl-hetero` a cut for each client, `asfl-plus` all of it.
 """
 
 from dataclasses import dataclass

@@ -24,6 +24,9 @@ from asfl.schemes.base import Scheme, decided_by
 
 Bools = NDArray[np.bool_]
 
+FAIR_SHARE = 0.8
+"""Of the average client's rounds, where it is decided how many take part: with less, the nearest clients' data rule."""
+
 
 @dataclass(frozen=True, eq=False)
 class RadioState:
@@ -43,7 +46,7 @@ class RadioState:
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What has to survive besides queues and cut; `of` takes it back."""
-        rate = {"rate": np.array([self.rate.cost, self.rate.progress, self.rate.arrivals])}
+        rate = {"rate": np.array([self.rate.cost, self.rate.progress])}
         if self.holdings is None:
             return rate
         return {**rate, "owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
@@ -148,10 +151,11 @@ def account_round(
         decision.scheduled,
         rule=rules.queue_rule,
         memory=rules.queue_memory,
-        participation_floor=rules.participation_floor,
+        participation_floor=decided.problem.floor_of(decision.scheduled),
     )
-    moved = np.ndim(decision.cut) == 0 and decision.scheduled.any()
-    previous_cut = int(decision.cut) if moved else round_.previous_cut
+    # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
+    common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
+    previous_cut = int(np.max(decision.cut)) if common and decision.scheduled.any() else round_.previous_cut
     state = RadioState(queues, previous_cut, _holdings_after(decided), _rate_after(decided, radio.rate, own))
     return AccountedRound(own, decision, arrived, state)
 
@@ -172,8 +176,10 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
         return rate
     bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
     worth = float(beyond.worth(bits[decided.arrived]).sum())
-    held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
-    drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
+    drift = 0.0
+    if problem.switches.averages:  # else nothing that is decided here makes it smaller
+        held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
+        drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift)
 
 
@@ -192,9 +198,12 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     """The decision rules of a configuration, with every "auto" turned into a number.
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
+    And everybody gets `FAIR_SHARE` of what the average client does.
     """
     rules = config.decision
     least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
+    relative = switches.rate and rules.participation_floor == "auto"
+    floor = (FAIR_SHARE if relative else None) if rules.participation_floor == "auto" else rules.participation_floor
     return Rules.of(
         rules,
         config.scenario.clients,
@@ -202,7 +211,8 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
         delay_budget_s=budgets.delay_s,
         energy_budget_j=budgets.energy_j,
         min_participants=least if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=None if rules.participation_floor == "auto" else rules.participation_floor,
+        participation_floor=floor,
+        relative_floor=relative,
     )
 
 

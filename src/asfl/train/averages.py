@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from asfl.train.fleet import FirstLayers, Fleet
-from asfl.train.layout import layer_spreads
+from asfl.train.layout import Layout, ModelVectors, layer_spreads
 from asfl.train.quantise import layers_to_send, rounding
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Floats, RoundPlan
@@ -15,28 +15,43 @@ EVERYBODY = -1
 
 
 def average_sides(
-    plan: RoundPlan, clients: Sequence[int], state: TrainingState, fleet: Fleet, seed: int
+    plan: RoundPlan, clients: Sequence[int], state: TrainingState, server: ModelVectors, fleet: Fleet, seed: int
 ) -> Floats | None:
     """The first layers of everybody's side become their mean over these clients; [M] how far they were apart.
 
-    What comes down is one difference for all, with as many bits as the most precise of those that went up. Whoever is
-    elsewhere gets it now or when it takes part again; that is a matter of costs. None, and nothing changes, if nobody's
-    layers came.
+    A client holds its layers up to its cut; behind it, what the `server` trained for it counts as its own. What comes
+    down is one difference for all, with as many bits as the most precise of those that went up. Whoever is elsewhere
+    gets it now or when it takes part again; that is a matter of costs. None, and nothing changes, if nobody's layers
+    came.
     """
     depth, layout = plan.synced, state.layout
-    sent = fleet.upload(plan.index, depth, clients, [plan.bits_of(client) for client in clients])
+    depths = [min(int(plan.cut[client]), depth) for client in clients]
+    sent = fleet.upload(plan.index, depths, clients, [plan.bits_of(client) for client in clients])
     if not sent:
         return None
     shared, bits = layout.front(state.server, depth).parameters, max(map(plan.bits_of, sent))
-    sides = [layers.received(shared) for layers in sent.values()]
+    sides = [
+        _with_server(layout, sent[client].received(layout.front(state.server, own).parameters), server, own, depth)
+        for client, own in zip(clients, depths, strict=True)
+        if client in sent
+    ]
     parameters = torch.stack([side.parameters for side in sides])
     coins = rounding(seed, "layers", plan.index, EVERYBODY)
-    senders, weights = list(sent), state.weights[list(sent)]
+    senders = [client for client in clients if client in sent]
     crossing = layers_to_send(layout, state.average(parameters, shared, senders), shared, depth, bits, coins)
     statistics = torch.stack([side.statistics for side in sides])
     known = layout.front(state.server, depth).statistics
     average = FirstLayers(crossing, state.average(statistics, known, senders))
-    spread = layer_spreads(layout, parameters, weights=weights)
+    spread = layer_spreads(layout, parameters, weights=state.weights[senders])
     fleet.share(depth, average)
     state.share(depth, average.received(shared))
     return spread
+
+
+def _with_server(layout: Layout, side: ModelVectors, server: ModelVectors, own: int, depth: int) -> ModelVectors:
+    """A client's own layers, and the server's behind them up to `depth`."""
+    if own == depth:
+        return side
+    behind = layout.front(server, depth)
+    rest = (whole[edge[own] :] for whole, edge in zip(behind.both, layout.edges, strict=True))
+    return ModelVectors(*(torch.cat(parts) for parts in zip(side.both, rest, strict=True)))

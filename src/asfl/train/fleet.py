@@ -107,14 +107,14 @@ class Fleet(Protocol):
         """
         ...
 
-    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
-        """These clients take a copy of this client side for the round, in schemes that exchange client models."""
+    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
+        """These clients take copies of these client sides for the round, in schemes that exchange client models."""
         ...
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
     ) -> list[Packet | None]:
-        """Stage 2: the activations at the cut, with each client's bits, and the labels of a mini-batch."""
+        """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch."""
         ...
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
@@ -129,7 +129,9 @@ class Fleet(Protocol):
         """The client sides that `load` gave, trained."""
         ...
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
+    def upload(
+        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
+    ) -> dict[int, FirstLayers]:
         """The first layers of these clients' sides, for an average, with so many bits; of those who weren't lost.
 
         With few bits they cross as differences to what all last shared, which `state.server` still has.
@@ -217,7 +219,8 @@ class LocalFleet:
         self._carries: list[Carry] = []
         self._loaded: dict[int, ModelVectors] = {}
         self._before: dict[int, Tensor] = {}
-        self._cut, self._now = 0, (0, 0)
+        self._cuts: list[int] = []
+        self._now = 0, 0
 
     def begin(self, index: int) -> Bools:
         return np.ones(self.state.num_clients, dtype=np.bool_)
@@ -236,13 +239,13 @@ class LocalFleet:
     ) -> None:
         pass  # one after the other saves memory, and nobody waits
 
-    def load(self, clients: Sequence[int], side: ModelVectors) -> None:
-        self._loaded = {client: side.clone() for client in clients}
+    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
+        self._loaded = {client: side.clone() for client, side in zip(clients, sides, strict=True)}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
     ) -> list[Packet | None]:
-        labels = self._forward(index, step, clients, cut)
+        labels = self._forward(index, step, clients, cuts)
         sent: list[Packet | None] = []
         for client, own_bits, carry, truth in zip(clients, bits, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
@@ -252,13 +255,13 @@ class LocalFleet:
             sent.append(Packet(crossing, truth, error))
         return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cut: int) -> list[Tensor]:
+    def _forward(self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int]) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
-        self._prepare(cut, len(clients))
-        self._cut, self._now = cut, (index, step)
+        self._prepare(max(cuts), len(clients))
+        self._cuts, self._now = list(cuts), (index, step)
         self._carries = []
         all_labels: list[Tensor] = []
-        for replica, gradient, client in zip(self._replicas, self._gradients, clients, strict=False):
+        for replica, gradient, client, cut in zip(self._replicas, self._gradients, clients, cuts, strict=False):
             side = self._side(client)
             if step == 0 and self._batches.local_steps > 1:
                 self._before[client] = side.parameters.clone()
@@ -280,7 +283,7 @@ class LocalFleet:
         return lambda: norms
 
     def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        labels = self._forward(index, step, clients, self._layout.num_units)
+        labels = self._forward(index, step, clients, [self._layout.num_units] * len(clients))
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []
@@ -289,10 +292,12 @@ class LocalFleet:
     def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
         return [self._loaded[client] for client in clients]
 
-    def upload(self, index: int, depth: int, clients: Sequence[int], bits: Sequence[int]) -> dict[int, FirstLayers]:
-        shared = self._layout.front(self.state.server, depth).parameters
+    def upload(
+        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
+    ) -> dict[int, FirstLayers]:
         sent = {}
-        for client, own_bits in zip(clients, bits, strict=True):
+        for client, depth, own_bits in zip(clients, depths, bits, strict=True):
+            shared = self._layout.front(self.state.server, depth).parameters
             side = self._layout.front(self.state.clients.row(client), depth)
             coins = rounding(self._batches.seed, "layers", index, self._first + client)
             crossing = layers_to_send(self._layout, side.parameters, shared, depth, own_bits, coins)
@@ -329,13 +334,13 @@ class LocalFleet:
 
     def _step(self, clients: Sequence[int]) -> list[Tensor | None]:
         norms: list[Tensor | None] = []
-        for client, gradient in zip(clients, self._gradients, strict=False):
+        for client, cut, gradient in zip(clients, self._cuts, self._gradients, strict=False):
             optimizer, weights = self.state.client_optimizer(client), self._side(client).parameters
             if self._blur is not None:
-                own = gradient[: self._layout.parameter_edges[self._cut]]
+                own = gradient[: self._layout.parameter_edges[cut]]
                 self._blur.gradient_(own, self._now[0], self._first + client, self._now[1])
             with torch.no_grad():
-                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, self._cut))
+                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, cut))
         return norms
 
     def _prepare(self, cut: int, at_once: int) -> None:

@@ -84,6 +84,16 @@ class Layout:
         parameters, statistics = self.parameter_edges[units], self.statistic_edges[units]
         return ModelVectors(vectors.parameters[..., :parameters], vectors.statistics[..., :statistics])
 
+    def behind(self, vectors: "ModelVectors", units: int) -> "ModelVectors":
+        """All but the first units, as views."""
+        parameters, statistics = self.parameter_edges[units], self.statistic_edges[units]
+        return ModelVectors(vectors.parameters[..., parameters:], vectors.statistics[..., statistics:])
+
+    @property
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where units begin, among the parameters and among the statistics."""
+        return self.parameter_edges, self.statistic_edges
+
     def state_dict(self, vectors: "ModelVectors") -> dict[str, Tensor]:
         """Contiguous copies under the names of the model's `state_dict`, on the CPU."""
         pairs = ((self.parameters, vectors.parameters), (self.statistics, vectors.statistics))
@@ -107,6 +117,10 @@ class ModelVectors:
             torch.empty(*leading, parameters, device=device, dtype=dtype),
             torch.empty(*leading, statistics, device=device, dtype=dtype),
         )
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        return self.parameters, self.statistics
 
     def row(self, client: int) -> "ModelVectors":
         """One client's, as a view."""

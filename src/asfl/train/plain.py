@@ -90,7 +90,7 @@ class PlainTrainer:
         # Stage 1: layers move; or, in schemes that exchange it, the client model comes down.
         if keeps:
             if plan.scheduled.any():
-                self.resplit(int(plan.cut[np.argmax(plan.scheduled)]), np.flatnonzero(plan.scheduled).tolist())
+                self.resplit(int(plan.cut[plan.scheduled].max()), np.flatnonzero(plan.scheduled).tolist())
         else:
             for client in arrived:
                 for unit in range(plan.cut[client]):
@@ -100,6 +100,7 @@ class PlainTrainer:
 
         # Stages 2 and 3: every client that arrives, with a server-side model of its own.
         before = {client: self._whole(client, int(plan.cut[client])) for client in arrived}
+        shared = deepcopy(self.server.model)
         trained, steps = Trained.nothing(len(self.clients)), range(self._batches.local_steps)
         if self._procedure.aggregated_share > 0:
             of_steps = [self._aggregated_step(plan, arrived, step) for step in steps]
@@ -115,33 +116,44 @@ class PlainTrainer:
             moved = self._whole(client, int(plan.cut[client])) - before[client]
             trained.update_norm2[client] = float(moved.square().sum())
         if plan.synced:
-            self._average_sides(plan, arrived)
+            self._average_sides(plan, arrived, shared)
         return trained
 
-    def _average_sides(self, plan: RoundPlan, arrived: Sequence[int]) -> None:
-        """The first layers of all clients become their average; with few bits, differences to the last one cross."""
+    def _average_sides(self, plan: RoundPlan, arrived: Sequence[int], before: CuttableModel) -> None:
+        """The first layers of all clients become their average; with few bits, differences to those `before` cross.
+
+        Behind its own cut, a client counts with the layers that the server trained for it.
+        """
         model, bits, units = self.server.model, max(self._bits(plan, n) for n in arrived), range(plan.synced)
         layout, here = Layout(model), torch.device("cpu")
-        shared = layout.front(layout.flatten(model, here, torch.float64), plan.synced).parameters
+        holders = {client: deepcopy(model) for client in arrived}
+        for client, holder in holders.items():
+            for unit in range(min(plan.cut[client], plan.synced)):
+                copy_unit(self.clients[client].model.units[unit], holder.units[unit])
         for unit in units:
-            self._average_units(model.units[unit], [self.clients[c].model.units[unit] for c in arrived], arrived)
-        if bits < 32:
+            self._average_units(model.units[unit], [holder.units[unit] for holder in holders.values()], arrived)
+        if any(self._bits(plan, client) < 32 for client in arrived):
+            shared = layout.flatten(before, here, torch.float64)
 
-            def crossed(values: Tensor, own_bits: int, client: int) -> Tensor:
+            def crossed(values: Tensor, depth: int, own_bits: int, client: int) -> Tensor:
+                known = layout.front(shared, depth).parameters
                 coins = rounding(self._batches.seed, "layers", plan.index, client)
-                return layers_received(layers_to_send(layout, values, shared, plan.synced, own_bits, coins), shared)
+                own = layers_to_send(layout, values[: len(known)], known, depth, own_bits, coins)
+                return torch.cat([layers_received(own, known), values[len(known) :]])
 
-            own = [layout.flatten(self.clients[client].model, here, torch.float64) for client in arrived]
-            sides = [layout.front(vectors, plan.synced).parameters for vectors in own]
-            received = [crossed(side, self._bits(plan, n), n) for side, n in zip(sides, arrived, strict=True)]
-            new = crossed(weighted(received, self._samples[arrived]), bits, -1)
+            received = []
+            for client, holder in holders.items():
+                side = layout.front(layout.flatten(holder, here, torch.float64), plan.synced).parameters
+                depth = min(int(plan.cut[client]), plan.synced)
+                received.append(crossed(side, depth, self._bits(plan, client), client))
+            new = crossed(weighted(received, self._samples[arrived]), plan.synced, bits, -1)
             with torch.no_grad():
                 for slot in layout.parameters:
                     if slot.unit < plan.synced:
                         model.get_parameter(slot.key).copy_(slot.view(new))
         for unit in units:
-            for client in self.clients:
-                copy_unit(model.units[unit], client.model.units[unit])
+            for everybody in self.clients:
+                copy_unit(model.units[unit], everybody.model.units[unit])
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
         """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""
@@ -201,9 +213,10 @@ class PlainTrainer:
                     _copy_parameters(self.server.model.units[unit], copy.model.units[unit])
             elif held:
                 _average_states(self.server, [copies[client] for client in held], unit, self._samples[held])
-            updated = [(copies[c] if c in held else self.clients[c]).model.units[unit] for c in arrived]
-            if held or not keeps:
-                self._average_units(self.server.model.units[unit], updated, arrived)
+            holders = [client for client in arrived if client in held or not keeps]
+            updated = [(copies[c] if c in held else self.clients[c]).model.units[unit] for c in holders]
+            if updated:
+                self._average_units(self.server.model.units[unit], updated, holders)
 
     def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
         """EPSL: one server model; a share φ of the sample positions goes backward once for all clients.

@@ -22,13 +22,12 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import ALLOWED_BITS
+from asfl.costs.decision import wrong_bits
 from asfl.models.cuttable import Carry
 from asfl.train.layout import Layout, Slot
 
 UNQUANTISED = BITS_PER_VALUE
 """Bits of a number that crosses as it is."""
-CHOICES = ALLOWED_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +160,8 @@ def rounding(
 
 
 def check_bits(bits: int) -> int:
-    if bits not in CHOICES:
-        raise AsflError(f"bits = {bits} must be one of {', '.join(map(str, CHOICES))}")
+    if wrong := wrong_bits(bits):
+        raise AsflError(f"bits {wrong}")
     return bits
 
 

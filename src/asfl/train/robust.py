@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.train.combine import Floats
+from asfl.train.layout import ModelVectors
 from asfl.train.state import TrainingState
 
 Ints = NDArray[np.int64]
@@ -17,10 +18,10 @@ Ints = NDArray[np.int64]
 class RobustStep:
     """What the clients that arrived, named by their places 0 … A−1, have sent in one step."""
 
-    def __init__(self, state: TrainingState, cuts: Ints) -> None:
-        """`cuts` [A]."""
-        self._state, self._cuts = state, cuts
-        self._before = state.server.parameters.clone()
+    def __init__(self, state: TrainingState, server: ModelVectors, cuts: Ints) -> None:
+        """`server` is what is trained; `cuts` [A]."""
+        self._state, self._server, self._cuts = state, server.parameters, cuts
+        self._before = server.parameters.clone()
         self._gradients: dict[int, Tensor] = {}
         self.sides: dict[int, Tensor] = {}
         """Parameters of the client sides that were exchanged."""
@@ -39,15 +40,14 @@ class RobustStep:
 
     def combine_models(self, passed: Sequence[int], weights: Floats) -> None:
         """Each layer of those who gave theirs, and of those for whom the server has stepped it."""
-        server = self._state.server.parameters
         for first, last in self._same_holders(0):
             here = self._slice(first, last)
             gave = [place for place in self.sides if self._cuts[place] > first]
             stepped = [place for place in passed if self._cuts[place] <= first]
-            rows = [self.sides[place][here] for place in gave] + [server[here]] * len(stepped)
+            rows = [self.sides[place][here] for place in gave] + [self._server[here]] * len(stepped)
             if rows:  # else everybody who held these layers was lost, and the server keeps what it had
                 combined = self._state.combining.models(torch.stack(rows), weights[gave + stepped], self._before[here])
-                server[here] = combined
+                self._server[here] = combined
 
     def _same_holders(self, start: int) -> Iterator[tuple[int, int]]:
         """[first, last) of layers that the same clients hold."""

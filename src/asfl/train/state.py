@@ -103,10 +103,10 @@ class TrainingState:
         before, moved = self.cut, 0.0
         if cut == before:
             return moved
-        edges = self.layout.parameter_edges, self.layout.statistic_edges
+        edges = self.layout.edges
         if cut > before:
             grown = []
-            for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
+            for edge, server, rows in zip(edges, self.server.both, self.clients.both, strict=True):
                 new = rows.new_empty(self.num_clients, int(edge[cut]))
                 new[:, : edge[before]] = rows
                 new[:, edge[before] :] = server[edge[before] : edge[cut]]
@@ -115,7 +115,7 @@ class TrainingState:
             self.make_room(cut)
         else:
             senders = np.flatnonzero(scheduled).tolist()
-            for edge, server, rows in zip(edges, _vectors(self.server), _vectors(self.clients), strict=True):
+            for edge, server, rows in zip(edges, self.server.both, self.clients.both, strict=True):
                 arriving = rows[:, edge[cut] :]
                 had = server[edge[cut] : edge[before]]
                 received = self.average(arriving if scheduled.all() else arriving[senders], had, senders)
@@ -123,7 +123,7 @@ class TrainingState:
                     moved = float((received - self.average(arriving, had)).square().sum())
                 had.copy_(received)
             self.clients = ModelVectors(
-                *(rows[:, : edge[cut]].clone() for edge, rows in zip(edges, _vectors(self.clients), strict=True))
+                *(rows[:, : edge[cut]].clone() for edge, rows in zip(edges, self.clients.both, strict=True))
             )
         self.cut = cut
         return moved
@@ -131,7 +131,7 @@ class TrainingState:
     def share(self, depth: int, average: ModelVectors) -> None:
         """Layers 1 … `depth` of everybody's side become this average, and the server keeps what all share."""
         for holder in (self.server, self.clients):
-            for mine, new in zip(_vectors(self.layout.front(holder, depth)), _vectors(average), strict=True):
+            for mine, new in zip(self.layout.front(holder, depth).both, average.both, strict=True):
                 mine.copy_(new)
 
     def average_model(self) -> ModelVectors:
@@ -140,7 +140,7 @@ class TrainingState:
             return self.server
         parts = [
             torch.cat([self.average(rows, server[: rows.shape[1]]), server[rows.shape[1] :]])
-            for rows, server in zip(_vectors(self.clients), _vectors(self.server), strict=True)
+            for rows, server in zip(self.clients.both, self.server.both, strict=True)
         ]
         return ModelVectors(*parts)
 
@@ -148,8 +148,7 @@ class TrainingState:
         """A client's own side with the server side behind it."""
         own = self.clients.row(client)
         parts = [
-            torch.cat([side, server[len(side) :]])
-            for side, server in zip(_vectors(own), _vectors(self.server), strict=True)
+            torch.cat([side, server[len(side) :]]) for side, server in zip(own.both, self.server.both, strict=True)
         ]
         return ModelVectors(*parts)
 
@@ -187,7 +186,3 @@ class TrainingState:
         if "clients.samples" in tensors:
             self.samples = tensors["clients.samples"].numpy()
         self.cut = int(tensors["cut"])
-
-
-def _vectors(vectors: ModelVectors) -> tuple[Tensor, Tensor]:
-    return vectors.parameters, vectors.statistics

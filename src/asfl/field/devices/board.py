@@ -122,8 +122,11 @@ class MetricsPage:
             timeout = 10.0
 
             def do_GET(self) -> None:
-                found = {"/metrics": lambda: (200, board.metrics()), "/health": lambda: _health(board)}.get(self.path)
-                status, text = (404, "there are /health and /metrics\n") if found is None else found()
+                status, text = 404, "there are /health and /metrics\n"
+                if self.path == "/metrics":
+                    status, text = 200, board.metrics()
+                elif self.path == "/health":
+                    status, text = _health(board)
                 self.send_response(status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.end_headers()

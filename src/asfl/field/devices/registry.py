@@ -132,7 +132,7 @@ class Registry:
 
         def change(book: Book) -> tuple[Book, Device]:
             left = tuple(one for one in book.invitations if not secrets.compare_digest(one.digest, _digest(code)))
-            (used,) = [one for one in book.invitations if one not in left] or [None]
+            used = next((one for one in book.invitations if one not in left), None)
             if used is None or used.until < time.time():
                 raise AccessError("this code is wrong, too old, or was used before")
             others = [one for one in book.active if one.name != name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from asfl.config.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest, short
 from asfl.field.flower.log import show_log
 from asfl.field.flower.run_config import Value
 from asfl.field.flower.session import Farewell, Session
@@ -35,7 +35,7 @@ class NodeConfig:
         known = ("data-dir", "client", "meter")
         for name in node_config:
             if name not in (*known, *_SIMULATED):
-                raise AsflError(f"--node-config: unknown key '{name}': {nearest(name, known)}")
+                raise AsflError(f"--node-config: unknown key {short(name)}: {nearest(name, known)}")
         folder, client, meter = (node_config.get(name) for name in known)
         if client is not None and (isinstance(client, bool) or not isinstance(client, int) or client < 0):
             raise AsflError(f"--node-config: client = {client!r} must be a whole number ≥ 0")

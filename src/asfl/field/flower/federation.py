@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from asfl._version import __version__
 from asfl.config.errors import AsflError
 from asfl.field.emulate.namespaces import Namespaces
+from asfl.field.flower import forked, nursery, quick
 from asfl.field.flower.processes import end_all, flower_environment, listens, processes_of, start
 from asfl.field.flower.quick import write_commands
 from asfl.field.flower.run_config import DEFAULTS, Value
@@ -86,13 +87,20 @@ class Federation:
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         for folder in (self._home, scratch / "tmp", scratch / "app", scratch / "bin", logs):
             folder.mkdir(parents=True, exist_ok=True)
-        write_commands(scratch / "bin")
+        # Where processes can be forked, they are; a client in a namespace of its own can't be.
+        self._nursery = None if simulated or network is not None else nursery.socket_in(scratch)
+        if not simulated:
+            write_commands(scratch / "bin", quick.COMMANDS, "-P", "-m", quick.__name__)
+        if self._nursery is not None:
+            write_commands(scratch / "bin", nursery.COMMANDS, "-I", "-S", str(forked.__file__), str(self._nursery))
 
     # ------------------------------------------------------------------ begin
     def begin(self, configuration: str, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> None:
         """Start everybody, and submit the run with a configuration in TOML."""
         app, base, order = (self._scratch / name for name in ("app", "configuration.toml", "run.toml"))
         base.write_text(configuration)
+        if self._nursery is not None:
+            self._start("nursery", sys.executable, "-P", "-m", nursery.__name__, self._nursery)
         certificates = make_certificates(self._scratch / "pem", [self._host])
         superlink = f"{self._host}:{_free_port()}"
         connection = {"address": superlink, "root-certificates": str(certificates.authority)}

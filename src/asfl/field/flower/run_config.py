@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asfl.config import Config, load_config
-from asfl.config.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest, short
 from asfl.config.load import DEFAULT_PRESET
 from asfl.field.stream.common import check_address
 from asfl.runs.manifest import MOST_THREADS
@@ -50,7 +50,7 @@ class Order:
         """What a run configuration asks for; `AsflError` for anything that doesn't exist or can't be."""
         for name in run_config:
             if name not in DEFAULTS:
-                raise AsflError(f"unknown key '{name}': {nearest(name, DEFAULTS)} (set in --run-config)")
+                raise AsflError(f"unknown key {short(name)}: {nearest(name, DEFAULTS)} (set in --run-config)")
         values = {**DEFAULTS, **run_config}
         base, changes, scheme, out, data_dir, address = (
             str(values[name]) for name in ("base", "set", "scheme", "out", "data-dir", "address")

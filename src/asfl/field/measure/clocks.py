@@ -189,11 +189,11 @@ class Clocks:
         for client, times in good.items():
             self.estimates.client_s_per_flop.add(client, float(times.sum()) / (self._batch_size * whole))
 
-    def server_pass(self, cut: int, clients: int, seconds: float) -> None:
-        """The server went forward and backward for so many clients at once."""
+    def server_pass(self, cuts: Sequence[int], seconds: float) -> None:
+        """The server went forward and backward for clients with these cuts at once."""
         profile = self.profile
         whole = profile.client_forward_flops[-1] + profile.client_backward_flops[-1]
-        flops = clients * self._batch_size * (whole - self._client_flops(cut))
+        flops = self._batch_size * sum(whole - self._client_flops(cut) for cut in cuts)
         if flops > 0:
             self.estimates.server_s_per_flop.add(0, seconds / flops)
 

@@ -17,13 +17,14 @@ from torch import Tensor
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
+from asfl.costs.decision import wrong_bits
 from asfl.field.emulate.shaping import ShapedLink, links_of
 from asfl.field.protocol.codec import Message, check_numbers, numbers
 from asfl.field.protocol.wire import LARGEST
 from asfl.schemes import scheme_named
 from asfl.train.fleet import FirstLayers
 from asfl.train.layout import ModelVectors
-from asfl.train.quantise import CHOICES, UNQUANTISED, Crossing, Quantised, QuantisedLayers
+from asfl.train.quantise import UNQUANTISED, Crossing, Quantised, QuantisedLayers
 
 MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
@@ -46,8 +47,8 @@ def _read_config(value: object) -> Config:
 
 
 def _check_bits(bits: int) -> int:
-    if bits not in CHOICES:
-        raise ValueError(f"= {bits} must be one of {', '.join(map(str, CHOICES))}")
+    if wrong := wrong_bits(bits):
+        raise ValueError(wrong)
     return bits
 
 

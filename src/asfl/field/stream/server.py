@@ -201,7 +201,8 @@ class StreamServer:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
         credential = shown.get(CREDENTIAL_KEY, "")
         if self._members is not None:
-            credential = context.auth_context().get("x509_pem_cert", [b""])[0].decode("ascii", "replace")
+            certificate = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
+            credential = certificate.decode("ascii", "replace") if isinstance(certificate, bytes) else ""
         try:
             waiting = self._waiting.get(self._keeper.identify(credential))
             if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from asfl.config.errors import AsflError, nearest
+from asfl.config.errors import AsflError, nearest, short
 from asfl.radio.traces import HDF5_SUFFIXES
 from asfl.results.reproduce.claims import (
     Claim,
@@ -164,7 +164,7 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
 def recipe_named(name: str) -> Recipe:
     if name not in RECIPES:
-        raise AsflError(f"unknown recipe '{name}': {nearest(name, RECIPES)}")
+        raise AsflError(f"unknown recipe {short(name)}: {nearest(name, RECIPES)}")
     return RECIPES[name]
 
 

@@ -1,0 +1,155 @@
+"""Forward and backward through the cut: clients, the server's pass, and back. Here the server's gradient comes from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asfl.models.cuttable import Carry
+from asfl.train.aggregated import backward_aggregated
+from asfl.train.batches import Batches
+from asfl.train.combine import Floats
+from asfl.train.fleet import Fleet, Norms, Packet
+from asfl.train.quantise import quantise_carry, restore_carry, rounding
+from asfl.train.replica import Replica
+from asfl.train.trainer import RoundPlan
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Takes mini-batches of some clients through the network."""
+
+    fleet: Fleet
+    server: Replica
+    """Bound to what the server trains, and to its gradient."""
+    batches: Batches
+    units: int
+    aggregated_share: float
+    """EPSL's φ."""
+    dtype: torch.dtype
+    errors: dict[int, list[Tensor]] = field(default_factory=dict)
+    """Of what clients sent in this round, step by step."""
+
+    def run(
+        self,
+        plan: RoundPlan,
+        step: int,
+        clients: Sequence[int],
+        cuts: Sequence[int],
+        statistics: Sequence[Tensor],
+        weights: Floats | None = None,
+    ) -> tuple[list[Tensor | None], Norms]:
+        """Forward on the clients, server pass, backward and a step on the clients. Cuts must not fall.
+
+        Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer. The sum
+        of the losses goes backward, so each client gets the gradient of its own mean loss, and the server the sum over
+        clients, by these weights (None: each counts once).
+        """
+        if cuts[0] == self.units:  # FedAvg: the client has the loss itself
+            learnt, norms = self.fleet.learn(plan.index, step, clients)
+            return learnt, lambda: norms
+        bits = [plan.bits_of(client) for client in clients]
+        sent = self.fleet.forward(plan.index, step, clients, cuts, bits)
+        before = [each.clone() for each in statistics]
+        while True:
+            there = [place for place, packet in enumerate(sent) if packet is not None]
+            packets = [packet for packet in sent if packet is not None]
+            if not packets:
+                return [None] * len(sent), lambda: [None] * len(sent)
+            joining = _by_cut(packets, [cuts[place] for place in there], self.dtype)
+            logits = self._growing_pass(joining, [statistics[place] for place in there])
+            labels = torch.cat([packet.labels for packet in packets])
+            losses = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+            if not self._refused(losses, there, clients, sent):
+                break
+            for now, earlier in zip(statistics, before, strict=True):  # again, without those who were refused
+                now.copy_(earlier)
+        for place, packet in zip(there, packets, strict=True):
+            if packet.error is not None:
+                self.errors.setdefault(clients[place], []).append(packet.error)
+        shared = round(self.aggregated_share * self.batches.batch_size)
+        weigh = losses.new_ones(len(packets)) if weights is None else torch.from_numpy(weights[there]).to(losses)
+        if shared:
+            units = range(joining[0].cut, self.units)
+            returned = [backward_aggregated(self.server, losses, logits, joining[0].received, units, shared, weigh)]
+        else:
+            torch.autograd.backward(losses, weigh)
+            returned = [tuple(t.grad for t in group.received if t.grad is not None) for group in joining]
+        asked = [clients[place] for place in there]
+        by_client = [
+            own
+            for group, gradients in zip(joining, returned, strict=True)
+            for own in zip(*(tensor.chunk(group.clients) for tensor in gradients), strict=True)
+        ]
+        for own, weight in zip(by_client, weigh.tolist(), strict=True):
+            if weight != 1:  # a client's own gradient is that of its own loss
+                for gradient in own:
+                    gradient.div_(weight)
+        coins = (rounding(self.batches.seed, "down", plan.index, client, step) for client in asked)
+        crossing = list(map(quantise_carry, by_client, [bits[place] for place in there], coins))
+        norms_there = self.fleet.backward(asked, crossing)
+        return (
+            _in_place(list(losses.detach()), there, len(sent)),
+            lambda: _in_place(norms_there(), there, len(sent)),
+        )
+
+    def _growing_pass(self, joining: "Sequence[_Joining]", statistics: Sequence[Tensor]) -> Tensor:
+        """The server's forward pass: clients with a deeper cut join on the way. Logits of all, in their order."""
+        carry: Carry | None = None
+        cut, present = 0, 0
+        for group in joining:
+            if carry is None:
+                carry = group.received
+            else:
+                carry = self.server.run(carry, cut, group.cut)
+                carry = tuple(torch.cat(both) for both in zip(carry, group.received, strict=True))
+            cut, present = group.cut, present + group.clients
+            self.server.bind_statistics(statistics[:present])
+        assert carry is not None
+        (logits,) = self.server.run(carry, cut, self.units)
+        return logits
+
+    def _refused(self, losses: Tensor, there: Sequence[int], clients: Sequence[int], sent: list[Packet | None]) -> bool:
+        """Whether the fleet does without those whose loss isn't finite; they are taken out of what was sent."""
+        finite, refused = torch.isfinite(losses), False
+        if bool(finite.all()):
+            return False
+        for place, loss, good in zip(there, losses.tolist(), finite.tolist(), strict=True):
+            if not good and self.fleet.refuse(clients[place], f"the server's pass gives a loss of {loss:g}"):
+                sent[place], refused = None, True
+        return refused
+
+
+class _Joining(NamedTuple):
+    """Clients with the same cut, who join the server's pass there."""
+
+    cut: int
+    clients: int
+    received: Carry
+    """What they sent, as one batch."""
+
+
+def _by_cut(packets: Sequence[Packet], cuts: Sequence[int], dtype: torch.dtype) -> list[_Joining]:
+    joining = []
+    for cut, members in groupby(range(len(packets)), cuts.__getitem__):
+        carries = [restore_carry(packets[member].carry, dtype) for member in members]
+        together = tuple(_as_one(parts).requires_grad_() for parts in zip(*carries, strict=True))
+        joining.append(_Joining(cut, len(carries), together))
+    return joining
+
+
+def _as_one(parts: Sequence[Tensor]) -> Tensor:
+    """What several clients sent, as one batch."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _in_place(values: Sequence[Tensor | None], places: Sequence[int], count: int) -> list[Tensor | None]:
+    """The values in their places among `count`, None elsewhere."""
+    filled: list[Tensor | None] = [None] * count
+    for place, value in zip(places, values, strict=True):
+        filled[place] = value
+    return filled

@@ -1,0 +1,91 @@
+"""Progress per cost: the price that is paid for progress goes where the best ratio of all is (docs/theory.md)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from asfl.config import load_config
+from asfl.costs.holdings import Holdings
+from asfl.costs.world import World
+from asfl.optimize.problem import Prices, Progress, Rules
+from asfl.optimize.progress import Rate
+from asfl.runs.play import play
+from asfl.schemes import scheme_named
+from asfl.schemes.rounds import budgets_of
+
+ROUNDS, SETTLED = 120, 20
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6))
+@settings(max_examples=20)
+def test_theta_finds_the_best_ratio(seed: int, decisions: int) -> None:
+    """Rounds with a few decisions each, (cost, progress): θ of the sums so far against the best of all fixed θ."""
+    random = np.random.default_rng(seed)
+    cost, worth = random.uniform(0.5, 3, (4000, decisions)), random.uniform(0.1, 1, (4000, decisions))
+    rounds = np.arange(len(cost))
+
+    def ratio(theta: float) -> float:
+        chosen = (cost - theta * worth).argmin(axis=1)
+        return float(cost[rounds, chosen].sum() / worth[rounds, chosen].sum())
+
+    theta = 1.0
+    for _ in range(30):  # Dinkelbach's method with all rounds at once
+        theta = ratio(theta)
+    spent = made = 1e-9
+    for of_cost, of_worth in zip(cost, worth, strict=True):
+        chosen = int((of_cost - spent / made * of_worth).argmin())
+        spent, made = spent + of_cost[chosen], made + of_worth[chosen]
+    assert spent / made == pytest.approx(theta, rel=0.03)
+    assert spent / made >= theta - 1e-9
+
+
+def _cost_per_progress(energy_price: float) -> float:
+    """Of rounds played by `asfl-rate`, once settled."""
+    config = load_config("demo", [f"decision.energy_price={energy_price}"]).config
+    world, scheme = World.of(config), scheme_named("asfl-rate")
+    budgets = budgets_of(world, scheme)
+    played = list(play(world, scheme, ROUNDS, budgets))[SETTLED:]
+    clients, usual, noise = config.scenario.clients, min(config.scenario.clients, config.radio.num_rbs), 4.0
+    model = Progress(float(usual), noise)
+    cost = sum(
+        one.delay_s / budgets.delay_s + energy_price * one.energy_j.sum() / (clients * budgets.energy_j)
+        for one in played
+    )
+    made = sum(float(model.of(one.arrived.sum())) for one in played)
+    return float(cost / made) if made > 0 else np.inf
+
+
+def test_no_fixed_price_of_progress_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rounds with θ held at other values: none costs clearly less per progress than the θ that follows.
+
+    Nobody ever lacks a layer here, so that rounds don't depend on those before.
+    """
+    monkeypatch.setattr(Holdings, "after", lambda self, *_, **__: self)
+    found = _cost_per_progress(1.0)
+
+    def fixed(theta: float) -> float:
+        own = Rate.prices
+
+        def prices(self: Rate, rules: Rules, num_clients: int) -> Prices:
+            return replace(own(self, rules, num_clients), per_progress=theta)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Rate, "prices", prices)
+            return _cost_per_progress(1.0)
+
+    others = [fixed(found * factor) for factor in (0.4, 0.7, 1.5, 3.0)]
+    assert found <= 1.05 * min(others)
+
+
+def test_a_dearer_joule_saves_joules() -> None:
+    config = load_config("demo", []).config
+    spent = []
+    for price in (0.1, 3.0):
+        dear = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": price})})
+        world, scheme = World.of(dear), scheme_named("asfl-rate")
+        played = list(play(world, scheme, 40, budgets_of(world, scheme)))
+        arrived = sum(int(one.arrived.sum()) for one in played)
+        spent.append(sum(float(one.energy_j.sum()) for one in played) / arrived)
+    assert spent[1] < spent[0]
