@@ -22,7 +22,7 @@ from asfl.train.batches import Normaliser
 from asfl.train.privacy import Blur, drawn_from
 from studies.inversion import Seen, activations, inverter
 
-SEEDS, NOISE, CUTS = (1, 2, 3), (0.0, 0.1, 0.3, 1.0, 3.0), (1, 3, 6)
+SEEDS, NOISE, CUTS = (1, 2, 3), (0.0, 0.01, 0.03, 0.1, 0.3, 1.0), (1, 3, 6)
 CLIP = 5.0
 Found = tuple[float, float, list[float]]
 
