@@ -9,7 +9,7 @@ TRACES ?=
 RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
            queue-memory readings
 
-.PHONY: help env demo fleet devices degrading test browser lint bench study torture reproduce results docs profiles clean
+.PHONY: help env demo fleet devices degrading test browser city bler lint bench study torture reproduce results docs wheel profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -49,6 +49,13 @@ browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver; }
 	@ASFL_NEEDS_BROWSER=1 $(BIN)/python -m pytest tests/results/report/test_browser.py
 
+city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by apt-get if there is none (asks for root)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[city]'
+	@$(BIN)/python -c 'from asfl.radio.city.rays import choose_llvm; choose_llvm()' 2> /dev/null || { \
+		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
+	@$(BIN)/python -m pytest -m city tests/radio/city
+
 lint: $(STAMP)  ## ruff, mypy, and who may import whom
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
@@ -71,8 +78,17 @@ results: $(STAMP)  ## the paper's experiments on real CIFAR below $(DATA) (hours
 docs: $(STAMP)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
 
+wheel: $(STAMP)  ## build the wheel into dist/, install it into an empty environment, and train the demo there
+	@rm -rf dist $(OUT)/wheel && $(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	@$(BIN)/python -m venv $(OUT)/wheel
+	@$(OUT)/wheel/bin/pip install -qq --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[train,frames,report]"
+	@cd $(OUT)/wheel && bin/asfl doctor && bin/asfl compare demo --schemes asfl,sfl --rounds 5
+
 profiles: $(STAMP)  ## measure the layer profiles that ship with the package again
 	@$(BIN)/python tools/write_profiles.py
 
+bler: $(STAMP)  ## write the block error rates of 5G NR that ship with the package again, from Sionna's tables
+	@$(BIN)/python tools/write_bler.py
+
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) site $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

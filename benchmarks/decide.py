@@ -68,7 +68,7 @@ def rb_block_table() -> Table:
         )
         counts_s = medians["counts"] / CALLS
         decision = Decision(cut, best_rb_counts(problem, terms.only(index), power, current), power)
-        ours = Solution(problem, decision, 0.0, 0, (), 0.0).rank
+        ours = Solution(problem, decision, 0.0, 0, (), 0.0, power).rank
         theirs = solve(problem, cut, power)
         table.add_row(
             str(clients),

@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from asfl.config import load_config
-from asfl.data import load_data, partition
+from asfl.data import deal, load_data
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
@@ -27,8 +27,7 @@ from asfl.train.calibrate import Calibrator
 from asfl.train.combine import Combining
 from asfl.train.evaluate import Evaluator
 from asfl.train.fast import FastTrainer
-from asfl.train.fleet import LocalFleet, Norms, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
 from asfl.train.trainer import RoundPlan
@@ -59,9 +58,9 @@ class PoisonedFleet(LocalFleet):
         return {"sign flip": -1.0, "×1,000": 1000.0}.get(self._attack, 1.0)
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        sent = super().forward(index, step, clients, cuts, bits)
+        sent = super().forward(index, step, clients, cuts, bits, batch)
         for place, client in enumerate(clients):
             packet = sent[place]
             if client == 0 and packet is not None:
@@ -70,8 +69,10 @@ class PoisonedFleet(LocalFleet):
                 sent[place] = replace(packet, carry=carry, labels=labels)
         return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int]) -> list[Tensor]:
-        labels = super()._forward(index, step, clients, cuts)
+    def _forward(
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], batch: int | None
+    ) -> list[Tensor]:
+        labels = super()._forward(index, step, clients, cuts, batch)
         if self._attack == "label flip" and cuts[0] == self._layout.num_units and 0 in clients:
             place = list(clients).index(0)
             labels[place] = CLASSES - 1 - labels[place]
@@ -84,19 +85,15 @@ class PoisonedFleet(LocalFleet):
             back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
         return super().backward(clients, back)
 
-    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
-        super().load(clients, sides)
-        if 0 in clients:
-            self._start = sides[list(clients).index(0)].clone()
-
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        given = super().give(clients)
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        given = super().give(index, clients, bits)
         if 0 in clients and self._factor != 1:
             place = list(clients).index(0)
-            side = given[place]
+            side, server = given[place], self.state.server.parameters
             assert side is not None
-            moved = self._start.parameters + self._factor * (side.parameters - self._start.parameters)
-            given[place] = ModelVectors(moved, side.statistics)
+            assert isinstance(side.parameters, Tensor)
+            before = server[: len(side.parameters)]
+            given[place] = FirstLayers(before + self._factor * (side.parameters - before), side.statistics)
         return given
 
 
@@ -107,8 +104,7 @@ def accuracy(job: Job) -> float:
     overrides = [f"scenario.seed={seed}", f"scenario.clients={CLIENTS}", "training.local_steps=1", *RULES[rule]]
     config, procedure = load_config("demo", overrides).config, scheme_named(scheme).procedure
     data, training, robust = load_data(config), config.training, config.robust
-    parts = partition(data.train_labels, CLIENTS, config.data.dirichlet_alpha, seed)
-    batches = Batches.of(data, parts, config, CPU)
+    batches = Batches.of(data, deal(data, config), config, CPU)
     torch.manual_seed(seed)
     model = build_model(config.model_spec)
     trainer = FastTrainer(

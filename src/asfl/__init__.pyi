@@ -1,6 +1,9 @@
 """The public names; `__init__.py` imports each when it is first used."""
 
 from ._version import __version__ as __version__
+from .cli.python.loop import Simulation as Simulation
+from .cli.python.results import Results as Results
+from .cli.python.train import compare as compare, run as run
 from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
 from .config.errors import AsflError as AsflError
 from .config.names import ModelSpec as ModelSpec
@@ -20,9 +23,9 @@ from .models.load import load_profile as load_profile, register_model as registe
 from .models.profile import ModelProfile as ModelProfile
 from .radio.channel import (
     Channel as Channel,
-    ChannelState as ChannelState,
     make_channel as make_channel,
     register_channel as register_channel,
 )
+from .radio.state import ChannelState as ChannelState
 from .results.frames import load_runs as load_runs
 from .schemes import register_scheme as register_scheme

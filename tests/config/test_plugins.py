@@ -21,7 +21,7 @@ from asfl.costs.world import World
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile
-from asfl.radio.channel import ChannelState
+from asfl.radio.state import ChannelState
 from asfl.results.figures.training import style_of
 from asfl.results.page.collect import collect
 from asfl.results.page.origins import run_command
@@ -192,7 +192,10 @@ def test_names_and_things_that_are_refused() -> None:
             "scenario.channel.kind=raylegh",
             "unknown channel 'raylegh': did you mean 'rayleigh'? Your own needs --plugin",
         ),
-        ("scenario.channel.kind=fog", "scenario.channel.kind: unknown channel 'fog': valid: rayleigh, trace. Your own"),
+        (
+            "scenario.channel.kind=fog",
+            "scenario.channel.kind: unknown channel 'fog': valid: 3gpp, rayleigh, trace. Your own",
+        ),
         ("model.architecture=vgg91", "model.architecture: unknown architecture 'vgg91': did you mean 'vgg19'? Your"),
         ("data.name=fog", "an .npz file. Your own needs --plugin FILE"),
         ("model.architecture=3", 'must be one of "cnn", "vgg11"'),

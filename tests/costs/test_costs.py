@@ -170,6 +170,24 @@ def test_sfl_and_acc_sfl_exchange_the_client_model(case: tuple[Round, Decision])
     )
 
 
+@given(rounds_with_decisions(), st.integers(1, 3))
+def test_every_client_pays_for_its_own_mini_batch(case: tuple[Round, Decision], local_steps: int) -> None:
+    """What it takes is what it would take if everybody had its number of samples."""
+    round_, decision = replace(case[0], local_steps=local_steps), case[1]
+    batch, arrived = 1 + np.arange(round_.num_clients), np.ones(round_.num_clients)
+    for procedure in (costs.ASFL, costs.SFL, costs.FEDAVG):
+        found = round_cost(round_, replace(decision, batch=batch), arrived, procedure)
+        for n in range(round_.num_clients):
+            alike = replace(round_, charged_samples=float(batch[n] * local_steps))
+            cost = round_cost(alike, decision, arrived, procedure)
+            _close(found.energy_j[n], cost.energy_j[n])
+            for part in ("client_forward", "uplink", "server", "downlink", "client_backward"):
+                _close(getattr(found, f"{part}_delay_s")[n], getattr(cost, f"{part}_delay_s")[n])
+    same = np.full(round_.num_clients, 7)
+    usual = round_cost(replace(round_, charged_samples=7.0 * local_steps), decision, procedure=costs.SFL)
+    _close(round_cost(round_, replace(decision, batch=same), procedure=costs.SFL).delay_s, usual.delay_s)
+
+
 @given(rounds_with_decisions())
 def test_split_learning_takes_turns(case: tuple[Round, Decision]) -> None:
     """The delay of SL is the sum of rounds in which only one client takes part."""

@@ -24,7 +24,10 @@ def on_demand(draw: st.DrawFn) -> tuple[Round, Decision]:
     holdings = Holdings(owed, rng.random(layers) < 0.5)
     synced = draw(st.integers(0, int(decision.cut)))
     bits = rng.choice(BITS, clients)
-    return replace(round_, holdings=holdings), replace(decision, synced=synced, bits=bits)
+    of_layers, of_batches, of_samples = rng.integers(0, 99, (3, layers)).astype(float)
+    profile = replace(round_.profile, param_groups=of_layers, groups_per_batch=of_batches, groups_per_sample=of_samples)
+    round_ = replace(round_, holdings=holdings, profile=profile)
+    return round_, replace(decision, synced=synced, bits=bits)
 
 
 @given(on_demand(), st.booleans())
@@ -39,14 +42,21 @@ def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realise
     stage = np.zeros((3, round_.num_clients))
     for n in np.flatnonzero(decision.scheduled):
         up, down, precision = cost.uplink_rate_bps[n], cost.downlink_rate_bps[n], bits[n] / 32
-        fetched = sum(holdings.owed_bits[n, m] / 32 * profile.param_bits[m] for m in range(cut))
+        beside = 64 if bits[n] < 32 else 0  # a low and a step for each group
+        fetched = 0.0
+        for m in range(cut):
+            owed = holdings.owed_bits[n, m]
+            fetched += owed / 32 * profile.param_bits[m] + (64 * profile.param_groups[m] if 0 < owed < 32 else 0)
         sent = 0.0
         if round_.previous_cut is not None:
             for m in range(cut, round_.previous_cut):
                 if holdings.apart[m] and holdings.owed_bits[n, m] == 0:
                     sent += profile.param_bits[m]
         averaged = profile.param_bits[: decision.synced].sum() * precision
+        averaged += beside * profile.param_groups[: decision.synced].sum()
         activations = round_.charged_samples * profile.activation_bits[cut - 1] * precision
+        activations += beside * profile.groups_per_batch[cut - 1] * round_.local_steps
+        activations += beside * profile.groups_per_sample[cut - 1] * round_.charged_samples
         gradients = activations
         if round_.equations.gradient_bits == "next_layer":
             gradients = round_.charged_samples * profile.param_bits[cut] * precision

@@ -158,7 +158,7 @@ def test_names_that_mean_something_else_are_refused(name: str, words: str) -> No
         ({"train_images": images(12, 10, 8, 3) / 255}, r"train_images is float64 \[12, 10, 8, 3\]; give uint8"),
         (
             {"train_images": images(12, 80)},
-            r"train_images is uint8 \[12, 80\]; give at least one image, as \[S, H, W\]",
+            r"train_images is uint8 \[12, 80\] and test_images uint8 \[5, 10, 8, 3\]; give both the same kind",
         ),
         ({"train_images": images(12, 10, 8, 7)}, "neither axis 1 nor axis 3 has 1 to 4 channels"),
         ({"test_images": images(5, 10, 9, 3)}, "training images are 3×10×8 .* and test images 3×10×9"),

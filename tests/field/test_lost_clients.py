@@ -11,7 +11,7 @@ from torch import Tensor
 from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
 from asfl.train.fast import FastTrainer
-from asfl.train.fleet import LocalFleet, Norms, Packet
+from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
@@ -27,24 +27,29 @@ class LosingFleet(LocalFleet):
     stage = ""
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cut: int, bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
         if self.stage != "forward":
-            return super().forward(index, step, clients, cut, bits)
-        there = {client: own for client, own in zip(clients, bits, strict=True) if client != VICTIM}
-        packets = dict(zip(there, super().forward(index, step, list(there), cut, list(there.values())), strict=True))
+            return super().forward(index, step, clients, cuts, bits, batch)
+        there = [place for place, client in enumerate(clients) if client != VICTIM]
+        if not there:
+            return [None] * len(clients)
+        asked, of_asked, their_bits = ([values[place] for place in there] for values in (clients, cuts, bits))
+        packets = dict(zip(asked, super().forward(index, step, asked, of_asked, their_bits, batch), strict=True))
         return [packets.get(client) for client in clients]
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         norms = super().backward(clients, gradients)
         return lambda: self._without(clients, norms(), "backward")
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        losses, norms = super().learn(index, step, clients)
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        losses, norms = super().learn(index, step, clients, bits, batch)
         return self._without(clients, losses, "forward"), self._without(clients, norms, "forward")
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        return self._without(clients, super().give(clients), "forward", "backward", "give")
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        return self._without(clients, super().give(index, clients, bits), "forward", "backward", "give")
 
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         known = [client for client in clients if client in self._before]

@@ -61,6 +61,14 @@ def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tm
     assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
+@pytest.mark.parametrize("scheme", ["fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl"])
+def test_rivals(scheme: str, in_one_process: Reference, tmp_path: Path) -> None:
+    agreement = scheme_and_optimizer(scheme, "adam", "training.rounds=4")
+    with local_links(agreement) as links:
+        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
+    assert_same_run(tmp_path / "there", in_one_process(agreement))
+
+
 @pytest.mark.parametrize(
     ("scheme", "optimizer"), [("asfl", "adam"), ("sfl", "sgd"), ("fedavg", "adam"), ("epsl", "sgd"), ("sl", "adam")]
 )
@@ -171,14 +179,27 @@ def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:
 
 @pytest.mark.parametrize(
     ("scheme", "local_steps"),
-    [("asfl", 1), ("asfl", 2), ("sfl", 1), ("sfl", 2), ("sl", 1), ("epsl", 1), ("epsl", 2), ("acc-sfl", 1)],
+    [(name, 1) for name in ("asfl", "sfl", "sl", "epsl", "acc-sfl", "fedavg")]
+    + [(name, 2) for name in ("asfl", "sfl", "epsl")],
 )
 def test_few_bits(scheme: str, local_steps: int) -> None:
     agreement = agreement_of(tiny(f"training.local_steps={local_steps}"), scheme)
     here = planned_simulation(agreement, [1])
     with local_links(agreement) as links:
         there = planned_simulation(agreement, [1], over(links))
-        assert_same_rounds(here, there, plans_with_bits(range(1, here.trainer.layout.num_units), 4))
+        units = here.trainer.layout.num_units
+        assert_same_rounds(here, there, plans_with_bits([units] if scheme == "fedavg" else range(1, units), 4))
+
+
+@pytest.mark.parametrize(("scheme", "local_steps"), [("acc-sfl", 1), ("sfl", 2), ("fedavg", 1), ("asfl", 1)])
+def test_mini_batches_of_ones_own_size(scheme: str, local_steps: int) -> None:
+    agreement = agreement_of(tiny(f"training.local_steps={local_steps}", "training.batch_size=4"), scheme)
+    here = planned_simulation(agreement, [1])
+    units = here.trainer.layout.num_units
+    plans = plans_with_bits([units] if scheme == "fedavg" else range(1, units), 3)
+    plans = [replace(plan, batch=np.array([[3, 4, 16, 3], [1, 2, 2, 5], [4, 4, 4, 4]][plan.index])) for plan in plans]
+    with local_links(agreement) as links:
+        assert_same_rounds(here, planned_simulation(agreement, [1], over(links)), plans)
 
 
 def averages(plans: Sequence[RoundPlan], depths: Sequence[int]) -> list[RoundPlan]:

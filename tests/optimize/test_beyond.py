@@ -15,7 +15,8 @@ from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Prices, Progress, Switches
+from asfl.optimize.prices import Prices, Progress
+from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Switches
 from asfl.optimize.progress import Rate, net_cost, solve_by_rate, worth_arriving
 
 seeds = st.integers(0, 10**6)

@@ -45,6 +45,11 @@ ALL_SCHEMES = [
     "central",
     "epsl-0",
     "epsl-1",
+    "fedavg-8bit",
+    "sfl-best-8bit",
+    "adaptsfl",
+    "hasfl",
+    "energy-delay",
 ]
 
 
@@ -196,7 +201,7 @@ def test_every_scheme_plays_valid_rounds(played: dict[str, Playthrough], name: s
 
 def test_borrowed_schemes_have_the_resources_of_asfl(played: dict[str, Playthrough]) -> None:
     """The paper: FedAvg, SL and SFL use ASFL's blocks and powers, so they have its error rate and its arrivals."""
-    for name in ("fedavg", "sl", "sl-best", "sfl", "sfl-best"):
+    for name in ("fedavg", "sl", "sl-best", "sfl", "sfl-best", "fedavg-8bit", "sfl-best-8bit"):
         for borrowed, own in zip(played[name].rounds, played["asfl"].rounds, strict=True):
             assert (borrowed.scheduled == own.scheduled).all()
             assert borrowed.queues.delay == own.queues.delay
@@ -225,7 +230,7 @@ def test_fixed_cuts_stay_and_ablations_differ(played: dict[str, Playthrough]) ->
 
 def test_same_seed_same_rounds() -> None:
     config = load_config("demo").config
-    for name in ("asfl", "acc-sfl", "asfl-rbrand"):
+    for name in ("asfl", "acc-sfl", "asfl-rbrand", "adaptsfl", "hasfl", "energy-delay"):
         first, second = (play_all(config, [name], [5], 6)[0] for _ in range(2))
         assert [one.delay_s for one in first.rounds] == [one.delay_s for one in second.rounds]
         other = play_all(config, [name], [6], 6)[0]

@@ -11,7 +11,11 @@ from torch import Tensor
 from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.config.errors import AsflError
+from asfl.config.names import ModelSpec
+from asfl.costs.crossing import activation_bits, layer_bits
 from asfl.costs.decision import ALLOWED_BITS
+from asfl.models.build import build_model
+from asfl.models.load import load_profile
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.quantise import (
@@ -20,6 +24,7 @@ from asfl.train.quantise import (
     num_code_bytes,
     num_groups,
     quantise,
+    quantise_carry,
     quantise_side,
     relative_error,
     rounding,
@@ -272,12 +277,28 @@ def test_32_bits_are_as_if_nothing_had_been_said(procedure: str) -> None:
     _, unsaid = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[procedure], "adam", CLIENTS)
     for index in range(2):
         plan = full_round(index, cut, CLIENTS)
-        # A FedAvg client holds everything: there is no cut that anything could cross with 4 bits.
-        bits = np.full(CLIENTS, 4 if procedure == "fedavg" else 32)
-        assert np.isnan(said.round(replace(plan, bits=bits)).quantisation_error).all()
+        assert np.isnan(said.round(replace(plan, bits=np.full(CLIENTS, 32))).quantisation_error).all()
         unsaid.round(plan)
     for name, tensor in unsaid.state.tensors().items():
         assert torch.equal(said.state.tensors()[name], tensor), name
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize("name", ["cnn-w0.5-cifar10", "resnet18-w0.25-cifar10"])
+def test_what_is_charged_is_what_crosses(name: str, bits: int) -> None:
+    """Codes, lows and steps of every cut, in activations and in parameters."""
+    spec, samples = ModelSpec.parse(name), 5
+    model, profile = build_model(spec), load_profile(name)
+    layout, coins = Layout(model), np.random.default_rng(1)
+    carry: tuple[torch.Tensor, ...] = (torch.randn(samples, 3, 32, 32),)
+    for cut in profile.cuts.tolist():
+        carry = tuple(tensor.detach() for tensor in model.units[cut - 1](carry))
+        sent = sum(one.num_bits for one in quantise_carry(carry, bits, coins) if not isinstance(one, torch.Tensor))
+        assert abs(sent - activation_bits(profile, np.array(cut), bits, samples, 1)) < 8 * len(carry)  # whole bytes
+        side = torch.randn(int(layout.parameter_edges[cut]))
+        layers = quantise_side(layout, side, cut, bits, coins)
+        assert not isinstance(layers, torch.Tensor)
+        assert abs(layers.num_bits - layer_bits(profile, cut, bits)) < 8
 
 
 def test_fewer_bits_are_less_exact() -> None:

@@ -2,24 +2,33 @@
 
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import typer
-from click import Command, Context, HelpFormatter
+import typer.core
+from click import Argument, Command, Context, HelpFormatter
 from typer.core import TyperGroup
 
 from asfl._version import __version__
 from asfl.cli.terminal import write_what_terminals_have
 from asfl.config.errors import AsflError, nearest, short
-from asfl.config.plugins import load_plugin
+from asfl.config.plugins import in_words_of_plugin, load_plugin
+
+typer.core.HAS_RICH = False  # or typer < 0.21 puts backslashes before the brackets of its help
 
 _COMMANDS = {
+    "list": ("listing", "Name schemes, presets, models, channels, data sets or recipes."),
+    "explain": ("explain", "What a field of the configuration means."),
+    "new": ("new", "Write a scheme, channel, model or data set of your own to start from."),
+    "doctor": ("doctor", "Say what this machine has, and what is missing for what."),
     "config": ("config", "Show and check configurations."),
     "data": ("data", "Get data sets, and see how they are spread over the clients."),
     "scenario": ("scenario", "Who is where, and what each cut would cost."),
+    "trace": ("trace", "Walk clients through a ray-traced city."),
     "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
     "cost": ("cost", "Delay and energy of one round."),
     "decide": ("decide", "Decide cut, resource blocks and power."),
+    "plan": ("plan", "Say what a total time and batteries can buy."),
     "run": ("run", "Train one scheme."),
     "resume": ("run", "Go on with a run that was stopped or killed."),
     "fleet": ("fleet", "Train with real clients, in processes on this machine."),
@@ -38,6 +47,8 @@ _COMMANDS = {
 """The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or
 an `app` with commands of its own."""
 
+_TRAINING = {"run", "resume", "compare", "sweep", "tune", "reproduce", "fleet"}
+
 
 class _Commands(TyperGroup):
     """Imports a command when it is needed: none for `asfl --help`, and one for what a person does."""
@@ -53,14 +64,41 @@ class _Commands(TyperGroup):
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
         if hasattr(module, "app"):
             one.add_typer(module.app, name=cmd_name, help=summary)
-            group = typer.main.get_group(one)
-            return group.commands[cmd_name]
-        one.command(cmd_name)(getattr(module, cmd_name))
-        return typer.main.get_command(one)
+            group = typer.main.get_group(one).commands[cmd_name]
+            assert isinstance(group, TyperGroup)
+            group.suggest_commands = False  # click suggests them, too
+            for command in group.commands.values():
+                _say_what_arguments_are(command)
+            return group
+        one.command(cmd_name)(getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name))
+        return _say_what_arguments_are(typer.main.get_command(one))
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """`--plugin FILE` counts wherever it stands."""
+        own: list[str] = []
+        rest: list[str] = []
+        left = list(args)
+        while left and left[0] != "--":
+            word = left.pop(0)
+            if word == "--plugin" and left:
+                own += [word, left.pop(0)]
+            else:
+                (own if word.startswith("--plugin=") else rest).append(word)
+        return super().parse_args(ctx, [*own, *rest, *left])
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+def _say_what_arguments_are(command: Command) -> Command:
+    """click 8.5 has a help of its own for arguments, and overwrites what typer < 0.21 wrote there."""
+    command.format_arguments = lambda ctx, formatter: None  # type: ignore[method-assign]  # typer names them already
+    hints = get_type_hints(getattr(command.callback, "__wrapped__", command.callback), include_extras=True)
+    for parameter in command.params:
+        if isinstance(parameter, Argument) and parameter.name in hints:
+            parameter.help = parameter.help or hints[parameter.name].__metadata__[0].help
+    return command
 
 
 app = typer.Typer(
@@ -68,7 +106,8 @@ app = typer.Typer(
     cls=_Commands,
     help="Adaptive split federated learning over wireless networks.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -112,7 +151,9 @@ def main() -> None:
         print("error: out of memory", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        trains = not _TRAINING.isdisjoint(sys.argv[1:])
+        how = " at once: finished rounds are kept, and the same command goes on after the last checkpoint"
+        print(f"stopped{how if trains else ''}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stderr.close()
@@ -120,4 +161,10 @@ def main() -> None:
     except OSError as error:  # a full disk, a folder that can't be written, a name that is too long
         where = f"{short(error.filename, 200)}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        in_a_plugin = in_words_of_plugin(error)
+        if in_a_plugin is None:
+            raise
+        print(f"error: {in_a_plugin}", file=sys.stderr)
         sys.exit(2)

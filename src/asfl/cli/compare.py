@@ -31,6 +31,8 @@ def compare(
     preset: options.Preset = "demo",
     schemes: options.Schemes = None,
     seeds: options.Seeds = 1,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
     overrides: options.Set = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the runs go. Default: runs/compare-PRESET.")
@@ -56,7 +58,7 @@ def compare(
         some = replace(there, schemes=tuple(names)) if schemes else there
         _show(some, wanted, {}, as_json, write=some.schemes == there.schemes)
         return
-    config = options.configuration(preset, overrides).config
+    config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     first = config.scenario.seed
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
     comparison = plan_comparison(config, names, range(first, first + seeds), folder, data_dir)

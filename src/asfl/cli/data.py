@@ -52,13 +52,14 @@ def fetch(
 @app.command()
 def show(
     preset: options.Preset = "demo",
+    seed: options.Seed = None,
     overrides: options.Set = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
     plot: options.Plot = None,
 ) -> None:
     """Which labels each client holds, and how far its mix is from that of the whole set."""
-    config = options.configuration(preset, overrides).config
+    config = options.configuration(preset, options.with_shorthands(overrides, seed=seed)).config
     mix = LabelMix.of(config, load_data(config, data_dir))
     show_result(
         as_json,
@@ -81,7 +82,8 @@ def _as_json(mix: LabelMix) -> dict[str, object]:
             "mean": list(data.mean),
             "std": list(data.std),
         },
-        "dirichlet_alpha": mix.alpha,
+        "partition": mix.settings.partition,
+        "dirichlet_alpha": mix.settings.dirichlet_alpha,
         "seed": mix.seed,
         "samples_per_client": mix.samples_per_client,
         "label_counts": mix.counts.tolist(),
@@ -95,7 +97,7 @@ def _print_table(mix: LabelMix, out: Console) -> None:
     out.print(
         f"[bold]{data.name}[/]: {len(data.train_labels):,} training and {len(data.test_labels):,} test images of "
         f"{shape}, {data.num_classes} classes; {len(mix.counts)} clients, "
-        f"label mix ~ Dir({mix.alpha:g}), seed {mix.seed}"
+        f"{mix.rule}, seed {mix.seed}"
     )
     columns = ("client", "samples", "labels", "commonest labels", "distance from the whole")
     rows = (

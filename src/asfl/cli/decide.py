@@ -170,8 +170,10 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
 def _print_summaries(
     summaries: dict[str, list[dict[str, float]]], played: list[Playthrough], model: str, seeds: int, out: Console
 ) -> None:
+    fewest, most = (end(len(one.rounds) for one in played) for end in (min, max))
     out.print(
-        f"{model}: {len(played[0].rounds)} rounds, radio only, with a stand-in for learning; mean"
+        f"{model}: {most if fewest == most else f'{fewest} to {most}'} rounds, radio only, "
+        "with a stand-in for learning; mean"
         + (f" ± standard deviation over {seeds} seeds" if seeds > 1 else " (one seed)")
     )
     for title, columns in _TABLES.items():

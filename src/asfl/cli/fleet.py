@@ -18,6 +18,7 @@ from asfl.cli.run import conclude
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml, toml_value
+from asfl.runs.extend import extend_to
 from asfl.runs.finished import is_finished
 from asfl.runs.lock import writer_of
 from asfl.runs.manifest import run_to_go_on_with
@@ -47,6 +48,8 @@ def fleet(
         int, typer.Option("--clients", min=1, max=1000, help="How many, each in processes of its own.")
     ] = 4,
     scheme: options.Scheme = "asfl",
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
     overrides: options.Set = None,
     out: Annotated[
         Path | None,
@@ -74,7 +77,7 @@ def fleet(
     for text in overrides or []:
         if text.partition("=")[0].strip() == "scenario.clients":
             raise AsflError(f"--set {text} doesn't count here: --clients says how many there are")
-    wished = [*(overrides or []), f"scenario.clients={clients}"]
+    wished = [*options.with_shorthands(overrides, rounds=rounds, seed=seed), f"scenario.clients={clients}"]
     given = options.configuration(preset, wished).config
     in_namespaces, profile = _shaping(given, network, simulation)
     resolved = load_config(preset, [*wished, *_for_other_processes(given, in_namespaces)])
@@ -83,6 +86,7 @@ def fleet(
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
     folder = out or Path(config.output.folder) / name
     # What would be refused is refused before anything is started.
+    extend_to(folder, config, scheme)
     begun = run_to_go_on_with(folder, config, scheme)
     if (holder := writer_of(folder)) is not None:
         raise AsflError(f"{folder} is in use: {holder}; wait for it, or give another --out")

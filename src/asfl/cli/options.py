@@ -26,18 +26,50 @@ def _picture(path: Path | None) -> Path | None:
     return path
 
 
-Preset = Annotated[str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Override one field; may be repeated.")
+def _fields(incomplete: str) -> list[str]:
+    """For the shell: fields that begin with what was typed."""
+    from asfl.config.show import field_names
+
+    return [f"{name}=" for name in field_names() if name.startswith(incomplete)]
+
+
+def _presets(incomplete: str) -> list[str]:
+    from asfl.config import preset_names
+
+    files = [str(file) for file in Path().glob(f"{incomplete}*.toml")] if "/" not in incomplete else []
+    return [name for name in [*preset_names(), *files] if name.startswith(incomplete)]
+
+
+def _scheme_names(incomplete: str) -> list[str]:
+    from asfl.schemes import SCHEMES
+
+    *before, last = incomplete.split(",")
+    return [",".join([*before, name]) for name in SCHEMES if name.startswith(last)]
+
+
+Preset = Annotated[
+    str,
+    typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets),
 ]
-Scheme = Annotated[str, typer.Option("--scheme", help="Which scheme to train.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Override one field; may be repeated.", autocompletion=_fields),
+]
+Rounds = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Short for --set training.rounds=N.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="K", help="Short for --set scenario.seed=K.")]
+Scheme = Annotated[str, typer.Option("--scheme", help="Which scheme to train.", autocompletion=_scheme_names)]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", metavar="DIR", help="The folder for data sets. Default: ASFL_DATA_DIR, else ./data."),
 ]
 Schemes = Annotated[
     list[str] | None,
-    typer.Option("--schemes", metavar="NAME,…", help="Schemes, separated by commas or repeated. Default: all."),
+    typer.Option(
+        "--schemes",
+        metavar="NAME,…",
+        help="Schemes, separated by commas or repeated. Default: all.",
+        autocompletion=_scheme_names,
+    ),
 ]
 MAX_SEEDS = 10_000
 Seeds = Annotated[int, typer.Option("--seeds", min=1, max=MAX_SEEDS, help="How many seeds, from the preset's on.")]
@@ -72,6 +104,14 @@ Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw a picture into this .png, .svg or .pdf file.", callback=_picture),
 ]
+
+
+def with_shorthands(
+    overrides: Sequence[str] | None, *, rounds: int | None = None, seed: int | None = None
+) -> list[str]:
+    """What `--set`, `--rounds` and `--seed` say together."""
+    short = {"training.rounds": rounds, "scenario.seed": seed}
+    return [*(overrides or []), *(f"{field}={value}" for field, value in short.items() if value is not None)]
 
 
 def configuration(preset: str | Path, overrides: Sequence[str] | None) -> Resolved:

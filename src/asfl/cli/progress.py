@@ -22,6 +22,11 @@ from asfl.runs.records import RoundRecord
 LINE_EVERY_S = 10.0
 
 
+def wide() -> bool:
+    """Whether the terminal has room for everything."""
+    return Console(stderr=True).width >= 90
+
+
 class _Bars:
     """Bars that are there while this is entered, if anybody can see them."""
 
@@ -49,10 +54,9 @@ class RunProgress(_Bars):
         super().__init__(
             TextColumn("round"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=20 if wide() else 6),
             TextColumn("{task.description}"),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
+            *([TextColumn("ETA"), TimeRemainingColumn()] if wide() else []),
         )
         self._task = self.bars.add_task("", total=rounds, completed=len(done))
         self._rounds = rounds
@@ -66,9 +70,14 @@ class RunProgress(_Bars):
             self._accuracy = record.accuracy
         accuracy = "" if self._accuracy is None else f"{percent(self._accuracy, 1)}, "
         cut = "no cut" if record.cut is None else f"cut {record.mean_cut:.3g}"
+        costs = f"{accuracy}{format_si(record.total_delay_s, 's')}, {format_si(record.total_energy_j, 'J')}"
         text = (
-            f"{accuracy}{format_si(record.total_delay_s, 's')}, {format_si(record.total_energy_j, 'J')}, {cut}, "
-            f"{record.arrived_count} of {record.scheduled_count} arrived"
+            costs
+            if self.on_terminal and not wide()
+            else (
+                f"{accuracy}{format_si(record.total_delay_s, 's')}, {format_si(record.total_energy_j, 'J')}, {cut}, "
+                f"{record.arrived_count} of {record.scheduled_count} arrived"
+            )
         )
         self.bars.update(self._task, completed=record.round, description=text)
         now = time.monotonic()
@@ -86,11 +95,14 @@ class ManyRunsProgress(_Bars):
     """A bar for each run and one for all; a line for each run that ends."""
 
     def __init__(self, rounds: Mapping[str, int], every: int) -> None:
-        """`rounds`: of each run that is left; `every`: how many runs there are, with those that were done before."""
+        """`rounds`: left of each unfinished run; `every`: how many runs there are, with those that were done before."""
         super().__init__(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn()
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24 if wide() else 8),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
         )
-        self.every, self.over = every, every - len(rounds)
+        self.every, self.finished, self.failed = every, every - len(rounds), 0
         self.left = dict(rounds)
         self.rounds = sum(self.left.values())
         self.played, self.began = 0, time.monotonic()
@@ -104,7 +116,7 @@ class ManyRunsProgress(_Bars):
             self._advance(job, event)
         else:
             self._end(job, event)
-        self.bars.update(self.all, completed=self.rounds - sum(self.left.values()))
+        self.bars.update(self.all, completed=max(self.rounds - sum(self.left.values()), 0))
 
     def _advance(self, job: Job, record: RoundRecord) -> None:
         self.played += 1
@@ -120,10 +132,13 @@ class ManyRunsProgress(_Bars):
     def _end(self, job: Job, end: Ended) -> None:
         if job.name in self.tasks:
             self.bars.remove_task(self.tasks.pop(job.name))
+        self.finished += end.finished
+        self.failed += bool(end.reason)
         if end.finished or end.reason:
             self.left[job.name] = 0
-            self.over += 1
-        self.print_line(f"{job.name}: {self._outcome(job.name, end)} [{self.over}/{self.every}{self._time_left()}]")
+        failed = f", {self.failed} failed" if self.failed else ""
+        count = f"{self.finished} of {self.every} finished{failed}"
+        self.print_line(f"{job.name}: {self._outcome(job.name, end)} [{count}{self._time_left()}]")
 
     def _outcome(self, name: str, end: Ended) -> str:
         record = self.last.get(name)
@@ -133,7 +148,8 @@ class ManyRunsProgress(_Bars):
             return "was finished" if end.finished else "stopped before its first round"
         accuracy = f"{percent(self.accuracy[name], 1)} " if name in self.accuracy else ""
         cost = f"{number(record.total_delay_s)} s, {format_si(record.total_energy_j, 'J')}"
-        return f"{'' if end.finished else 'stopped, '}{accuracy}after {record.round} rounds, {cost}"
+        rounds = f"{record.round} round{'' if record.round == 1 else 's'}"
+        return f"{'' if end.finished else 'stopped, '}{accuracy}after {rounds}, {cost}"
 
     def _time_left(self) -> str:
         left = sum(self.left.values())

@@ -9,7 +9,10 @@ import typer
 
 from asfl.cli import options
 from asfl.config.errors import AsflError
+from asfl.results.curves import OURS
 from asfl.results.figures.training import write_figures
+from asfl.results.figures.walk import write_walk
+from asfl.results.heard import heard_in
 from asfl.results.latex import latex_tables
 from asfl.results.page import Report, chart_library, page
 from asfl.results.page.collect import signature
@@ -39,6 +42,8 @@ def report(
         )
     if out.is_dir():
         raise AsflError(f"--out {out} is a folder; give a file name, such as {out / 'report.html'}")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise AsflError(f"--out {out}: the page is HTML, so its name ends in .html; PDF and SVG figures go beside it")
     library = chart_library()
     made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:
@@ -50,7 +55,11 @@ def report(
     folder = figures or out.with_name(f"{out.stem}-figures")
     worlds = made.runs()
     for number, (summary, runs) in enumerate(worlds, start=1):
-        write_figures(summary, runs, folder / str(number) if len(worlds) > 1 else folder, ("pdf", "svg"))
+        own = folder / str(number) if len(worlds) > 1 else folder
+        write_figures(summary, runs, own, ("pdf", "svg"))
+        ours = next((run for run in runs if run.scheme == OURS), None)
+        if ours is not None and (heard := heard_in(ours)) is not None:
+            write_walk(ours, heard, own / "walk.gif")
     write_whole(folder / "tables.tex", latex_tables(made.tables()).encode())
     print(f"figures and tables: {folder}")
 

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,10 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.charged import with_note
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run
+from asfl.runs.extend import extend_to, with_rounds
+from asfl.runs.finished import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
-from asfl.runs.records import RECORDS_FILE, read_records, records_so_far
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import run as run_here
 from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.schemes import scheme_named
@@ -29,6 +32,8 @@ from asfl.schemes import scheme_named
 def run(
     preset: options.Preset = "demo",
     scheme: options.Scheme = "asfl",
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
     overrides: options.Set = None,
     out: Annotated[
         Path | None,
@@ -41,7 +46,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
-    config = options.configuration(preset, overrides).config
+    config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
     _train(config, scheme, out or Path(config.output.folder) / name, data_dir, engine, address, lose_rounds, as_json)
@@ -49,15 +54,23 @@ def run(
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="How many rounds it is to have in the end: more than it has.")
+    ] = None,
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
     lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; it ends as if it never had been."""
+    """Go on with a run that was stopped or killed; it ends as if it never had been. --rounds makes it longer."""
     manifest = read_manifest(folder)
-    _train(manifest.config, manifest.scheme, folder, data_dir, engine, address, lose_rounds, as_json)
+    config = manifest.config
+    if rounds is not None:
+        if rounds < config.training.rounds:
+            raise AsflError(f"--rounds {rounds}: {folder} has {config.training.rounds} rounds, and can only have more")
+        config = with_rounds(config, rounds)
+    _train(config, manifest.scheme, folder, data_dir, engine, address, lose_rounds, as_json)
 
 
 def _train(
@@ -80,6 +93,9 @@ def _train(
         train = partial(run_with_actors, address=address)
     elif address is not None:
         raise AsflError(f"--address {address} is for --engine ray")
+    if before := extend_to(folder, config, scheme):
+        print(f"{folder}: {before} rounds become {config.training.rounds}", file=sys.stderr)
+    was_finished = is_finished(folder)
     done = records_so_far(folder) if (folder / MANIFEST_FILE).exists() else []
     with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
         finished = train(
@@ -91,6 +107,8 @@ def _train(
             should_stop=stop,
             lose_rounds=lose_rounds,
         )
+    if was_finished:
+        print(f"{folder} was finished; more rounds: asfl resume {shlex.quote(str(folder))} --rounds N", file=sys.stderr)
     conclude(folder, finished, as_json)
 
 
@@ -137,6 +155,7 @@ def _costs(manifest: Manifest, run: Run, summary: RunSummary) -> dict[str, str]:
         "energy": f"{format_si(summary.total_energy_j, 'J')}, {format_si(summary.energy_j, 'J')} a round "
         f"(median {format_si(summary.median_energy_j, 'J')}), at most {format_si(worst_j, 'J')} a round and client "
         f"(budget {format_si(budgets.energy_j, 'J')}{_owed(summary.energy_owed)})",
+        **_left(records[-1]),
         "packet errors": f"{percent(summary.packet_error_rate, 1)}, "
         f"{summary.updates_per_round:.1f} of {clients} clients arrive",
         "cut": "none: the whole model is on the clients"
@@ -147,6 +166,16 @@ def _costs(manifest: Manifest, run: Run, summary: RunSummary) -> dict[str, str]:
         "training": f"learning rate {training.learning_rate:g}, {training.local_steps} mini-"
         f"batch{'' if training.local_steps == 1 else 'es'} of {training.batch_size} a client and round",
     }
+
+
+def _left(last: RoundRecord) -> dict[str, str]:
+    """What is left of total budgets; nothing without any."""
+    parts = [] if last.time_left_s is None else [format_si(last.time_left_s, "s")]
+    if last.battery_left_j is not None:
+        empty = sum(joule == 0 for joule in last.battery_left_j)
+        least, most = (format_si(end(last.battery_left_j), "J") for end in (min, max))
+        parts.append(f"{least} to {most} a client, {empty or 'no'} batter{'y' if empty == 1 else 'ies'} empty")
+    return {"left of the total budget": ", ".join(parts)} if parts else {}
 
 
 def _owed(share: float) -> str:

@@ -13,12 +13,13 @@ from asfl.results.figures.world import WorldView, draw_world
 
 def scenario(
     preset: options.Preset = "demo",
+    seed: options.Seed = None,
     overrides: options.Set = None,
     as_json: options.Json = False,
     plot: options.Plot = None,
 ) -> None:
     """Who is where, and what each cut would cost a good, a median and a bad client."""
-    world = World.of(options.configuration(preset, overrides).config)
+    world = World.of(options.configuration(preset, options.with_shorthands(overrides, seed=seed)).config)
     view = WorldView.of(world, resolve_budgets(world))
     show(
         as_json,

@@ -31,6 +31,8 @@ def sweep(
     ] = None,
     schemes: options.Schemes = None,
     seeds: options.Seeds = 1,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
     overrides: options.Set = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go.")] = Path("runs/sweep"),
     data_dir: options.DataDir = None,
@@ -43,7 +45,8 @@ def sweep(
     for text in overrides or []:
         if text.partition("=")[0].strip() in (axis.field for axis in axes):
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
-    planned = plan_sweep(preset, overrides or [], axes, options.schemes_named(schemes), seeds, out, data_dir)
+    wished = options.with_shorthands(overrides, rounds=rounds, seed=seed)
+    planned = plan_sweep(preset, wished, axes, options.schemes_named(schemes), seeds, out, data_dir)
     trainer = engine_named(engine, workers, address)
     with writing(planned.folder):
         planned.remember()

@@ -12,11 +12,14 @@ from asfl.cli.progress import ManyRunsProgress
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.curves import OURS
-from asfl.runs.engines import Engine
+from asfl.runs.engines import Engine, OnEvent
+from asfl.runs.extend import extend_to
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.finished import is_finished
-from asfl.runs.jobs import error_report, run_name
+from asfl.runs.jobs import Job, error_report, run_name
+from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.this_process import stopping_on_ctrl_c
+from asfl.runs.watching import ShouldStop
 
 ThreadsARun = Callable[[int], int]
 """How many threads an engine has for each of so many runs."""
@@ -44,41 +47,86 @@ def train_runs(
 ) -> dict[str, str]:
     """Train what is left of comparisons; why runs failed, by name. Ctrl-C ends the command when all runs are saved.
 
-    The caller holds the lock of the folder they are in. First it is written down what is to be done, and with how many
-    threads: so the same command again gives the same bits. Then in passes: some runs borrow what others decide, and can
-    begin when those are finished.
+    The caller holds the lock of the folder they are in.
+    """
+    left = rounds_left(comparisons)
+    every = sum(one.num_runs for one in comparisons)
+    with stopping_on_ctrl_c() as stop, ManyRunsProgress(left, every) as display:
+        failed, unfinished = train_left(comparisons, data_dir, engine, threads_a_run, display.show, stop)
+    if stop() and unfinished:
+        print_failures(failed)
+        print(f"stopped with {unfinished} of {every} runs unfinished; the same command goes on where it stopped")
+        raise typer.Exit(options.STOPPED)
+    return failed
+
+
+def rounds_left(comparisons: Sequence[Comparison]) -> dict[str, int]:
+    """Of every run that isn't finished, by its name."""
+    return {
+        name: one.config.training.rounds - len(_played(one.run_folder(scheme, seed)))
+        for one in comparisons
+        for name, (scheme, seed) in one.left().items()
+    }
+
+
+def _played(folder: Path) -> list[RoundRecord]:
+    try:
+        return records_so_far(folder)
+    except AsflError:  # a manifest is damaged: training will say so
+        return []
+
+
+def train_left(
+    comparisons: Sequence[Comparison],
+    data_dir: Path | None,
+    engine: Engine,
+    threads_a_run: ThreadsARun,
+    on_event: OnEvent,
+    stop: ShouldStop,
+) -> tuple[dict[str, str], int]:
+    """Why runs failed, by name, and how many aren't finished.
+
+    First it is written down what is to be done, and with how many threads: so the same command again gives the same
+    bits. Then in passes: some runs borrow what others decide, and can begin when those are finished.
     """
     threads = threads_a_run(sum(one.num_runs for one in comparisons))
     comparisons = [one.with_threads(threads) for one in comparisons]
     for one in comparisons:
         remove_abandoned(one.folder)
         one.remember()
-    rounds = {name: one.config.training.rounds for one in comparisons for name in one.left()}
-    if not rounds:
-        return {}
-    every, failed = sum(one.num_runs for one in comparisons), dict[str, str]()
-    with stopping_on_ctrl_c() as stop, ManyRunsProgress(rounds, every) as display:
-        while jobs := [job for one in comparisons for job in one.jobs(data_dir) if job.name not in failed]:
-            ended = engine(jobs, on_event=display.show, should_stop=stop)
-            failed |= {name: end.reason for name, end in ended.items() if end.reason}
-            for job in jobs:
-                report = error_report(job.folder)
-                report.unlink(missing_ok=True)
-                if job.name in ended and ended[job.name].traceback:
-                    write_whole(report, ended[job.name].traceback.encode())
-            if stop():
-                break
-            for job in jobs:  # or they would be tried for ever
-                if job.name not in failed and not is_finished(job.folder):
-                    failed[job.name] = f"it ended, but {job.folder} isn't intact; asfl check says what is"
+    failed = dict[str, str]()
+    while jobs := [job for one in comparisons for job in one.jobs(data_dir) if job.name not in failed]:
+        failed |= _refused_to_extend(jobs)
+        jobs = [job for job in jobs if job.name not in failed]
+        ended = engine(jobs, on_event=on_event, should_stop=stop) if jobs else {}
+        failed |= {name: end.reason for name, end in ended.items() if end.reason}
+        for job in jobs:
+            report = error_report(job.folder)
+            report.unlink(missing_ok=True)
+            if job.name in ended and ended[job.name].traceback:
+                write_whole(report, ended[job.name].traceback.encode())
+        if stop():
+            break
+        for job in jobs:  # or they would be tried for ever
+            if job.name not in failed and not is_finished(job.folder):
+                failed[job.name] = f"it ended, but {job.folder} isn't intact; asfl check says what is"
     left = {name: (seed, one.point) for one in comparisons for name, (_, seed) in one.left().items()}
-    if stop() and left:
-        print_failures(failed)
-        print(f"stopped with {len(left)} of {every} runs unfinished; the same command goes on where it stopped")
-        raise typer.Exit(options.STOPPED)
-    for name, (seed, point) in left.items():
-        failed.setdefault(name, f"it borrows from {run_name(OURS, seed, point)}, which failed; so it was not started")
-    return failed
+    if not stop():
+        for name, (seed, point) in left.items():
+            borrowed = run_name(OURS, seed, point)
+            failed.setdefault(name, f"it borrows from {borrowed}, which failed; so it was not started")
+    return failed, len(left)
+
+
+def _refused_to_extend(jobs: Sequence[Job]) -> dict[str, str]:
+    """Runs that were begun with fewer rounds get as many as they are to have now; why some can't, by name."""
+    refused = {}
+    for job in jobs:
+        try:
+            extend_to(job.folder, job.config, job.scheme, job.recorded)
+        except AsflError as error:
+            refused[job.name] = str(error)
+    return refused
 
 
 def print_failures(failed: Mapping[str, str]) -> None:

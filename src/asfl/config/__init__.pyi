@@ -1,3 +1,8 @@
+from .channels import (
+    Cell as Cell,
+    ChannelSettings as ChannelSettings,
+    Radio as Radio,
+)
 from .load import (
     Resolved as Resolved,
     by_name as by_name,
@@ -8,14 +13,12 @@ from .load import (
 from .network import Deadlines as Deadlines, Network as Network
 from .protection import Privacy as Privacy, Robustness as Robustness
 from .tree import (
-    ChannelSettings as ChannelSettings,
     Compute as Compute,
     Config as Config,
     Data as Data,
     DecisionRules as DecisionRules,
     Model as Model,
     Output as Output,
-    Radio as Radio,
     Scenario as Scenario,
     Training as Training,
 )

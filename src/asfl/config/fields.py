@@ -37,17 +37,20 @@ def _number_in(unit: str) -> BeforeValidator:
                 value = parse_quantity(value, unit)
             except AsflError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
-        return not_tiny(value) if isinstance(value, float) else value
+        if is_tiny(value):
+            raise PydanticCustomError("quantity", "{reason}", {"reason": too_small(value)})
+        return value
 
     return BeforeValidator(convert)
 
 
-def not_tiny(value: float) -> float:
-    """Refuse numbers so near to 0 that what is divided by them has no end."""
-    if 0 < abs(value) < LEAST:
-        reason = f"{value:g} is too small to compute with; nothing real is below {LEAST:g}"
-        raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
-    return value
+def is_tiny(value: Any) -> bool:
+    """Whether it is a number so near to 0 that what is divided by it has no end."""
+    return isinstance(value, float) and 0 < abs(value) < LEAST
+
+
+def too_small(value: float) -> str:
+    return f"{value:g} is too small to compute with; nothing real is below {LEAST:g}"
 
 
 # Upper bounds are far above what any real experiment has, and low enough that products of some of them stay finite.
@@ -58,6 +61,7 @@ Second = Annotated[float, StoredIn("s"), Gt(0), Le(1e9), _number_in("s")]
 NonNegativeSecond = Annotated[float, StoredIn("s"), Ge(0), Le(1e9), _number_in("s")]
 BitPerSecond = Annotated[float, StoredIn("bit/s"), Gt(0), Le(1e15), _number_in("bit/s")]
 Meter = Annotated[float, StoredIn("m"), Gt(0), Le(1e9), _number_in("m")]
+MeterPerSecond = Annotated[float, StoredIn("m/s"), Ge(0), Le(1e3), _number_in("m/s")]
 Decibel = Annotated[float, StoredIn("dB"), Ge(-500), Le(500), _number_in("dB")]
 CyclesPerFlop = Annotated[float, StoredIn("cycles/FLOP"), Gt(0), Le(1e9), _number_in("cycles/FLOP")]
 JoulePerCycleHertz2 = Annotated[float, StoredIn("J/(cycle·Hz²)"), Gt(0), Le(1), _number_in("J/(cycle·Hz²)")]
@@ -76,9 +80,15 @@ Index = Annotated[int, Field(strict=True), Ge(0), Le(10**18)]
 AutoSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto"], StoredIn("s"), _number_in("s")]
 OutageSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto", "off"], StoredIn("s"), _number_in("s")]
 AutoJoule = Annotated[Annotated[float, Gt(0), Le(1e12)] | Literal["auto"], StoredIn("J"), _number_in("J")]
+OffSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["off"], StoredIn("s"), _number_in("s")]
+Joule = Annotated[float, StoredIn("J"), Gt(0), Le(1e12), _number_in("J")]
+OffJoules = Annotated[Joule | Literal["off"] | list[Joule], StoredIn("J"), _number_in("J")]
 AutoDecibel = Annotated[Annotated[float, Ge(-500), Le(500)] | Literal["auto"], StoredIn("dB"), _number_in("dB")]
+AutoDegree = Annotated[Annotated[float, Ge(-360), Le(360)] | Literal["auto"], StoredIn("°"), _number_in("°")]
+AutoMeter = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto"], StoredIn("m"), _number_in("m")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
 EachIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_COUNT)] | Literal["each"]
+ClockCount = Annotated[int, Field(strict=True), Ge(1), Le(MAX_COUNT)] | Literal["clock"]
 AutoIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CLIENTS)] | Literal["auto"]
 
 
@@ -121,6 +131,20 @@ class Section(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+
+
+class OwnSettings(Section):
+    """Settings of a plugin: any names, each with a text, a number, or true or false; only the plugin knows them."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, bool | int | float | str] = Field(init=False)
+
+    def get(self, name: str, default: Any) -> Any:
+        return (self.model_extra or {}).get(name, default)
+
+    def items(self) -> tuple[tuple[str, Any], ...]:
+        """In the order of their names."""
+        return tuple(sorted((self.model_extra or {}).items()))
 
 
 def unit_of(field: FieldInfo) -> str:

@@ -37,13 +37,21 @@ def preset_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def load_config(preset_or_file: str | Path | None = None, overrides: Sequence[str] = ()) -> Resolved:
+ConfigLike = str | Path | Mapping[str, Any] | Config
+"""A preset's name, a TOML file, the same as a dictionary, or a configuration that is ready."""
+
+
+def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Resolved:
     """Resolve a preset name or a TOML file, then the overrides "a.b=value", into one validated tree.
 
     A file may name the preset it starts from in a top-level `base = "small-cifar10"`; without it, it starts from
-    the defaults.
+    the defaults. Python may give a dictionary instead of a file, and of overrides: {"training.batch_size": 32}.
     """
-    layers = [*_base_layers(preset_or_file), *(_override_layer(text) for text in overrides)]
+    layers = _base_layers(base)
+    if isinstance(overrides, Mapping):
+        layers += [_named_layer(name, _plain(value), "an argument") for name, value in overrides.items()]
+    else:
+        layers += [_override_layer(text) for text in overrides]
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for layer in layers:
@@ -58,10 +66,17 @@ def load_config(preset_or_file: str | Path | None = None, overrides: Sequence[st
     return Resolved(config, every | sources)
 
 
-def _base_layers(preset_or_file: str | Path | None) -> list[_Layer]:
-    if preset_or_file is None:
+def _base_layers(base: ConfigLike | None) -> list[_Layer]:
+    if base is None:
         return []
-    name = str(preset_or_file)
+    if isinstance(base, Config):
+        return [_Layer(base.model_dump(exclude_none=True), "the given configuration")]
+    if isinstance(base, Mapping):
+        rest = [_named_layer(key, _plain(value), "a dictionary") for key, value in base.items() if key != "base"]
+        return [*_base_layers(_known_base(base.get("base"), "a dictionary")), *rest]
+    if not isinstance(base, str | Path):
+        raise AsflError(f"{short(base)} is no configuration: give a preset's name, a TOML file or a dictionary")
+    name = str(base)
     if name in preset_names():
         text = (resources.files("asfl") / "config" / "presets" / f"{name}.toml").read_text("utf-8")
         return [_Layer(parse_toml(text, name), f"preset {name}")]
@@ -69,10 +84,33 @@ def _base_layers(preset_or_file: str | Path | None) -> list[_Layer]:
     if path.suffix != ".toml" and not os.path.lexists(path):
         raise AsflError(f"no preset or file {short(name)}: {nearest(name, preset_names())}")
     values = parse_toml(read_text(path), name)
-    base = values.pop("base", None)
+    return [*_base_layers(_known_base(values.pop("base", None), name)), _Layer(values, f"file {path.name}")]
+
+
+def _known_base(base: Any, where: str) -> str | None:
+    """The preset that a file or a dictionary starts from, if any."""
     if base is not None and (not isinstance(base, str) or base not in preset_names()):
-        raise AsflError(f"{name}: base = {short(base)} is not a preset: {nearest(str(base), preset_names())}")
-    return [*_base_layers(base), _Layer(values, f"file {path.name}")]
+        raise AsflError(f"{where}: base = {short(base)} is not a preset: {nearest(str(base), preset_names())}")
+    return base
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy and paths as TOML would have them."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _named_layer(name: Any, value: Any, source: str) -> _Layer:
+    """Of the name "a.b" and a value: the tree {a: {b: value}}."""
+    parts = name.split(".") if isinstance(name, str) else []
+    if not parts or not all(parts) or len(parts) > MAX_DEPTH:
+        raise AsflError(f"{short(name)} is no name of a field: write section.field, such as training.batch_size")
+    for part in reversed(parts):
+        value = {part: value}
+    return _Layer(value, source)
 
 
 def _override_layer(text: str) -> _Layer:
@@ -82,10 +120,7 @@ def _override_layer(text: str) -> _Layer:
         raise AsflError(f"--set {short(text)}: write it as section.field=value, for example --set scenario.clients=20")
     if not is_text(text):  # the shell passes on any bytes
         raise AsflError(f"--set {short(text)} is not in UTF-8")
-    values: Any = _toml_value(value.strip(), f"--set {short(text)}")
-    for part in reversed(parts):
-        values = {part: values}
-    return _Layer(values, "--set")
+    return _named_layer(path.strip(), _toml_value(value.strip(), f"--set {short(text)}"), "--set")
 
 
 def _toml_value(text: str, where: str) -> Any:

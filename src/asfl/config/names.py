@@ -10,13 +10,13 @@ from typing import Any, Literal, Self, get_args
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.registry import Registry, with_own
 
-Architecture = Literal["cnn", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
+Architecture = Literal["cnn", "mlp", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
 """The networks that ship; any other is somebody's own (`asfl.register_model`)."""
 Norm = Literal["batch", "group", "none"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
 """The data sets that ship or can be fetched; any other is somebody's own (`asfl.register_arrays`)."""
 
-CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace")))
+CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace", "3gpp")))
 """What `scenario.channel.kind` may be, with the factory of a registered one."""
 MODELS: Registry[Any] = Registry("architecture", dict.fromkeys(get_args(Architecture)))
 """What `model.architecture` may be, with the builder of a registered one."""
@@ -70,6 +70,13 @@ class ModelSpec:
     like that nobody but their owners has (`private_shape`)."""
     width: float = 1.0
     norm: Norm = "batch"
+    own: tuple[tuple[str, Any], ...] = ()
+    """What `[model.own]` says, for a network of somebody's own."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same by name."""
+        return dict(self.own)
 
     @property
     def name(self) -> str:

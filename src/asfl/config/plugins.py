@@ -66,6 +66,17 @@ def registering() -> str:
     return str(_loading[-1]) if _loading else THIS_PROCESS
 
 
+def in_words_of_plugin(error: BaseException) -> str | None:
+    """What went wrong in a plugin's code: file, line, and the line itself; None if it was in somebody else's."""
+    ours = Path(__file__).parents[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [number for number, frame in enumerate(frames) if Path(frame.filename) in _loaded]
+    if not inside or any(ours in Path(frame.filename).parents for frame in frames[inside[-1] + 1 :]):
+        return None
+    frame = frames[inside[-1]]
+    return f"plugin {frame.filename}, line {frame.lineno}, in {frame.name}: {_reason(error)}\n    {frame.line}"
+
+
 def _named(text: str) -> list[Path]:
     return [Path(part).expanduser().resolve() for part in text.split(os.pathsep) if part]
 

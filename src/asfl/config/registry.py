@@ -21,12 +21,16 @@ class Registry(Mapping[str, T], Generic[T]):
         self._registered: dict[str, T] = {}
         self._by: dict[str, str] = {}
 
-    def register(self, name: str, meaning: T) -> None:
-        """Make a name known. Who registered it may do so again, which replaces it; nobody else may."""
+    def check_name(self, name: str) -> None:
+        """Refuse what can't be the name of somebody's own."""
         if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise AsflError(f"{self.kind} name {name!r} must be small letters, digits, - and _, and not begin with -")
         if name in self._shipped:
             raise AsflError(f"{self.kind} '{name}' ships with asfl; give yours another name")
+
+    def register(self, name: str, meaning: T) -> None:
+        """Make a name known. Who registered it may do so again, which replaces it; nobody else may."""
+        self.check_name(name)
         by = registering()
         if self._by.get(name, by) != by:
             raise AsflError(f"{self.kind} '{name}' is already registered by {self._by[name]}; give one another name")

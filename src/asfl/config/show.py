@@ -1,11 +1,14 @@
 """Print a configuration as TOML that can be saved and edited, with unit, range and source behind every value."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tomlkit
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
+from asfl.config.errors import AsflError, nearest
 from asfl.config.fields import unit_of, valid_range
 from asfl.config.load import Resolved, load_config
 from asfl.config.tree import Config, SchemeTraining
@@ -21,9 +24,11 @@ def as_toml(resolved: Resolved, with_docs: bool = False) -> str:
         if name != section:
             lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
             section = name
+        meaning = _one_line(field.description or "")
         if with_docs:
-            lines.append(f"# {_one_line(field.description or '')}")
-        notes = [unit_of(field), valid_range(field), resolved.sources[f"{name}.{key}"]]
+            lines.append(f"# {meaning}")
+        notes = ["" if with_docs else _first_sentence(meaning), unit_of(field), valid_range(field)]
+        notes.append(resolved.sources[f"{name}.{key}"])
         comment = _one_line(" · ".join(note for note in notes if note))
         lines.append(f"{f'{key} = {toml_value(value)}':<{width}}  # {comment}")
     if with_docs and not resolved.config.schemes:
@@ -31,6 +36,46 @@ def as_toml(resolved: Resolved, with_docs: bool = False) -> str:
         for key, field in SchemeTraining.model_fields.items():
             lines.append(f"# {key} = …  # {valid_range(field)}: {_one_line(field.description or '')}")
     return "\n".join(lines)
+
+
+def field_names() -> list[str]:
+    """Every field of the configuration, as `--set` names it."""
+    return [f"{name}.{key}" for name, key, _, _ in _rows(Config())]
+
+
+def describe(name: str) -> list[str]:
+    """What a field means, what is valid, and what it is if nobody sets it; of a section, each field in a line.
+
+    A part of a name will do if it is the end of only one.
+    """
+    rows = {f"{section}.{key}": (value, field) for section, key, value, field in _rows(Config())}
+    of_schemes = {f"schemes.NAME.{key}": (None, field) for key, field in SchemeTraining.model_fields.items()}
+    rows |= of_schemes
+    inside = [field for field in rows if field.startswith(f"{name}.")]
+    if inside:
+        width = max(map(len, inside))
+        return [f"{field:<{width}}  {_first_sentence(_one_line(rows[field][1].description or ''))}" for field in inside]
+    found = [field for field in rows if field == name or field.endswith(f".{name}")]
+    if not found:
+        whole = [field for field in rows if name in field.rpartition(".")[2]]
+        hint = f"did you mean {' or '.join(whole)}?" if 0 < len(whole) < 4 else nearest(name, [*rows, *_last(rows)])
+        raise AsflError(f"no field '{name}': {hint}")
+    if len(found) > 1:
+        raise AsflError(f"'{name}' is the name of {len(found)} fields: {', '.join(found)}")
+    value, field = rows[found[0]]
+    lines = [found[0], f"  {_one_line(field.description or '')}"]
+    lines.append(f"  valid:   {valid_range(field)}{f', in {unit_of(field)}' if unit_of(field) else ''}")
+    if value is not None:
+        lines.append(f"  default: {toml_value(value)}")
+    return lines
+
+
+def _last(names: Iterable[str]) -> list[str]:
+    return [name.rpartition(".")[2] for name in names]
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.;]) ", text, maxsplit=1)[0].rstrip(".;")
 
 
 def changes_as_toml(config: Config, base: str) -> str:
@@ -68,6 +113,8 @@ def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, Any,
             subsections += [(f"{name}.{key}", one) for key, one in value.items()]
         else:
             yield prefix, name, value, field
+    for name, value in (section.model_extra or {}).items():
+        yield prefix, name, value, FieldInfo(annotation=type(value), description="For the plugin that knows it.")
     for name, value in subsections:
         yield from _rows(value, f"{prefix}.{name}" if prefix else name)
 

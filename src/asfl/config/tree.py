@@ -4,21 +4,18 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from asfl.config.budget import TotalBudgets
+from asfl.config.channels import ChannelSettings, Radio
 from asfl.config.errors import nearest, short
 from asfl.config.fields import (
     FILE_NAME,
-    AutoDecibel,
     AutoIndex,
     AutoJoule,
     AutoSecond,
     AutoShare,
-    Blocks,
     Clients,
     Count,
     CyclesPerFlop,
-    Decibel,
-    EachIndex,
-    Exponent,
     FileName,
     Hertz,
     Index,
@@ -26,18 +23,16 @@ from asfl.config.fields import (
     Meter,
     NonNegative,
     OutageSecond,
+    OwnSettings,
     Positive,
     PositiveShare,
     Section,
     Share,
     ShareBelowOne,
-    Watt,
-    WattPerHertz,
     Width,
     known_name,
 )
 from asfl.config.names import (
-    CHANNELS,
     MODELS,
     Architecture,
     Dataset,
@@ -50,34 +45,6 @@ from asfl.config.names import (
 from asfl.config.network import Network
 from asfl.config.protection import Privacy, Robustness
 from asfl.config.registry import NAME_PATTERN
-from asfl.config.units import dbm_to_w
-
-ChannelKind = Annotated[Literal["rayleigh", "trace"] | str, known_name(CHANNELS.__contains__, CHANNELS.unknown)]
-
-
-class ChannelSettings(Section):
-    """How strong each client's link is, round by round."""
-
-    kind: ChannelKind = "rayleigh"
-    """Rayleigh fading over path loss, or a measured trace; or your own: a name given to asfl.register_channel."""
-    path_gain_at_1m_db: Decibel = -30.0
-    """Path gain at a distance of 1 m (§V-A: θ = −30 − 40 log₁₀ d)."""
-    path_loss_exponent: Exponent = 4.0
-    """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
-    trace_file: FileName = ""
-    """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
-    trace_quantity: Literal["auto", "snr_db", "rsrp_dbm"] = "auto"
-    """Which measurement of a CSV or NPZ file to use; "auto" takes SNR if the file has it."""
-    trace_antenna: EachIndex = 0
-    """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
-    base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""
-    trace_samples_per_round: Count = 1
-    """How many samples of the trace pass from one round to the next."""
-    trace_rsrp_tx_power_w: Watt = dbm_to_w(15.0)
-    """Power per resource element behind a measured RSRP: gain = RSRP / this. 15 dBm is 46 dBm over 1,200 elements."""
-    trace_median_gain_db: AutoDecibel = "auto"
-    """Shift all gains so that their median is this. "auto": only HDF5 files, whose gains have no absolute scale, are
-    shifted, to the path gain at the disc's median distance."""
 
 
 class Scenario(Section):
@@ -110,25 +77,6 @@ class Scenario(Section):
         return self
 
 
-class Radio(Section):
-    """The link between clients and server."""
-
-    num_rbs: Blocks = 8
-    """Number of uplink resource blocks, K."""
-    rb_bandwidth_hz: Hertz = 1.0e6
-    """Bandwidth of one resource block, B."""
-    downlink_bandwidth_hz: Hertz = 8.0e6
-    """Bandwidth of the downlink, B^DN."""
-    noise_psd_w_per_hz: WattPerHertz = dbm_to_w(-173.0)
-    """Noise power spectral density, N₀ (−173 dBm/Hz)."""
-    waterfall_threshold: Positive = 1.0
-    """α in the packet error rate."""
-    max_tx_power_w: Watt = 1.5
-    """The most a client may transmit with, P^max."""
-    server_tx_power_w: Watt = 5.0
-    """Transmit power of the server, p^s."""
-
-
 class Compute(Section):
     """Processors and what they consume."""
 
@@ -154,6 +102,8 @@ class Model(Section):
     charged_as: FileName = ""
     """Profile that delays and energies are computed from, such as "vgg19-cifar10", if not the trained network's own. It
     must have the same units: a narrow network is trained, and its wide sister charged."""
+    own: OwnSettings = Field(default_factory=OwnSettings)
+    """What a network of your own wants to know: [model.own], any names."""
 
 
 class Data(Section):
@@ -164,8 +114,13 @@ class Data(Section):
     on the devices that have them: what they look like, "private_3x32x32_10" (channels, height, width, classes)."""
     folder: FileName = ""
     """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
+    partition: Literal["dirichlet", "shards", "groups"] = "dirichlet"
+    """Who gets which samples, always as many: by label mixes ~ Dir(ρ); a few shards of samples sorted by label; or by
+    the groups of your own data (`train_groups`), each of which stays with one client."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
+    shards_per_client: Count = 2
+    """With `partition = "shards"`: how many shards a client gets; fewer is more heterogeneous."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
     held_out: ShareBelowOne = 0.1
@@ -322,6 +277,7 @@ class Config(Section):
     data: Data = Field(default_factory=Data)
     training: Training = Field(default_factory=Training)
     decision: DecisionRules = Field(default_factory=DecisionRules)
+    budget: TotalBudgets = Field(default_factory=TotalBudgets)
     output: Output = Field(default_factory=Output)
     field: Network = Field(default_factory=Network)
     privacy: Privacy = Field(default_factory=Privacy)
@@ -347,7 +303,8 @@ class Config(Section):
 
     @property
     def model_spec(self) -> ModelSpec:
-        return ModelSpec(self.model.architecture, self.data.name, self.model.width, self.model.norm)
+        model = self.model
+        return ModelSpec(model.architecture, self.data.name, model.width, model.norm, model.own.items())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -365,4 +322,7 @@ class Config(Section):
                 'privacy: noise needs model.norm = "group" or "none"; batch norm mixes the samples of a mini-batch, '
                 "and its statistics leave a client as they are"
             )
+        batteries = self.budget.battery_j
+        if isinstance(batteries, list) and len(batteries) != self.scenario.clients:
+            raise ValueError(f"budget.battery_j has {len(batteries)} numbers for {self.scenario.clients} clients")
         return self

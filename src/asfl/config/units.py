@@ -53,10 +53,11 @@ _SUFFIXES: dict[str, dict[str, Callable[[float], float]]] = {
     "Hz": {"Hz": _times(1), "kHz": _times(1e3), "MHz": _times(1e6), "GHz": _times(1e9)},
     "W": {"W": _times(1), "mW": _times(1e-3), "kW": _times(1e3), "dBm": dbm_to_w, "dBW": from_db},
     "W/Hz": {"W/Hz": _times(1), "mW/Hz": _times(1e-3), "dBm/Hz": dbm_to_w},
-    "s": {"s": _times(1), "ms": _times(1e-3), "min": _times(60), "h": _times(3600)},
+    "s": {"s": _times(1), "ms": _times(1e-3), "min": _times(60), "m": _times(60), "h": _times(3600)},
     "J": {"J": _times(1), "mJ": _times(1e-3), "kJ": _times(1e3)},
     "bit/s": {"bit/s": _times(1), "kbit/s": _times(1e3), "Mbit/s": _times(1e6), "Gbit/s": _times(1e9)},
     "m": {"m": _times(1), "km": _times(1e3)},
+    "m/s": {"m/s": _times(1), "km/h": _times(1 / 3.6)},
     "dB": {"dB": _times(1)},
 }
 """How to write a value of each unit in text. Units not listed here are written as plain numbers."""

@@ -11,11 +11,13 @@ from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
 
 ALLOWED_BITS = (32, 16, 8, 4)
+MOST_BATCHES = 4
+"""A client's mini-batch has at most so many times the configured number of samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """One round's decision. Only how many blocks a client gets matters: the channel is flat over blocks."""
+    """One round's decision. Only how many blocks a client gets matters, unless the channel differs over blocks."""
 
     cut: int | NDArray[np.int64]
     """How many layers the client holds, 1 … M−1; one number, or one per client [N] (ACC-SFL)."""
@@ -28,6 +30,10 @@ class Decision:
     Layers that move because the cut does cross whole."""
     synced: int = 0
     """Client-side layers 1 … `synced` are averaged at the end of the round; 0: each client keeps its own."""
+    blocks: NDArray[np.bool_] | None = None
+    """[N, K] whose each resource block is, where blocks differ; as many in a row as `rb_count` says."""
+    batch: NDArray[np.int64] | None = None
+    """[N] samples in each client's mini-batch (HASFL); None: as many as are configured."""
 
     @property
     def scheduled(self) -> NDArray[np.bool_]:
@@ -36,7 +42,9 @@ class Decision:
 
     @property
     def rb_mask(self) -> NDArray[np.bool_]:
-        """[N, K'] a display of whole counts: client after client takes the next blocks (K' = all blocks used)."""
+        """[N, K'] whose each block is; where that doesn't matter, client after client takes the next (K' in all)."""
+        if self.blocks is not None:
+            return self.blocks
         owner = np.repeat(np.arange(len(self.rb_count)), self.rb_count.astype(int))
         return np.equal(np.arange(len(self.rb_count))[:, None], owner)
 
@@ -74,6 +82,8 @@ def check_decision(
             f"decision.synced = {decision.synced} must be {cut.max()} where cuts differ: layers that some clients hold "
             "and the server trains for others are averaged, and so is everything below them"
         )
+    if decision.batch is not None:
+        _check_each("decision.batch", decision.batch, decision.batch >= 1, "a number of samples ≥ 1")
     fits = np.isfinite(power) & (power >= 0) & (power <= max_tx_power_w * (1 + 1e-12))
     _check_each("decision.tx_power_w", power, fits, f"0 … {max_tx_power_w:g} W (radio.max_tx_power_w)")
 
@@ -84,7 +94,9 @@ def wrong_bits(bits: int | NDArray[np.int64]) -> str:
     return f"= {unknown[0]} must be one of {', '.join(map(str, ALLOWED_BITS))}" if unknown.size else ""
 
 
-def _check_each(name: str, values: NDArray[np.float64], valid: NDArray[np.bool_], wanted: str) -> None:
+def _check_each(
+    name: str, values: NDArray[np.float64] | NDArray[np.int64], valid: NDArray[np.bool_], wanted: str
+) -> None:
     if not valid.all():
         client = int(np.flatnonzero(~valid)[0])
         raise AsflError(f"{name}[{client}] = {values[client]:g} must be {wanted}")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.crossing import BITS_PER_GROUP
 from asfl.costs.decision import Decision
 from asfl.models.profile import ModelProfile
 
@@ -39,7 +40,9 @@ class Holdings:
 
     def download_bits(self, profile: ModelProfile, cut: NDArray[np.int64]) -> Floats:
         """[..., N] what each client must receive to hold its layers up to a cut [..., 1] or [N]."""
-        owed = _prefix_sums(self.owed_bits / BITS_PER_VALUE * profile.param_bits)
+        differences = (self.owed_bits > 0) & (self.owed_bits < BITS_PER_VALUE)
+        beside = np.where(differences, BITS_PER_GROUP * profile.param_groups, 0.0)
+        owed = _prefix_sums(self.owed_bits / BITS_PER_VALUE * profile.param_bits + beside)
         return np.asarray(owed[self._clients, cut])
 
     def upload_bits(self, profile: ModelProfile, cut: NDArray[np.int64], previous_cut: int | None) -> Floats:

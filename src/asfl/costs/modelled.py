@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.crossing import activation_bits, layer_bits
 from asfl.costs.decision import Decision
 from asfl.costs.round import Round
 
@@ -146,7 +147,8 @@ def round_cost(
     round_: Round, decision: Decision, arrived: ArrayLike | None = None, procedure: Procedure = ASFL
 ) -> RoundCost:
     """Cost of one decision: expected if `arrived` is None, else realised with these arrivals [N]."""
-    plan = _Plan(np.asarray(decision.cut), np.asarray(decision.synced), np.asarray(decision.bits) / BITS_PER_VALUE)
+    samples = round_.charged_samples if decision.batch is None else decision.batch * round_.local_steps
+    plan = _Plan(*map(np.asarray, (decision.cut, decision.synced, decision.bits, samples)))
     return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, procedure)
 
 
@@ -166,7 +168,7 @@ def cost_of_all_cuts(
     bits: int = BITS_PER_VALUE,
 ) -> RoundCost:
     """Costs of every cut 1 … M−1 in one call, along the leading axis: entry i is cut i + 1."""
-    plan = _Plan(round_.profile.cuts[:, None], np.zeros((), dtype=np.int64), np.asarray(bits / BITS_PER_VALUE))
+    plan = _Plan(round_.profile.cuts[:, None], *map(np.asarray, (0, bits, round_.charged_samples)))
     return _cost(round_, plan, rb_count, tx_power_w, arrived, procedure)
 
 
@@ -175,8 +177,10 @@ class _Plan(NamedTuple):
 
     cut: NDArray[np.int64]
     synced: NDArray[np.int64]
-    precision: Floats
-    """Bits of a value, relative to 32."""
+    bits: NDArray[np.int64]
+    """Of a value."""
+    samples: Floats
+    """Of all mini-batches of the round."""
 
 
 def _cost(
@@ -231,8 +235,8 @@ class _Prices:
 
 
 def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
-    profile, samples = round_.profile, round_.charged_samples
-    cut, precision = plan.cut, plan.precision
+    profile, samples = round_.profile, plan.samples
+    cut, bits = plan.cut, plan.bits
     reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
     # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage, and where
@@ -240,7 +244,7 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
     model_bits = profile.client_param_bits[cut]
     grown_bits = shrunk_bits = down_bits = up_bits = np.zeros_like(model_bits)
     if procedure.exchanges_client_model:
-        down_bits = up_bits = model_bits * precision
+        down_bits = up_bits = layer_bits(profile, cut, bits)
     elif round_.holdings is not None:
         shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut)
         down_bits = round_.holdings.download_bits(profile, cut)
@@ -248,15 +252,15 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
         moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
         grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
     if not procedure.exchanges_client_model:
-        up_bits = profile.client_param_bits[np.minimum(plan.synced, cut)] * precision
+        up_bits = layer_bits(profile, np.minimum(plan.synced, cut), bits)
     resplit = times(grown_bits, prices.receiving_s_per_bit) + times(shrunk_bits, prices.uplink_s_per_bit)
 
     # Stage 2: perhaps the client model down, client forward, activations up.
     model_down = times(down_bits, prices.downlink_s_per_bit)
     forward_flops = samples * profile.client_forward_flops[cut]
-    activation_bits = samples * profile.activation_bits[cut - 1] * precision
+    sent_bits = activation_bits(profile, cut, bits, samples, round_.local_steps)
     client_forward = forward_flops * prices.compute_s_per_flop
-    uplink = times(activation_bits, prices.uplink_s_per_bit)
+    uplink = times(sent_bits, prices.uplink_s_per_bit)
     began = resplit <= round_.outage_s
     in_time = began & (model_down + client_forward + uplink <= round_.outage_s)
     arrival = prices.arrival * in_time
@@ -270,7 +274,7 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
     server = (server_forward_flops * arrival + server_backward_flops * backward_weight) * round_.server_s_per_flop
 
     by_activations = round_.equations.gradient_bits == "activations"
-    gradient_bits = activation_bits if by_activations else samples * profile.param_bits[cut] * precision
+    gradient_bits = sent_bits if by_activations else samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
     downlink = times((1 - share) * gradient_bits, prices.downlink_s_per_bit)
     if share > 0:  # the broadcast must reach the weakest receiver, and everybody waits for it
         receiving = times(share * gradient_bits, np.where(in_time, prices.downlink_s_per_bit, 0.0))
@@ -319,9 +323,9 @@ def _local_training_cost(round_: Round, plan: _Plan, prices: _Prices) -> RoundCo
 
     The backward pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.
     """
-    profile, samples = round_.profile, round_.charged_samples
+    profile, samples = round_.profile, plan.samples
     nothing = np.zeros(round_.num_clients)
-    model_bits = profile.client_param_bits[-1] * plan.precision
+    model_bits = layer_bits(profile, profile.num_layers, plan.bits)
     forward_flops = samples * profile.client_forward_flops[-1]
     backward_flops = samples * profile.client_backward_flops[-1]
     parts = (

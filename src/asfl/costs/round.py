@@ -65,6 +65,16 @@ class Round:
     equations: CostEquations = field(default_factory=CostEquations)
     outage_s: float = np.inf
     """A stage ends after this time for whoever isn't done; that client's packet is lost."""
+    block_gain: Floats | None = None
+    """[N, K] the gain of each resource block, where they differ; `channel_gain` is then their mean."""
+    downlink_gain: Floats | None = None
+    """The gain on the way down; None: `channel_gain`."""
+    blocks: NDArray[np.bool_] | None = None
+    """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
+    fitted_link: bool = False
+    """Whether rates are the smooth fit that optimisers use instead of the link's own; they differ for 5G NR only."""
+    local_steps: int = 1
+    """Mini-batches a client takes in the round."""
     index: int = 0
     """Which round this is; random decisions are drawn from streams keyed by it."""
 
@@ -84,13 +94,34 @@ class Round:
             raise AsflError(f"previous_cut = {self.previous_cut} must be 1 … {last} for a model of {last + 1} layers")
 
     @property
+    def batch_size(self) -> float:
+        """Samples in a mini-batch, as configured."""
+        return self.charged_samples / self.local_steps
+
+    @property
     def num_clients(self) -> int:
         return len(self.cpu_hz)
 
     def among(self, clients: NDArray[np.int64]) -> "Round":
         """The round as if there were only these clients."""
-        own = {name: getattr(self, name)[clients] for name in ("path_gain", "channel_gain", "cpu_hz")}
+        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks", "downlink_gain")
+        own = {name: getattr(self, name)[clients] for name in names if getattr(self, name) is not None}
         return replace(self, **own)
+
+    @cached_property
+    def _ranked_gain(self) -> Floats:
+        """[N, K] the gains of the blocks in the order in which clients take them: their own first, good ones first."""
+        assert self.block_gain is not None
+        mine = np.zeros(self.block_gain.shape, dtype=bool) if self.blocks is None else self.blocks
+        order = np.lexsort((-self.block_gain, ~mine), axis=1)
+        return np.take_along_axis(self.block_gain, order, axis=1)
+
+    @cached_property
+    def _gain_for_errors(self) -> Floats:
+        """[N, K + 1] by how many blocks a client has: the harmonic mean, as errors add up block by block."""
+        with np.errstate(divide="ignore"):
+            mean_inverse = np.cumsum(1.0 / self._ranked_gain, axis=1) / np.arange(1, self._ranked_gain.shape[1] + 1)
+        return np.column_stack([self.channel_gain, 1.0 / mean_inverse])
 
     @property
     def allocation(self) -> tuple[Floats, Floats] | None:
@@ -110,13 +141,27 @@ class Round:
         return self.compute.server_cycles_per_flop / self.compute.server_hz
 
     def uplink_rate_bps(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
-        return link.uplink_rate_bps(rb_count, tx_power_w, self.channel_gain, self.radio, self.equations.uplink_power)
+        sharing = self.equations.uplink_power
+        if self.block_gain is not None:
+            return link.uplink_rate_of_blocks_bps(
+                rb_count, tx_power_w, self._ranked_gain, self.radio, sharing, fitted=self.fitted_link
+            )
+        return link.uplink_rate_bps(
+            rb_count, tx_power_w, self.channel_gain, self.radio, sharing, fitted=self.fitted_link
+        )
 
     def downlink_rate_bps(self) -> Floats:
-        return link.downlink_rate_bps(self.channel_gain, self.radio)
+        gain = self.channel_gain
+        if self.downlink_gain is not None:  # whom nobody hears hears nobody
+            gain = np.where(gain > 0, self.downlink_gain, 0.0)
+        return link.downlink_rate_bps(gain, self.radio, fitted=self.fitted_link)
 
     def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
         """s of (1); 1 for a client without a block."""
         if self.gain_is_known:
-            return link.packet_error_rate_known(rb_count, tx_power_w, self.channel_gain, self.radio)
+            gain = self.channel_gain
+            if self.block_gain is not None:
+                whole = np.where(np.equal(rb_count, np.round(rb_count)), rb_count, 0.0).astype(int)
+                gain = self._gain_for_errors[np.arange(self.num_clients), whole]
+            return link.packet_error_rate_known(rb_count, tx_power_w, gain, self.radio)
         return link.packet_error_rate_rayleigh(rb_count, tx_power_w, self.path_gain, self.radio)

@@ -10,7 +10,7 @@ from asfl.costs.account import Accountant, ModelledAccountant
 from asfl.costs.round import CostEquations, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
-from asfl.radio.channel import Channel, make_channel
+from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.scenario import Clients, place_clients
 
 BYTES_PER_CLIENT, BYTES_PER_CUT = 20_000, 500
@@ -49,18 +49,32 @@ class World:
         """Who charges the rounds of this world."""
         return ModelledAccountant(self.config.decision.charge)
 
-    def begin_round(self, round_index: int, previous_cut: int | None = None) -> Round:
-        """What is given when this round begins; the same index always gives the same round."""
-        state = self.channel.at(round_index)
+    @property
+    def has_clock(self) -> bool:
+        """Whether the links depend on the time that has passed, not on the number of the round."""
+        return isinstance(self.channel, ClockedChannel)
+
+    def begin_round(self, round_index: int, previous_cut: int | None = None, time_s: float | None = None) -> Round:
+        """What is given when this round begins, `time_s` after the run did.
+
+        The same index always gives the same round; where the links follow the clock, the same time does.
+        """
+        if time_s is not None and isinstance(self.channel, ClockedChannel):
+            state = self.channel.at_time(time_s)
+        else:
+            state = self.channel.at(round_index)
         return Round(
             profile=self.profile,
             radio=self.config.radio,
             compute=self.config.compute,
             charged_samples=self.config.charged_samples,
+            local_steps=self.config.training.local_steps,
             path_gain=state.path_gain,
             channel_gain=state.channel_gain,
             cpu_hz=self.clients.cpu_hz,
             gain_is_known=state.gain_is_known,
+            block_gain=state.block_gain,
+            downlink_gain=state.downlink_gain,
             previous_cut=previous_cut,
             equations=self.equations,
             index=round_index,

@@ -3,9 +3,14 @@
 An NPZ file is what `numpy.savez` writes, with the arrays `train_images`, `train_labels`, `test_images`, `test_labels`,
 and optionally the numbers `num_classes` (else: the largest label + 1) and `scale` (the pixel value that means 1, else
 255). Images are uint8 [S, H, W], [S, C, H, W] or [S, H, W, C] with 1 to 4 channels; labels are whole numbers from 0 on.
+
+Samples need not be images: vectors are [S, F], sequences are floats [S, T, C]. Floats are kept with 8 bits: every
+feature of a vector, and every channel of a sequence, from its smallest to its largest training value in 256 steps.
+`train_groups` may say to which group each training sample belongs (`data.partition = "groups"`).
 """
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -25,6 +30,7 @@ MAX_CLASSES = 100_000
 _MAX_CHANNELS = 4
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 _NUMBERS = ("num_classes", "scale")
+_GROUPS = "train_groups"
 
 
 def register_arrays(
@@ -36,19 +42,23 @@ def register_arrays(
     *,
     num_classes: int | None = None,
     scale: float = 255.0,
+    train_groups: ArrayLike | None = None,
 ) -> ImageData:
     """Make `data.name = name` mean these arrays, in this process; the same name again replaces them.
 
     In a file that `--plugin` or ASFL_PLUGINS names, it also does so in the processes that `asfl compare` starts.
 
     Images are uint8 [S, H, W], [S, C, H, W] or [S, H, W, C]; labels are whole numbers from 0 to `num_classes` − 1.
-    `scale` is the pixel value that means 1. The arrays are copied.
+    `scale` is the pixel value that means 1. Vectors [S, F] and sequences of floats [S, T, C] will do, too.
+    `train_groups` [S] says which training samples belong together. The arrays are copied.
     """
     if not re.fullmatch(r"[a-z0-9_]+", name) or DATASETS.ships(name):
         taken = f", but not {', '.join(sorted(get_args(Dataset)))}" if DATASETS.ships(name) else ""
         raise AsflError(f"register_arrays: name '{name}' must be small letters, digits and _{taken}")
     given = (train_images, train_labels, test_images, test_labels)
     arrays = {key: np.array(value) for key, value in zip(_ARRAYS, given, strict=True)}
+    if train_groups is not None:
+        arrays[_GROUPS] = np.array(train_groups)
     data = _checked(name, f"register_arrays('{name}')", arrays, num_classes, scale)
     DATASETS.register(name, data)
     return data
@@ -73,7 +83,7 @@ def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
 
 def read_npz(path: Path, name: str) -> ImageData:
     """Read a data set from an NPZ archive."""
-    arrays, names = read_arrays(path, (*_ARRAYS, *_NUMBERS))
+    arrays, names = read_arrays(path, (*_ARRAYS, *_NUMBERS, _GROUPS))
     missing = [key for key in _ARRAYS if key not in arrays]
     if missing:
         raise AsflError(
@@ -97,6 +107,7 @@ def _checked(
         raise AsflError(
             f"{where}: scale = {scale:g} must be a number above 0 (1e-9 … 1e9), the pixel value that means 1"
         )
+    arrays = {**arrays, **_in_bytes(where, arrays["train_images"], arrays["test_images"])}
     images = {key: as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
     train_shape, test_shape = (image.shape[1:] for image in images.values())
     if train_shape != test_shape:
@@ -116,13 +127,49 @@ def _checked(
             f"{where}: num_classes = {num_classes:g} must be a whole number above the largest label, {largest}, "
             f"and at most {MAX_CLASSES:,}"
         )
-    return with_statistics(
+    data = with_statistics(
         name,
         (images["train_images"], labels["train"]),
         (images["test_images"], labels["test"]),
         int(num_classes),
         float(scale),
     )
+    if _GROUPS not in arrays:
+        return data
+    groups = arrays[_GROUPS]
+    if groups.dtype.kind not in "iu" or groups.shape != labels["train"].shape:
+        raise AsflError(
+            f"{where}: {_GROUPS} is {groups.dtype} {list(groups.shape)}; give one whole number for each of the "
+            f"{len(labels['train']):,} training samples"
+        )
+    return replace(data, train_groups=groups.astype(np.int64))
+
+
+def _in_bytes(where: str, train: NDArray[Any], test: NDArray[Any]) -> dict[str, NDArray[np.uint8]]:
+    """Vectors [S, F] and sequences [S, T, C] as images of bytes [S, F, 1, 1] and [S, C, 1, T]; nothing for images."""
+    if train.ndim != 2 and not (train.ndim == 3 and train.dtype.kind == "f"):
+        return {}
+    if test.ndim != train.ndim or test.dtype.kind != train.dtype.kind or test.shape[2:] != train.shape[2:]:
+        raise AsflError(
+            f"{where}: train_images is {train.dtype} {list(train.shape)} and test_images {test.dtype} "
+            f"{list(test.shape)}; give both the same kind of samples"
+        )
+    made = {}
+    if train.dtype.kind == "f":
+        over = (0,) if train.ndim == 2 else (0, 1)
+        for key, values in (("train_images", train), ("test_images", test)):
+            if not values.size or not np.isfinite(values).all():
+                raise AsflError(f"{where}: {key} must have samples, all of finite numbers")
+        low, high = train.min(axis=over), train.max(axis=over)
+        step = np.where(high > low, high - low, 1.0) / 255
+    for key, values in (("train_images", train), ("test_images", test)):
+        bytes_ = values
+        if train.dtype.kind == "f":
+            if values.shape[1:] != train.shape[1:]:
+                raise AsflError(f"{where}: {key} is {list(values.shape)}; give all samples the same shape")
+            bytes_ = np.clip(np.rint((values - low) / step), 0, 255).astype(np.uint8)
+        made[key] = bytes_[:, :, None, None] if train.ndim == 2 else bytes_.transpose(0, 2, 1)[:, :, None, :]
+    return made
 
 
 def as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
@@ -134,6 +181,8 @@ def as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
         raise AsflError(f"{found}; give at least one image, as [S, H, W], [S, C, H, W] or [S, H, W, C]")
     if images.ndim == 3:
         images = images[:, None]
+    elif images.shape[2] == 1:  # vectors and sequences, in order already
+        return np.ascontiguousarray(images)
     elif images.shape[1] > _MAX_CHANNELS:  # an axis this short can only be the channels; if both are, they come first
         images = images.transpose(0, 3, 1, 2)
     if images.shape[1] > _MAX_CHANNELS:

@@ -25,6 +25,8 @@ class ImageData:
     """Likewise; 1 for a channel that is the same everywhere, so that dividing by it is harmless."""
     scale: float = 255.0
     """The pixel value that means 1."""
+    train_groups: NDArray[np.int64] | None = None
+    """[S] to which group each training sample belongs, such as who wrote it; None: nobody said."""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

@@ -1,4 +1,6 @@
-"""Who gets which training samples: every client as many, each with a label mix of its own."""
+"""Who gets which training samples: every client as many, by label mixes, shards or groups."""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,11 +8,67 @@ from numpy.typing import NDArray
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 
+if TYPE_CHECKING:
+    from asfl.config import Config
+    from asfl.data.images import ImageData
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _TINY_ALPHA = 1e-12
 """Below this a mix is one single class; log Γ draws of even smaller parameters would overflow."""
+
+
+def deal(data: "ImageData", config: "Config") -> Ints:
+    """[N, samples] indices of the training samples each client has, as a configuration says; no sample twice."""
+    clients, seed, kind = config.scenario.clients, config.scenario.seed, config.data.partition
+    if kind == "shards":
+        return shards(data.train_labels, clients, config.data.shards_per_client, seed)
+    if kind == "groups":
+        if data.train_groups is None:
+            raise AsflError(f'data.partition = "groups", but {data.name} has no groups: give it train_groups')
+        return by_group(data.train_groups, clients, seed)
+    return partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
+
+
+def shards(labels: Ints, num_clients: int, shards_per_client: int, seed: int) -> Ints:
+    """Samples sorted by label are cut into N·s shards of equal size, and each client gets s of them by chance.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", §3: a client then has
+    few labels. [N, s · ⌊S/(N·s)⌋].
+    """
+    count = num_clients * shards_per_client
+    if count > len(labels):
+        raise AsflError(
+            f"data.shards_per_client = {shards_per_client}: {num_clients} clients need {count:,} shards, "
+            f"but there are {len(labels):,} training samples"
+        )
+    rng = random_stream(seed, "partition")
+    size = len(labels) // count
+    order = rng.permutation(len(labels))[: count * size]  # who is in which shard of a label, and who in none, is chance
+    order = order[np.argsort(labels[order], kind="stable")].reshape(count, size)
+    return rng.permuted(rng.permutation(order).reshape(num_clients, -1), axis=1)
+
+
+def by_group(groups: Ints, num_clients: int, seed: int) -> Ints:
+    """Whole groups to each client: the largest first, always to whoever has least so far; then all are cut to as many.
+
+    [N, samples of the client that has least]; which samples others leave unused is chance.
+    """
+    names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(names) < num_clients:
+        raise AsflError(
+            f'data.partition = "groups": {len(names)} groups can\'t be dealt out to scenario.clients = {num_clients}'
+        )
+    rng = random_stream(seed, "partition")
+    held, owner = np.zeros(num_clients, dtype=np.int64), np.empty(len(names), dtype=np.int64)
+    order = rng.permutation(len(names))
+    for group in order[np.argsort(-sizes[order], kind="stable")]:
+        owner[group] = held.argmin()
+        held[owner[group]] += sizes[group]
+    owners = owner[group_of]
+    parts = [rng.permutation(np.flatnonzero(owners == client))[: held.min()] for client in range(num_clients)]
+    return np.stack(parts)
 
 
 def partition(labels: Ints, num_clients: int, alpha: float, seed: int) -> Ints:

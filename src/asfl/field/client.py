@@ -19,7 +19,7 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.names import is_own_file
 from asfl.config.randomness import random_stream
-from asfl.data import ImageData, load_data, partition
+from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
 from asfl.field.emulate.shaping import Pace
 from asfl.field.measure.layer_times import layer_seconds
@@ -125,6 +125,7 @@ class ClientNode:
         self._open: tuple[int, int, int] | None = None
         """Round, step and cut of a forward pass whose backward pass is to come."""
         self._open_bits = UNQUANTISED
+        self._open_batch: int | None = None
         self._done: tuple[int, int, int] | None = None
         """Likewise of the latest whole step."""
 
@@ -202,10 +203,10 @@ class ClientNode:
         if request.cut < self._agreement.config.privacy.min_cut:
             raise WireError(f"cut = {request.cut}, but privacy.min_cut = {self._agreement.config.privacy.min_cut}")
         place = self._begin_step(request, request.cut)
-        (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits])
+        (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits], request.batch)
         assert packet is not None
         self._open, self._done, self.round_index = place, None, place[0]
-        self._open_bits = request.bits
+        self._open_bits, self._open_batch = request.bits, request.batch
         return msg.Activations(packet.labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
 
     @_do.register
@@ -214,7 +215,8 @@ class ClientNode:
         if self._open is None or self._open[:2] != asked:
             raise WireError(f"no forward pass of round {asked[0]}, step {asked[1]} is waiting for it")
         parts = request.gradients, request.codes
-        gradients = self._shapes.check_crossing("gradients", *parts, self._open[2], self._open_bits)
+        cut, bits, batch = self._open[2], self._open_bits, self._open_batch
+        gradients = self._shapes.check_crossing("gradients", *parts, cut, bits, batch)
         self._done, self._open = self._open, None
         (norm2,) = self._fleet.backward([0], [gradients])()
         assert norm2 is not None
@@ -225,7 +227,7 @@ class ClientNode:
         if self._blur is not None:
             raise WireError("privacy: a loss leaves as it is; without a cut nothing is hidden")
         place = self._begin_step(request, self._layout.num_units)
-        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0])
+        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0], [request.bits], request.batch)
         assert norm2 is not None
         self._open, self._done, self.round_index = None, place, place[0]
         return msg.Update(norm2, loss)
@@ -239,8 +241,9 @@ class ClientNode:
             raise WireError(f"step {step} of round {index} doesn't follow what was done before")
         if self._keeps_sides and cut > self._state.cut:
             raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
+        self._shapes.check_batch(request.batch)
         if not self._keeps_sides and step == 0:
-            self._fleet.load([0], [self._shapes.check_layers(request.side, 0, cut)])
+            self._fleet.load([0], [self._shapes.check_side(request.side, request.codes, cut, request.bits)])
         return index, step, cut
 
     @_do.register
@@ -248,7 +251,10 @@ class ClientNode:
         self._check_done(request)
         if self._keeps_sides:
             raise WireError("client sides are kept in this scheme; gather asks for them")
-        return msg.Side(self._fleet.give([0])[0])
+        assert request.round is not None
+        (side,) = self._fleet.give(request.round, [0], [request.bits])
+        assert side is not None
+        return msg.Side(*msg.side_of(side))
 
     @_do.register
     def _moved(self, request: msg.Moved) -> msg.Update:
@@ -359,7 +365,7 @@ def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.
         data = of_device(config.data.name, str(data_dir), config.data.held_out, mine)
     else:
         data = load_data(config, data_dir)
-        own = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)[client]
+        own = deal(data, config)[client]
         data = replace(data, train_images=data.train_images[own], train_labels=data.train_labels[own])
     count = len(data.train_labels)
     if count < needed:

@@ -23,7 +23,7 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field.averaging import Averaging
 from asfl.field.copies import Copies
-from asfl.field.held_out import believed_sizes, read_score, read_statistics, samples_of, together
+from asfl.field.held_out import Samples, read_score, read_statistics, samples_of, together
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
 from asfl.field.patience import Patience
@@ -74,13 +74,12 @@ class RemoteFleet:
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
-        self._said: dict[int, int] = {}
-        """{client: how many images it says it trains with}"""
+        self._samples = Samples()
         self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        self._loads: dict[int, ModelVectors] = {}
+        self._loads: dict[int, FirstLayers] = {}
         self._started: dict[int, OpenRequest[Any] | None] = {}
         """Forward passes, or whole steps, under way."""
         self._place: dict[int, tuple[int, int]] = {}
@@ -89,7 +88,9 @@ class RemoteFleet:
         """Backward passes under way."""
         self._norms: dict[int, Tensor | None] = {}
         self._pass_began = time.monotonic()
-        """Since when the server is busy with what the latest `forward` gave, and its cut."""
+        """Since when the server is busy with what the latest `forward` gave."""
+        self._pass_batch: int | None = None
+        """Samples in its mini-batches, if not as many as are configured."""
 
     # ------------------------------------------------------------------ asking
     def _ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
@@ -168,7 +169,7 @@ class RemoteFleet:
         if state.cut and not copies.side[clients].all():
             self.gather()  # which also fills the rows of those whose side nobody knows
         roster.present[clients] = True
-        synced = self._who_have_samples(self._ask_all(clients, partial(copies.sync_of, state), samples_of))
+        synced = self._samples.heard(self._ask_all(clients, partial(copies.sync_of, state), samples_of), state)
         copies.given(synced)
         roster.in_sync[synced] = True
         self._averaging.has_shared[synced] = state.cut == 0
@@ -181,7 +182,7 @@ class RemoteFleet:
         roster = self._roster
         roster.present[clients] = True
         answers = self._ask_all(clients, lambda _: msg.Ping(), lambda answer: answer)
-        self._who_have_samples({client: samples_of(answer) for client, answer in answers.items()})
+        self._samples.heard({client: samples_of(answer) for client, answer in answers.items()}, self.state)
         where = {client: (answer.round, answer.cut) for client, answer in answers.items()}
         for client in where:
             roster.in_sync[client] = where[client] == (int(roster.round_of[client]), self.state.cut)
@@ -239,28 +240,33 @@ class RemoteFleet:
         clients: Sequence[int],
         cuts: Sequence[int],
         bits: Sequence[int],
-        whole: ModelVectors | None,
+        sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
-        for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
-            self._start(client, step, cut, own_bits, whole)
+        loads = dict(zip(clients, sides or (), strict=sides is not None))
+        for client, cut, own_bits, batch in zip(clients, cuts, bits, batches, strict=True):
+            self._start(client, step, cut, own_bits, loads.get(client), batch)
 
-    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
+    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
         """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
         self._loads = {n: side for n, side in zip(clients, sides, strict=True) if n not in self._started}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        started = self._all_started(clients, step, cuts, bits)
+        started = self._all_started(clients, step, cuts, bits, batch)
         others = [*started, *self._started.values()]
-        reads = [partial(self._shapes.check_activations, cut=c, bits=b) for c, b in zip(cuts, bits, strict=True)]
+        agreed = zip(cuts, bits, strict=True)
+        reads = [partial(self._shapes.check_activations, cut=c, bits=b, batch=batch) for c, b in agreed]
         packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
-        self._pass_began = time.monotonic()
+        self._pass_began, self._pass_batch = time.monotonic(), batch
         return packets
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         everything = [self._shapes.layout.num_units] * len(clients)
-        started = self._all_started(clients, step, everything, [UNQUANTISED] * len(clients))
+        started = self._all_started(clients, step, everything, bits, batch)
         learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
         for client, found in zip(clients, learnt, strict=True):
             if found is not None:
@@ -268,34 +274,39 @@ class RemoteFleet:
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
     def _all_started(
-        self, clients: Sequence[int], step: int, cuts: Sequence[int], bits: Sequence[int]
+        self, clients: Sequence[int], step: int, cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[OpenRequest[Any] | None]:
         """Passes that were announced are under way; the others begin now."""
         for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
             if client not in self._started:
-                self._start(client, step, cut, own_bits, self._loads.pop(client, None))
+                self._start(client, step, cut, own_bits, self._loads.pop(client, None), batch)
         return [self._started.pop(client) for client in clients]
 
-    def _start(self, client: int, step: int, cut: int, bits: int, model: ModelVectors | None) -> None:
-        side = None if model is None else self._shapes.layers(model, 0, cut)
+    def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None, batch: int | None) -> None:
+        side, codes = (None, None) if model is None else msg.side_of(model)
         self._place[client] = step, cut
         whole = cut == self._shapes.layout.num_units
-        request = msg.Learn(step, side) if whole else msg.Forward(step, cut, side, bits)
+        parts = side, bits, codes, batch
+        request = msg.Learn(step, *parts) if whole else msg.Forward(step, cut, *parts)
         self._started[client] = self._ask(client, request)
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         if self._clocks is not None:
             cuts = [self._place[client][1] for client in clients]
-            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began)
+            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began, self._pass_batch)
         for client, crossing in zip(clients, gradients, strict=True):
             parts = msg.tensors_of(crossing), msg.codes_of(crossing)
-            self._returning[client] = self._ask(client, msg.Backward(*self._place[client], *parts))
+            self._returning[client] = self._ask(client, msg.Backward(*self._place[client], *parts, self._pass_batch))
         return lambda: [self._norm_of(client) for client in clients]
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        asked = {client: self._ask(client, msg.Give()) for client in clients}
-        reads = {client: partial(self._shapes.check_side, cut=self._place[client][1]) for client in clients}
-        return [self._answer(one, reads[client], asked.values()) for client, one in asked.items()]
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        bits_of = dict(zip(clients, bits, strict=True))
+        asked = {client: self._ask(client, msg.Give(own)) for client, own in bits_of.items()}
+
+        def read(client: int, answer: msg.Side) -> FirstLayers:
+            return self._shapes.check_side(answer.layers, answer.codes, self._place[client][1], bits_of[client])
+
+        return [self._answer(one, partial(read, client), asked.values()) for client, one in asked.items()]
 
     def upload(
         self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
@@ -371,14 +382,6 @@ class RemoteFleet:
         self._copies.guess_sides(state)
 
     # ------------------------------------------------------------------ what only clients have images for
-    def _who_have_samples(self, said: dict[int, int]) -> list[int]:
-        """Count clients by the images they say they have."""
-        known = {**self._said, **{client: samples for client, samples in said.items() if samples}}
-        if known != self._said:
-            self._said = known
-            self.state.samples = believed_sizes(known, self.state.samples)
-        return list(said)
-
     def calibrated(self, model: ModelVectors) -> ModelVectors:
         present = np.flatnonzero(self._roster.present).tolist() if len(model.statistics) else []
         found = self._ask_all(present, lambda _: msg.Calibrate(model), partial(read_statistics, self._shapes, model))
@@ -388,8 +391,8 @@ class RemoteFleet:
         return ModelVectors(model.parameters, measured)
 
     def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
-        present = np.flatnonzero(self._roster.present).tolist()
-        return together(self._ask_all(present, lambda client: msg.Score(model_of(client)), read_score).values())
+        asked = np.flatnonzero(self._roster.present).tolist()
+        return together(self._ask_all(asked, lambda client: msg.Score(model_of(client)), read_score).values())
 
 
 def _done(answer: Answer) -> bool:

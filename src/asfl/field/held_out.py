@@ -11,6 +11,7 @@ from asfl.field.protocol.shapes import Shapes
 from asfl.field.protocol.wire import WireError
 from asfl.train.evaluate import Score
 from asfl.train.layout import ModelVectors
+from asfl.train.state import TrainingState
 
 MOST_TIMES = 10.0
 """Of the median number of images: whoever says it has more counts for no more."""
@@ -28,6 +29,21 @@ def believed_sizes(said: Mapping[int, int], before: NDArray[np.float64]) -> NDAr
     for client, samples in said.items():
         sizes[client] = min(float(samples), MOST_TIMES * usual)
     return sizes
+
+
+class Samples:
+    """How many images each client says it trains with."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, int] = {}
+
+    def heard(self, said: Mapping[int, int], state: TrainingState) -> list[int]:
+        """Count clients by that from now on; who was heard."""
+        known = {**self._said, **{client: samples for client, samples in said.items() if samples}}
+        if known != self._said:
+            self._said = known
+            state.samples = believed_sizes(known, state.samples)
+        return list(said)
 
 
 def read_statistics(shapes: Shapes, model: ModelVectors, answer: msg.Calibrated) -> Tensor:

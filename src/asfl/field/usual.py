@@ -63,6 +63,8 @@ def sizes_of(answer: msg.Answer, bits: int = UNQUANTISED) -> dict[str, float]:
             return {"parameters": _size(parameters), "statistics": _size(statistics)}
         case msg.Uploaded(statistics=statistics, codes=msg.Codes() as of_layers):
             return {"codes": _largest(of_layers, bits), "statistics": _size(statistics)}
+        case msg.Side(layers=ModelVectors() as layers, codes=msg.Codes() as of_layers):
+            return {"codes": _largest(of_layers, bits), "statistics": _size(layers.statistics)}
         case msg.Side(layers=ModelVectors() as layers) | msg.ClientState(side=layers):
             return {"parameters": _size(layers.parameters), "statistics": _size(layers.statistics)}
         case msg.Update(norm2=norm2, loss=loss):  # a loss of next to nothing is no measure for others

@@ -10,11 +10,13 @@ from asfl.config.errors import AsflError
 from asfl.config.names import MODELS, ModelSpec
 from asfl.models.cnn import build_cnn
 from asfl.models.cuttable import CuttableModel
+from asfl.models.mlp import build_mlp
 from asfl.models.resnet import build_resnet
 from asfl.models.vgg import build_vgg
 
 _BUILDERS: dict[str, Callable[[ModelSpec], CuttableModel]] = {
     "cnn": build_cnn,
+    "mlp": build_mlp,
     "vgg11": build_vgg,
     "vgg16": build_vgg,
     "vgg19": build_vgg,

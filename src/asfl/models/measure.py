@@ -25,12 +25,13 @@ def measure_profile(spec: ModelSpec) -> ModelProfile:
       activation, pooling, bias and the addition of the skip are left out.
     - `backward_flops`: the same for the gradients of the parameters and of the unit's input. The first unit's
       input is the image, which needs no gradient: its backward pass costs 1×, all others 2× the forward pass.
+    - groups: as `asfl.train.quantise` makes them.
     """
     with torch.device("meta"):
         model = build_model(spec)
         carry: Carry = (torch.empty(_BATCH, *INPUT_SHAPE[spec.dataset]),)
 
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, ...]] = []
     for index, unit in enumerate(model.units):
         # Cut off from the unit before it: the gradient flows into this unit's input, and no further.
         carry = tuple(tensor.detach().requires_grad_(index > 0) for tensor in carry)
@@ -44,20 +45,18 @@ def measure_profile(spec: ModelSpec) -> ModelProfile:
                 BITS_PER_VALUE * sum(tensor[0].numel() for tensor in carry),
                 _per_sample(forward),
                 _per_sample(backward),
+                sum(len(parameter) if parameter.dim() > 1 else 1 for parameter in unit.parameters()),
+                sum(tensor.shape[1] for tensor in carry if tensor[0, 0].numel() > 1),
+                sum(tensor[0, 0].numel() == 1 for tensor in carry),
             )
         )
     shapes, wanted = [tuple(tensor.shape[1:]) for tensor in carry], (NUM_CLASSES[spec.dataset],)
     if shapes != [wanted]:
         raise AsflError(f"model {spec.name}: its last unit must give one tensor {wanted} a sample, but gives {shapes}")
-    param_bits, activation_bits, forward_flops, backward_flops = np.array(rows, dtype=float).T
+    param_bits, activation_bits, forward_flops, backward_flops, *groups = np.array(rows, dtype=float).T
     return ModelProfile(
-        param_bits,
-        activation_bits,
-        forward_flops,
-        backward_flops,
-        name=spec.name,
-        unit_names=model.unit_names,
-    )
+        param_bits, activation_bits, forward_flops, backward_flops, spec.name, model.unit_names, *groups
+    )  # fmt: skip
 
 
 def _per_sample(counter: FlopCounterMode) -> int:

@@ -5,7 +5,7 @@ the named models ship with the package, so nothing here needs PyTorch; `asfl.mod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -15,6 +15,12 @@ from numpy.typing import NDArray
 from asfl.config.errors import AsflError
 
 _COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
+_GROUPS = ("param_groups", "groups_per_batch", "groups_per_sample")
+"""Of numbers that are quantised together; a profile of somebody's own may leave them out."""
+
+
+def _none() -> NDArray[np.float64]:
+    return np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +28,9 @@ class ModelProfile:
     """Bits and FLOPs of each unit, for one sample. All arrays have shape [M]; FLOP = 2·MAC.
 
     `param_bits` is ψ, `activation_bits` is q (what crosses the link if the cut is behind this unit, skip tensors
-    included), `forward_flops` and `backward_flops` are v^FP and v^BP.
+    included), `forward_flops` and `backward_flops` are v^FP and v^BP. Groups count what is quantised together: output
+    channels of the parameters; channels of the activations in a mini-batch, or in each sample where there is only one
+    position.
     """
 
     param_bits: NDArray[np.float64]
@@ -31,12 +39,18 @@ class ModelProfile:
     backward_flops: NDArray[np.float64]
     name: str = "custom"
     unit_names: tuple[str, ...] = ()
+    param_groups: NDArray[np.float64] = field(default_factory=_none)
+    groups_per_batch: NDArray[np.float64] = field(default_factory=_none)
+    groups_per_sample: NDArray[np.float64] = field(default_factory=_none)
     min_cut: int = 1
     """No cut is shallower."""
 
     def __post_init__(self) -> None:
         lengths = set()
-        for column in _COLUMNS:
+        for column in _GROUPS:
+            if not len(getattr(self, column)):
+                object.__setattr__(self, column, np.zeros(len(self.param_bits)))
+        for column in (*_COLUMNS, *_GROUPS):
             values = np.array(getattr(self, column), dtype=float)  # a copy: nobody changes a profile afterwards
             if values.ndim != 1 or len(values) < 2:
                 raise AsflError(f"profile.{column} must list at least 2 layers; one layer can't be cut")
@@ -47,7 +61,7 @@ class ModelProfile:
             object.__setattr__(self, column, values)
             lengths.add(len(values))
         if len(lengths) > 1:
-            counts = ", ".join(f"{column} {len(getattr(self, column))}" for column in _COLUMNS)
+            counts = ", ".join(f"{column} {len(getattr(self, column))}" for column in (*_COLUMNS, *_GROUPS))
             raise AsflError(f"profile: all columns need the same length M, but they have {counts}")
         if not self.unit_names:
             object.__setattr__(self, "unit_names", tuple(f"layer{m}" for m in range(1, self.num_layers + 1)))
@@ -77,6 +91,10 @@ class ModelProfile:
         return _prefix_sums(self.param_bits)
 
     @cached_property
+    def client_param_groups(self) -> NDArray[np.float64]:
+        return _prefix_sums(self.param_groups)
+
+    @cached_property
     def client_forward_flops(self) -> NDArray[np.float64]:
         """F_c."""
         return _prefix_sums(self.forward_flops)
@@ -87,12 +105,13 @@ class ModelProfile:
         return _prefix_sums(self.backward_flops)
 
     def to_json(self) -> dict[str, Any]:
-        columns = {column: [int(value) for value in getattr(self, column)] for column in _COLUMNS}
+        columns = {column: [int(value) for value in getattr(self, column)] for column in (*_COLUMNS, *_GROUPS)}
         return {"name": self.name, "unit_names": list(self.unit_names), **columns}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        columns: dict[str, Any] = {column: np.asarray(data[column], dtype=float) for column in _COLUMNS}
+        there = (*_COLUMNS, *(column for column in _GROUPS if data.get(column) is not None))
+        columns: dict[str, Any] = {column: np.asarray(data[column], dtype=float) for column in there}
         return cls(**columns, name=data.get("name", "custom"), unit_names=tuple(data.get("unit_names", ())))
 
 

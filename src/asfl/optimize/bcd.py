@@ -10,6 +10,7 @@ round, and begins with the power block.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from asfl.optimize.plans import best_own, own_terms, plan_terms, terms_of, whole
 from asfl.optimize.power import best_powers, refine_powers
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
+from asfl.optimize.selective import with_blocks
 from asfl.optimize.sharing import best_shares
 from asfl.optimize.solution import Solution, plan_at, same_plan, silent_if_idle
 from asfl.optimize.terms import CutTerms
@@ -46,13 +48,20 @@ def ooe_bcd(
     rb_count: Floats | None = None,
     tx_power_w: Floats | None = None,
     start: Solution | None = None,
+    counting: bool = False,
 ) -> Solution:
     """Decide a round. `cuts` restricts the cuts; a given `rb_count` or `tx_power_w` is kept as it is (baselines).
 
     So is what the round itself gives (`Round.allocation`); then only the cut is left, and all are tried. `start`: where
-    the descent begins, instead of the best decision on the coarse grid.
+    the descent begins, instead of the best decision on the coarse grid. `counting`: blocks that differ are counted, as
+    if every client could have its best, and not assigned.
     """
     started = time.perf_counter()
+    assigns = problem.round.block_gain is not None and problem.round.blocks is None and rb_count is None
+    if assigns and problem.rules.rb_sharing == "whole" and not counting:
+        relaxed = ooe_bcd(problem, cuts=cuts, tx_power_w=tx_power_w, counting=True)
+        solve = partial(ooe_bcd, cuts=cuts, tx_power_w=tx_power_w)
+        return replace(with_blocks(problem, relaxed, solve), seconds=time.perf_counter() - started)
     if problem.round.allocation is not None:
         rb_count, tx_power_w = problem.round.allocation
     terms = plan_terms(problem, cuts)
@@ -73,7 +82,8 @@ def ooe_bcd(
     if not np.isfinite(descent.objective) and np.isfinite(problem.round.outage_s):
         # Whoever has to be served can't be done in time at any cut: decide as if there were no outage.
         patient = replace(problem, round=replace(problem.round, outage_s=np.inf))
-        return replace(ooe_bcd(patient, cuts=cuts, rb_count=rb_count, tx_power_w=tx_power_w), problem=problem)
+        found = ooe_bcd(patient, cuts=cuts, rb_count=rb_count, tx_power_w=tx_power_w, counting=counting)
+        return replace(found, problem=problem)
     return Solution(
         problem=problem,
         decision=silent_if_idle(descent.decision),

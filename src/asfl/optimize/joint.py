@@ -2,7 +2,8 @@
 
 Every client's candidates are all pairs of a count and a power from a grid; the deadline search runs over all cuts
 together and is optimal on that grid up to `TOLERANCE`. The powers are then refined off the grid, and OOE-BCD's own
-answer is taken if it should be better. Whole resource blocks only; with time sharing the answer is OOE-BCD's.
+answer is taken if it should be better. Whole resource blocks only; with time sharing, and where blocks differ,
+the answer is OOE-BCD's.
 """
 
 import time
@@ -33,7 +34,8 @@ def solve_jointly(problem: Problem, *, start: Solution | None = None) -> Solutio
     """Decide a round as well as a grid of powers and a refinement allow; `start` as in `ooe_bcd`."""
     started = time.perf_counter()
     best = ooe_bcd(problem, start=start)
-    if problem.rules.rb_sharing == "time" or problem.round.allocation is not None:
+    round_ = problem.round
+    if problem.rules.rb_sharing == "time" or round_.allocation is not None or round_.block_gain is not None:
         return best
     trace, lower_bound = list(best.trace), -np.inf
     terms = plan_terms(problem)

@@ -18,7 +18,7 @@ from asfl.optimize.deadlines import Choices
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
-from asfl.radio.link import uplink_noise_w
+from asfl.radio.link import SmoothRate, uplink_noise_w
 
 Floats = NDArray[np.float64]
 
@@ -122,12 +122,15 @@ def power_for_energy(problem: Problem, here: CutTerms, rb_count: Floats, energy_
 def _transmission_root(problem: Problem, count: Floats, bits: Floats, energy_j: Floats) -> Floats:
     """[N] the power at which sending `bits` takes `energy_j`, 0 … P^max; P^max if it never takes that much."""
     round_, radio = problem.round, problem.round.radio
-    snr_per_watt = round_.channel_gain / uplink_noise_w(count, radio, round_.equations.uplink_power)
+    rate = SmoothRate.of(radio)
+    snr_per_watt = round_.channel_gain / uplink_noise_w(count, radio, round_.equations.uplink_power) / rate.gap
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = energy_j * count * radio.rb_bandwidth_hz * snr_per_watt / (bits * np.log(2))
+        ratio = energy_j * count * radio.rb_bandwidth_hz * rate.scale * snr_per_watt / (bits * np.log(2))
         solvable = ratio > 1
         y = np.where(solvable, np.minimum(ratio, 1e15), 2.0)  # beyond that the root is far above any power
         root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
         power = np.where(solvable, root / snr_per_watt, 0.0)
+        if np.isfinite(rate.most):  # more power than the fastest rate needs is spent in vain
+            power = np.minimum(power, energy_j * count * radio.rb_bandwidth_hz * rate.most / bits)
     power = np.clip(np.nan_to_num(power, posinf=radio.max_tx_power_w), 0.0, radio.max_tx_power_w)
     return np.asarray(np.where(bits > 0, power, np.where(energy_j >= 0, radio.max_tx_power_w, 0.0)))

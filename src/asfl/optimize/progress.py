@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.problem import Prices, Problem, Rules
+from asfl.optimize.prices import Prices
+from asfl.optimize.problem import Problem, Rules
 from asfl.optimize.solution import Solution
 
 Floats = NDArray[np.float64]

@@ -3,19 +3,22 @@
 docs/round-file.md describes it; `json_schema()` is its schema. The same file asks for a decision.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
+from asfl.config import by_name
+from asfl.config.channels import Radio
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
-from asfl.config.fields import Section, not_tiny
+from asfl.config.fields import Section, is_tiny, too_small
 from asfl.config.files import parse_json, read_text
-from asfl.config.tree import Compute, Radio, RoundRules
+from asfl.config.tree import Compute, RoundRules
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import RoundCost
 from asfl.costs.round import CostEquations, Round
@@ -24,7 +27,7 @@ from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, Solution
 from asfl.optimize.problem import can_be_served
 
-Number = Annotated[float, Field(strict=True), Le(1e30), AfterValidator(not_tiny)]
+Number = Annotated[float, Field(strict=True), Le(1e30)]
 NonNegatives = Annotated[list[Annotated[Number, Ge(0)]], MinLen(1)]
 Layers = Annotated[list[Annotated[Number, Ge(0)]], MinLen(2)]
 
@@ -134,6 +137,14 @@ class RoundFile(RoundRules):
     """Whose packet arrived, 1 or 0 per client. Given: realised cost; left out: expected cost."""
 
     @model_validator(mode="after")
+    def _nothing_tiny(self) -> Self:
+        for name, value in by_name(self.model_dump()).items():
+            for number in value if isinstance(value, list) else [value]:
+                if is_tiny(number):
+                    raise ValueError(f"{name}: {too_small(number)}")
+        return self
+
+    @model_validator(mode="after")
     def _one_entry_per_client(self) -> Self:
         count = len(self.clients.cpu_hz)
         lists: dict[str, list[Any] | None] = {
@@ -190,7 +201,7 @@ class RoundFile(RoundRules):
 
     def to_problem(self) -> Problem:
         """The decision problem of this round."""
-        round_ = self.to_round()
+        round_ = replace(self.to_round(), fitted_link=True)
         clients, layers, num_rbs = round_.num_clients, round_.profile.num_layers, self.radio.num_rbs
         learning = self.learning
         for name in ("layer_spread", "layer_norm2"):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.crossing import activation_bits, layer_bits
 from asfl.costs.modelled import times
 from asfl.costs.round import Round
 from asfl.optimize.penalties import Penalty
@@ -60,7 +61,7 @@ class CutTerms:
     def of_plans(cls, round_: Round, cuts: Ints, synced: Ints, bits: Ints, lost_precision: Floats) -> "CutTerms":
         """Of plans: cut, depth of the average, bits and what these bits cost, [C] each."""
         profile, samples, column = round_.profile, round_.charged_samples, cuts[:, None]
-        precision = bits[:, None] / BITS_PER_VALUE
+        of_bits = bits[:, None]
         rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
             down_s_per_bit = 1.0 / rate
@@ -72,9 +73,9 @@ class CutTerms:
         elif round_.previous_cut is not None:
             moved = profile.client_param_bits[column] - profile.client_param_bits[round_.previous_cut]
             shrunk, down_s = np.maximum(-moved, 0.0), times(np.maximum(moved, 0.0), down_s_per_bit)
-        upload = samples * profile.activation_bits[column - 1] * precision
+        upload = activation_bits(profile, column, of_bits, samples, round_.local_steps)
         by_activations = round_.equations.gradient_bits == "activations"
-        returned = upload if by_activations else samples * profile.param_bits[column] * precision
+        returned = upload if by_activations else samples * profile.param_bits[column] * (of_bits / BITS_PER_VALUE)
         forward_flops = samples * profile.client_forward_flops[column]
         backward_flops = samples * profile.client_backward_flops[column]
         all_flops = samples * (profile.client_forward_flops[-1] + profile.client_backward_flops[-1])
@@ -87,7 +88,7 @@ class CutTerms:
             resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
             resplit_up_bits=shrunk,
             upload_bits=upload,
-            model_up_bits=profile.client_param_bits[synced][:, None] * precision,
+            model_up_bits=layer_bits(profile, synced, bits)[:, None],
             lost_precision=lost_precision[:, None],
             forward_s=fetch_s + forward_flops * s_per_flop,
             after_server_s=times(returned, down_s_per_bit) + backward_flops * s_per_flop,

@@ -1,14 +1,16 @@
 """One client's link: rates and packet error rates (paper §II-A and §II-B, equations of c^UP, c^DN and s).
 
-Arrays broadcast against each other; the last axis is the client. A client without a resource block has rate 0 and
-packet error rate 1.
+With `radio.link = "nr"` both come from tables of 5G NR (`asfl.radio.nr`); the SNRs stay the same. Arrays broadcast
+against each other; the last axis is the client. A client without a resource block has rate 0 and packet error rate 1.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
+
+from asfl.radio.nr.curves import curve_of
 
 if TYPE_CHECKING:
     from asfl.config import Radio
@@ -17,10 +19,34 @@ Floats = NDArray[np.float64]
 UplinkPower = Literal["shared", "each_rb"]
 
 
-def downlink_rate_bps(channel_gain: ArrayLike, radio: "Radio") -> Floats:
+class SmoothRate(NamedTuple):
+    """bit/s and Hz as min(scale · log₂(1 + SNR / gap), most): exact for the waterfall link, a fit of 5G NR."""
+
+    scale: float
+    gap: float
+    most: float
+
+    @classmethod
+    def of(cls, radio: "Radio") -> "SmoothRate":
+        if radio.link == "waterfall":
+            return cls(1.0, 1.0, np.inf)
+        curve = curve_of("uplink", radio.rb_bandwidth_hz)
+        return cls(curve.fit_scale, curve.fit_gap, curve.most)
+
+    def snr_for(self, bits: float, hertz_seconds: Floats) -> Floats:
+        """The SNR that carries so many bits in this bandwidth and time; infinite beyond the most."""
+        with np.errstate(divide="ignore", over="ignore"):  # no time takes infinite power
+            snr = self.gap * np.expm1(np.log(2) * bits / hertz_seconds / self.scale)
+        return np.asarray(np.where(bits <= self.most * hertz_seconds, snr, np.inf)) if self.most < np.inf else snr
+
+
+def downlink_rate_bps(channel_gain: ArrayLike, radio: "Radio", *, fitted: bool = False) -> Floats:
     """c^DN = B^DN · log₂(1 + p^s g / (B^DN N₀))."""
     bandwidth = radio.downlink_bandwidth_hz
     snr = radio.server_tx_power_w * np.asarray(channel_gain, float) / (bandwidth * radio.noise_psd_w_per_hz)
+    if radio.link == "nr":
+        curve = curve_of("downlink", radio.rb_bandwidth_hz)
+        return np.asarray(bandwidth * (curve.fitted(snr) if fitted else curve.carried(snr)))
     return np.asarray(bandwidth * np.log1p(snr) / np.log(2))
 
 
@@ -30,8 +56,10 @@ def uplink_rate_bps(
     channel_gain: ArrayLike,
     radio: "Radio",
     uplink_power: UplinkPower = "shared",
+    *,
+    fitted: bool = False,
 ) -> Floats:
-    """c^UP = k · B · log₂(1 + SNR).
+    """c^UP = k · B · log₂(1 + SNR); of 5G NR what arrives, or (`fitted`) the smooth fit of it.
 
     `shared`: SNR = p g / (k B N₀), the client's one power is spread over its k blocks, as the packet error rate and
     the energy already assume. `each_rb`: SNR = p g / (B N₀), as printed, which spends p on every block and pays once.
@@ -39,7 +67,38 @@ def uplink_rate_bps(
     count = np.asarray(rb_count, float)
     received_w = np.asarray(tx_power_w, float) * np.asarray(channel_gain, float)
     snr = received_w / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
+    if radio.link == "nr":
+        curve = curve_of("uplink", radio.rb_bandwidth_hz)
+        return np.asarray(count * radio.rb_bandwidth_hz * (curve.fitted(snr) if fitted else curve.carried(snr)))
     return np.asarray(count * radio.rb_bandwidth_hz * np.log1p(snr) / np.log(2))
+
+
+def uplink_rate_of_blocks_bps(
+    rb_count: ArrayLike,
+    tx_power_w: ArrayLike,
+    ranked_gain: Floats,
+    radio: "Radio",
+    uplink_power: UplinkPower = "shared",
+    *,
+    fitted: bool = False,
+) -> Floats:
+    """B Σ_j log₂(1 + p g_j / (k B N₀)) over the first k of a client's blocks, whose gains [N, K] differ.
+
+    A share of a block, where they are shared in time, is taken of all blocks alike.
+    """
+    count, power = np.broadcast_arrays(np.asarray(rb_count, float), np.asarray(tx_power_w, float))
+    one = np.ones_like(count)
+    total = np.zeros(np.broadcast_shapes(count.shape, ranked_gain.shape[:1]))
+    part = power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
+    noise_w = float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
+    for place in range(int(min(count.max(initial=0), ranked_gain.shape[1]))):
+        rate = uplink_rate_bps(one, part * noise_w, ranked_gain[:, place], radio, "each_rb", fitted=fitted)
+        total += np.where(count > place, rate, 0.0)
+    shared = count != np.round(count)
+    if shared.any():
+        mean = uplink_rate_bps(count, power, ranked_gain.mean(axis=1), radio, uplink_power, fitted=fitted)
+        total = np.where(shared, mean, total)
+    return total
 
 
 def uplink_noise_w(rb_count: Floats, radio: "Radio", uplink_power: UplinkPower) -> Floats:
@@ -55,6 +114,8 @@ def packet_error_rate_rayleigh(
 
     x = α k B N₀ / (p θ) and K₁ is the modified Bessel function of the second kind.
     """
+    if radio.link == "nr":
+        return _lost_by_nr(rb_count, tx_power_w, path_gain, radio, rayleigh=True)
     return _one_minus_z_k1(2 * np.sqrt(_error_exponent(rb_count, tx_power_w, path_gain, radio)))
 
 
@@ -62,7 +123,19 @@ def packet_error_rate_known(
     rb_count: ArrayLike, tx_power_w: ArrayLike, channel_gain: ArrayLike, radio: "Radio"
 ) -> Floats:
     """s for a gain that is known, as in a measured trace: 1 − exp(−α k B N₀ / (p g))."""
+    if radio.link == "nr":
+        return _lost_by_nr(rb_count, tx_power_w, channel_gain, radio, rayleigh=False)
     return -np.expm1(-_error_exponent(rb_count, tx_power_w, channel_gain, radio))
+
+
+def _lost_by_nr(
+    rb_count: ArrayLike, tx_power_w: ArrayLike, gain: ArrayLike, radio: "Radio", *, rayleigh: bool
+) -> Floats:
+    count = np.asarray(rb_count, float)
+    noise_w = np.where(count > 0, count, 1.0) * (radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz)
+    snr = np.asarray(tx_power_w, float) * np.asarray(gain, float) / noise_w
+    lost = curve_of("uplink", radio.rb_bandwidth_hz).lost(snr, rayleigh=rayleigh)
+    return np.where(count > 0, lost, 1.0)
 
 
 def _error_exponent(rb_count: ArrayLike, tx_power_w: ArrayLike, gain: ArrayLike, radio: "Radio") -> Floats:

@@ -24,6 +24,7 @@ from asfl.costs.world import World
 from asfl.results.curves import OURS, Run
 from asfl.results.folders import read_run
 from asfl.runs.estimate import check_count
+from asfl.runs.extend import with_rounds
 from asfl.runs.files import is_untouched, write_whole
 from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Job, run_name
@@ -70,7 +71,7 @@ class Comparison:
         return {
             run_name(scheme, seed, self.point): (scheme, seed)
             for seed, scheme in product(self.seeds, order)
-            if not is_finished(self.run_folder(scheme, seed))
+            if not self._is_done(scheme, seed)
         }
 
     def jobs(self, data_dir: Path | None = None) -> list[Job]:
@@ -79,9 +80,8 @@ class Comparison:
         for scheme, seed in self.left().values():
             recorded: tuple[Decision, ...] = ()
             if borrows(scheme_named(scheme)):
-                asfl = self.run_folder(OURS, seed)
-                if is_finished(asfl):
-                    recorded = tuple(record.decision for record in read_records(asfl))
+                if self._is_done(OURS, seed):
+                    recorded = tuple(record.decision for record in read_records(self.run_folder(OURS, seed)))
                 elif OURS in self.schemes:
                     continue
             config, folder = with_seed(self.config, seed), self.run_folder(scheme, seed)
@@ -96,8 +96,11 @@ class Comparison:
 
     def finished_runs(self) -> list[Run]:
         """In the order of schemes, then seeds."""
-        folders = [self.run_folder(scheme, seed) for scheme in self.schemes for seed in self.seeds]
-        return [read_run(folder) for folder in folders if is_finished(folder)]
+        every = product(self.schemes, self.seeds)
+        return [read_run(self.run_folder(scheme, seed)) for scheme, seed in every if self._is_done(scheme, seed)]
+
+    def _is_done(self, scheme: str, seed: int) -> bool:
+        return is_finished(self.run_folder(scheme, seed), self.config.training.rounds)
 
     def remember(self) -> None:
         """Write down what this comparison is, beside what was asked for in earlier calls."""
@@ -108,7 +111,7 @@ class Comparison:
             "seeds": sorted({*before.seeds, *self.seeds}),
             "threads": {**self.threads, **before.threads},
             "versions": _versions(),
-            "config": before.config.model_dump(mode="json"),
+            "config": with_rounds(before.config, self.config.training.rounds).model_dump(mode="json"),
         }
         write_whole(self.folder / COMPARE_FILE, sealed_json(data))
 
@@ -159,8 +162,8 @@ def plan_comparison(
     if (folder / COMPARE_FILE).exists():
         before = read_comparison(folder)
         threads = before.threads
-        shared = before.config.scenario.model_copy(update={"seed": config.scenario.seed})
-        difference = first_difference(before.config.model_copy(update={"scenario": shared}), config)
+        rounds = max(before.config.training.rounds, config.training.rounds)  # it can be extended
+        difference = first_difference(with_rounds(with_seed(before.config, config.scenario.seed), rounds), config)
         if difference is not None:
             raise AsflError(f"{folder} holds a comparison in another world ({difference}); give another --out")
     elif not is_untouched(folder):

@@ -62,6 +62,10 @@ class RunSummary:
     """The same as `delay_over`, for the client that is over by most."""
     energy_owed: float
     """For the client that owes most."""
+    time_left_s: float
+    """Of the total budget; NaN without one."""
+    battery_left_j: float
+    """Of all clients' batteries together; NaN without any."""
     reached: tuple[Reach | None, ...]
     """One per target."""
 
@@ -107,8 +111,14 @@ def summarize_run(run: Run, targets: Sequence[float]) -> RunSummary:
         delay_owed=delay_owed,
         energy_over=max(max(energies) / budgets.energy_j - 1, 0.0) if budgets and bounded else math.nan,
         energy_owed=energy_owed,
+        time_left_s=_or_nan(records[-1].time_left_s if records else None),
+        battery_left_j=_or_nan(sum(records[-1].battery_left_j) if records and records[-1].battery_left_j else None),
         reached=tuple(None if run.is_ceiling else reach(curve, target) for target in targets),
     )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -47,8 +47,10 @@ def _records(rounds: Rounds, total: int, *, finished: bool) -> Finding:
     count = f"{len(rounds.lines)} of {total} rounds"
     if rounds.problem:
         return Finding(RECORDS_FILE, False, f"{count} intact, then {rounds.problem}")
-    if finished and (rounds.torn or len(rounds.lines) < total):
+    if finished and (rounds.torn or not rounds.are_all(total)):
         return Finding(RECORDS_FILE, False, f"{count} intact, but the run was finished: the end was changed")
+    if rounds.are_all(total) and len(rounds.lines) < total:
+        count += ", as many as the total budget allows"
     return Finding(RECORDS_FILE, True, f"intact: {count}{', and one that was never finished' if rounds.torn else ''}")
 
 

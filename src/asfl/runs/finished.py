@@ -1,5 +1,6 @@
 """Whether a run is finished: all rounds and the model are there, and nothing of it was changed since."""
 
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,13 +13,13 @@ MODEL_SEAL = seal_of(Path(MODEL_FILE)).name
 Stamp = tuple[int, int, int]
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether all rounds of the run in this folder are done and intact; False if there is no run."""
+def is_finished(folder: Path, rounds: int = 1) -> bool:
+    """Whether all rounds of the run in this folder, and at least so many, are done and intact; False without a run."""
     try:
         stamps = tuple(_stamp(folder / name) for name in (MANIFEST_FILE, RECORDS_FILE, MODEL_FILE, MODEL_SEAL))
     except (OSError, ValueError):
         return False
-    return _is_finished(folder.absolute(), stamps)
+    return _finished_rounds(folder.absolute(), stamps) >= rounds
 
 
 def was_finished(folder: Path) -> bool:
@@ -27,20 +28,23 @@ def was_finished(folder: Path) -> bool:
 
 
 @lru_cache(maxsize=4096)  # comparisons ask again and again, and models can be large
-def _is_finished(folder: Path, stamps: tuple[Stamp, ...]) -> bool:
+def _finished_rounds(folder: Path, stamps: tuple[Stamp, ...]) -> int:
+    """0 if it isn't finished; as many as anybody may ask for, if its total budgets are used up."""
     try:
         manifest = read_manifest(folder)
         rounds = read_rounds(folder, manifest.fingerprint)
         seal, _ = read_sealed(folder / MODEL_FILE)
     except (AsflError, DamagedError):
-        return False
-    complete = not rounds.problem and not rounds.torn and len(rounds.lines) == manifest.config.training.rounds
+        return 0
+    complete = not rounds.problem and not rounds.torn and rounds.are_all(manifest.config.training.rounds)
     of_this_run = (seal.fingerprint, seal.round, seal.records) == (
         manifest.fingerprint,
         len(rounds.lines),
         rounds.seals[-1],
     )
-    return complete and of_this_run
+    if not (complete and of_this_run):
+        return 0
+    return sys.maxsize if rounds.records[-1].uses_up_the_budget else len(rounds.lines)
 
 
 def _stamp(file: Path) -> Stamp:

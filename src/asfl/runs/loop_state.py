@@ -59,7 +59,7 @@ class LoopState:
         cut = int(tensors["previous_cut"])
         return LoopState(
             round_index=int(tensors["round_index"]),
-            radio=RadioState.of(queues, None if cut < 0 else cut, arrays_of(below("radio.", tensors))),
+            radio=self.radio.restored(queues, None if cut < 0 else cut, arrays_of(below("radio.", tensors))),
             signals=Signals(
                 tensors["signals.update_norm2"].numpy(),
                 tensors["signals.update_scale"].item(),

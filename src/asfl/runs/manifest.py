@@ -32,6 +32,16 @@ _WITHOUT_EFFECT = {
 """Fields that don't change results: where things lie, who watches, how long one waits for whom."""
 
 
+_CAME_LATER: dict[tuple[str, ...], Any] = {
+    ("scenario", "channel", "own"): {},
+    ("model", "own"): {},
+    ("data", "partition"): "dirichlet",
+    ("data", "shards_per_client"): 2,
+    ("budget",): {"total_delay_s": "off", "battery_j": "off"},
+}
+"""Fields that runs of this format may not have, and what they mean then; so they count only if they say otherwise."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What a run is."""
@@ -45,12 +55,18 @@ class Manifest:
     """When, with which versions: for people, and never compared."""
     recorded: tuple[Decision, ...] = ()
     """What ASFL decided in this world, round by round, for a scheme that borrows from it; empty: it decides here."""
+    begun_with_rounds: int | None = None
+    """How many rounds it was to have at first, if it was extended (asfl.runs.extend)."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes results; not with where things lie, who watches, or how often is saved."""
+        """Changes with anything that changes results; not with where things lie, who watches, or how often is saved.
+
+        An extended run keeps the one it began with.
+        """
         config = comparable(self.config)
-        parts = [FORMAT, self.scheme, config, self._budgets_as_json(), self._recorded_as_json()]
+        rounds = config["training"]["rounds"] = self.begun_with_rounds or self.config.training.rounds
+        parts = [FORMAT, self.scheme, config, self._budgets_as_json(), self._recorded_as_json()[:rounds]]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -68,6 +84,7 @@ class Manifest:
             "threads": self.threads,
             "facts": self.facts,
             "recorded": self._recorded_as_json(),
+            "begun_with_rounds": self.begun_with_rounds,
             "config": self.config.model_dump(mode="json"),
         }
 
@@ -87,6 +104,12 @@ def comparable(config: Config) -> dict[str, Any]:
     for section, names in _WITHOUT_EFFECT.items():
         for name in names:
             plain[section].pop(name)
+    for (*sections, name), usual in _CAME_LATER.items():
+        inside = plain
+        for section in sections:
+            inside = inside[section]
+        if inside[name] == usual:
+            del inside[name]
     return plain
 
 
@@ -122,6 +145,7 @@ class _ManifestFile(_Part):
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     facts: dict[str, JsonValue]
     recorded: list[_Recorded]
+    begun_with_rounds: Annotated[int, Field(ge=1)] | None = None
     config: dict[str, JsonValue]
 
 
@@ -143,7 +167,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise AsflError(f"{file} is not the manifest of a run: {_first_line(error)}") from None
     budgets = Budgets(**{name: np.inf if value is None else value for name, value in dict(read.budgets).items()})
     recorded = tuple(Decision(of.cut, np.array(of.rb_count), np.array(of.tx_power_w)) for of in read.recorded)
-    return Manifest(config, read.scheme, budgets, read.threads, read.facts, recorded)
+    return Manifest(config, read.scheme, budgets, read.threads, read.facts, recorded, read.begun_with_rounds)
 
 
 def first_difference(before: Config, now: Config) -> str | None:

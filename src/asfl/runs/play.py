@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from asfl.config import Config
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
+from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize import Queues
 from asfl.runs.stand_in import StandIn
@@ -44,22 +45,26 @@ class PlayedRound:
     """Mean over the clients that took part."""
     synced: int
     """How many client-side layers were averaged."""
+    reserves: Reserves | None
+    """What is left of total budgets after the round; None without any."""
 
 
 def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterator[PlayedRound]:
-    """Play rounds of one scheme in a world."""
+    """Play so many rounds of one scheme in a world, or until a total budget is used up."""
     rules, clients, seed = (
         rules_of(world.config, budgets, switches_of(scheme)),
         world.config.scenario.clients,
         world.config.scenario.seed,
     )
-    state, learning = RadioState.fresh(clients), StandIn.fresh(world.profile, clients)
+    state, learning = RadioState.fresh(clients, Reserves.of(world.config)), StandIn.fresh(world.profile, clients)
     accountant = ModelledAccountant(world.config.decision.charge)
+    time_s = 0.0
     for index in range(rounds):
-        round_ = world.begin_round(index, state.previous_cut)
+        round_ = world.begin_round(index, state.previous_cut, time_s)
         decided = decide_round(round_, scheme, rules, learning.learning(), state, seed, budgets)
         accounted = account_round(decided, accountant, accountant, state, seed)
         state, decision, charge, answering = accounted.state, decided.decision, accounted.charge, accounted.answering
+        time_s += float(charge.delay_s)
         spread = (
             float(learning.layer_spread[: int(np.min(answering.cut))].sum())
             if scheme.procedure.keeps_client_sides
@@ -84,7 +89,10 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
             if scheduled.any()
             else np.nan,
             synced=decision.synced,
+            reserves=state.reserves,
         )
+        if state.reserves is not None and state.reserves.used_up:
+            return
 
 
 @dataclass(frozen=True, eq=False)

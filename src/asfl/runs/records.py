@@ -29,6 +29,10 @@ _INFINITE = (
 """On a dead link; null in JSON, which knows no infinity."""
 _NOT_A_NUMBER = ("update_scale", "spread", "discrepancy", "resplit_shift")
 """Null in JSON if it couldn't be computed."""
+_OPTIONAL = (
+    "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults", "measured",
+)  # fmt: skip
+"""Left out of a line if there is none."""
 _BY_CLIENT = (
     "rb_count", "tx_power_w", "packet_error_rate", "arrived", "energy_j", "resplit_energy_j", "energy_queue",
     "participation_queue", "update_norm2",
@@ -102,6 +106,12 @@ class RoundRecord:
     epsilon: Amount | None = None
     """ε of the client that has revealed most so far, at `privacy.delta`; only with noise (docs/security.md). Null in
     JSON if only activations or only updates are noisy: then nothing is guaranteed."""
+    time_left_s: Amount | None = None
+    """Of `budget.total_delay_s`, after the round; None without such a budget."""
+    battery_left_j: list[Amount] | None = None
+    """Of `budget.battery_j`; None without such a budget."""
+    batch: list[Annotated[int, Strict(), Field(ge=1)]] | None = None
+    """Samples in each client's mini-batch, in schemes that decide it (HASFL)."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
@@ -112,6 +122,11 @@ class RoundRecord:
     @property
     def arrived_count(self) -> int:
         return sum(self.arrived)
+
+    @property
+    def uses_up_the_budget(self) -> bool:
+        """Whether no other round can follow, however many are wished."""
+        return self.time_left_s == 0 or (self.battery_left_j is not None and not any(self.battery_left_j))
 
     @property
     def scheduled_count(self) -> int:
@@ -142,7 +157,18 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in ("synced", "bits", "noise_scale", "epsilon", "faults", "measured"):
+        optional = (
+            "synced",
+            "bits",
+            "noise_scale",
+            "epsilon",
+            "time_left_s",
+            "battery_left_j",
+            "batch",
+            "faults",
+            "measured",
+        )
+        for name in optional:
             if getattr(self, name) is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
@@ -168,7 +194,11 @@ class RoundRecord:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
-        lengths |= {len(each) for each in (record.cut, record.bits) if isinstance(each, list)}
+        lengths |= {
+            len(each)
+            for each in (record.cut, record.bits, record.battery_left_j, record.batch)
+            if isinstance(each, list)
+        }
         if len(lengths) > 1:
             raise ValueError("lists of different lengths, where each has one entry per client")
         return record
@@ -228,6 +258,10 @@ class Rounds:
     """How many lines there are, good or bad."""
     torn: bool = False
     """Whether another line was begun, and never finished."""
+
+    def are_all(self, wished: int) -> bool:
+        """Whether these are as many as wished, or as many as total budgets allow."""
+        return len(self.lines) == wished or (bool(self.records) and self.records[-1].uses_up_the_budget)
 
 
 class Journal:

@@ -21,8 +21,9 @@ from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
-from asfl.data import ImageData, partition
+from asfl.data import ImageData, deal
 from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
@@ -33,6 +34,7 @@ from asfl.runs.scoring import Evaluation, scoring_of
 from asfl.runs.stand_in import StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
+from asfl.schemes.base import watches_noise
 from asfl.schemes.rounds import (
     AccountedRound,
     DecidedRound,
@@ -96,7 +98,7 @@ class Simulation:
         parts: Sequence[NDArray[np.int64]] | NDArray[np.int64] = [np.zeros(0, np.int64)] * clients
         self._samples_each = np.full(clients, len(data.train_labels) // clients)
         if not config.data.private:  # else nobody knows who has what
-            parts = partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
+            parts = deal(data, config)
         batches = clients_batches = Batches.of(data, parts, config, self.device)
         if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)
@@ -116,17 +118,19 @@ class Simulation:
             if self.device.type == "cuda"
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
-            watch_noise=self.switches.rate or self.switches.quant,
+            watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
             combining=Combining(config.robust.average, config.robust.trim, config.robust.clip),
         )
         self._scoring = scoring_of(config, model, data, clients_batches, self.trainer.fleet, self.device)
         self.accountant = self.world.accountant()
         self.state = LoopState(
             round_index=0,
-            radio=RadioState.fresh(clients),
+            radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
             assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
-            beyond=BeyondSignals.none_yet(self.world.profile.num_layers) if self.switches.any else None,
+            beyond=BeyondSignals.none_yet(self.world.profile.num_layers)
+            if self.switches.any or watches_noise(scheme)
+            else None,
             took_part=np.zeros(clients, dtype=np.int64) if config.privacy.noisy else None,
         )
 
@@ -147,9 +151,9 @@ class Simulation:
         fleet, seed = self.trainer.fleet, self.config.scenario.seed
         # 1. Channel: who is there, over which links.
         ready = fleet.begin(state.round_index)
-        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut)
+        round_ = self.world.begin_round(state.round_index, state.radio.previous_cut, state.total_delay_s)
         # 2. Decide, by what the server knows of the learning.
-        recorded = self._recorded[state.round_index] if state.round_index < len(self._recorded) else None
+        recorded = self._recorded_in(state.round_index)
         learning = self._learning(state)
         decided = decide_round(round_, self.scheme, self.rules, learning, state.radio, seed, self.budgets, recorded)
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
@@ -185,8 +189,13 @@ class Simulation:
         return self.trainer.layout.state_dict(self._scoring.calibrated(self.trainer.state.average_model()))
 
     # ------------------------------------------------------------------ pieces
+    def _recorded_in(self, round_index: int) -> Decision | None:
+        """What ASFL decided in this round, unless the clock moves the links: its round was at another time."""
+        return self._recorded[round_index] if round_index < len(self._recorded) and not self.world.has_clock else None
+
     def _is_last(self, state: LoopState) -> bool:
-        return state.round_index >= self.config.training.rounds
+        reserves = state.radio.reserves
+        return state.round_index >= self.config.training.rounds or (reserves is not None and reserves.used_up)
 
     @property
     def _modelled(self) -> ModelledAccountant:
@@ -203,7 +212,7 @@ class Simulation:
         learning = state.signals.learning(self.trainer.fleet, reported, ratio, norms=self.rules.equations == "printed")
         if state.beyond is not None:
             beyond = state.beyond.seen(learning.layer_spread).learning(learning.layer_spread)
-            return replace(learning, beyond=beyond)
+            learning = replace(learning, beyond=beyond)
         if self.scheme.procedure.keeps_client_sides:
             return learning
         return replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
@@ -221,6 +230,7 @@ class Simulation:
             decided.arrived & ready,
             synced=decided.decision.synced,
             bits=np.broadcast_to(decided.decision.bits, self.config.scenario.clients),
+            batch=decided.decision.batch,
         )
 
     def _state_after(
@@ -313,28 +323,34 @@ class Simulation:
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
             **self._beyond_record(decided),
-            epsilon=self._epsilon(state),
+            **({} if state.radio.reserves is None else state.radio.reserves.record()),
+            epsilon=self._epsilon(state, epochs=decision.batch is None),
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
             measured=self.accountant.facts(),
         )
 
-    def _epsilon(self, state: LoopState) -> float | None:
-        """Of the client that has revealed most so far."""
+    def _epsilon(self, state: LoopState, *, epochs: bool) -> float | None:
+        """Of the client that has revealed most so far; without `epochs`, any sample may be in any mini-batch."""
         if state.took_part is None:
             return None
         training, samples = self.config.training, self.trainer.state.samples
         steps = state.took_part * training.local_steps
         # A sample crosses once in an epoch, and epochs go on while a client sits out.
         epoch = np.maximum((samples if self.config.data.private else self._samples_each) // training.batch_size, 1)
-        crossed = np.minimum(steps, np.ceil(state.round_index * training.local_steps / epoch))
+        crossed = np.minimum(steps, np.ceil(state.round_index * training.local_steps / epoch)) if epochs else steps
         return epsilon(self.config.privacy, int(crossed.max()))
 
     def _beyond_record(self, decided: DecidedRound) -> dict[str, Any]:
         decision, beyond = decided.decision, decided.problem.learning.beyond
-        if beyond is None or not self.switches.any:
-            return {}
-        bits = np.broadcast_to(decision.bits, self.config.scenario.clients).tolist()
-        return {"synced": decision.synced, "bits": bits, "noise_scale": beyond.noise_scale}
+        bits = np.broadcast_to(decision.bits, self.config.scenario.clients)
+        out: dict[str, Any] = {"bits": bits.tolist()} if self.switches.any or bits.min() < BITS_PER_VALUE else {}
+        if beyond is not None:
+            out["noise_scale"] = beyond.noise_scale
+        if beyond is not None and self.scheme.procedure.keeps_client_sides:
+            out["synced"] = decision.synced
+        if decision.batch is not None:
+            out["batch"] = decision.batch.tolist()
+        return out
 
     # ------------------------------------------------------------------ to and from a checkpoint
     def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:

@@ -6,12 +6,15 @@ from asfl.config.registry import Registry
 from asfl.costs.modelled import Procedure
 from asfl.optimize.problem import Switches
 from asfl.schemes.acc_sfl import AccSflScheme
+from asfl.schemes.adaptsfl import AdaptSflScheme
 from asfl.schemes.asfl import AsflScheme
 from asfl.schemes.base import Decided, Scheme
 from asfl.schemes.beyond import BeyondScheme
 from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningScheme
 from asfl.schemes.central import CentralScheme
+from asfl.schemes.energy_delay import EnergyDelayScheme
 from asfl.schemes.epsl import EpslScheme
+from asfl.schemes.hasfl import HasflScheme
 
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
@@ -36,13 +39,21 @@ _SHIPPED: tuple[Scheme, ...] = (
     CentralScheme(),
     EpslScheme("epsl-0", aggregated_share=0.0),
     EpslScheme("epsl-1", aggregated_share=1.0),
+    FedAvgScheme("fedavg-8bit", bits=8),
+    SplitFedScheme("sfl-best-8bit", cut_rule="fastest", bits=8),
+    AdaptSflScheme(),
+    HasflScheme(),
+    EnergyDelayScheme(),
 )
 SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme in _SHIPPED})
 """Every scheme that is known here, in the order of tables and colours."""
 
 
-ON_REQUEST = ("asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1")
-"""Variants that a comparison has only if they are named."""
+ON_REQUEST = (
+    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1",
+    "fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl", "energy-delay",
+)  # fmt: skip
+"""Variants and rivals that a comparison has only if they are named."""
 
 
 def usual_schemes() -> list[str]:

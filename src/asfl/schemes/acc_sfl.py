@@ -73,11 +73,13 @@ def _latency_s(round_: Round, cut: Ints, rb_count: Floats, tx_power_w: Floats) -
 
 
 # ---------------------------------------------------------------------- blocks for given cuts
-def best_counts(round_: Round, cut: Ints, tx_power_w: Floats) -> Floats:
+def best_counts(
+    round_: Round, cut: Ints, tx_power_w: Floats, procedure: Procedure = ACC_SFL, batch: Ints | None = None
+) -> Floats:
     """Counts [N], all ≥ 1, that make the round shortest for these cuts: exact."""
     one_each = np.ones(round_.num_clients)
     shorter = relative_uplink_s(round_, tx_power_w)
-    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, ACC_SFL)
+    cost = round_cost(round_, Decision(cut, one_each, tx_power_w, batch=batch), one_each, procedure)
     upload_s = cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s * shorter
     return_s = cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s * shorter
     return counts_for_two_maxima(upload_s, return_s, round_.radio.num_rbs).astype(float)

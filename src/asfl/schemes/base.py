@@ -33,6 +33,16 @@ def borrows(scheme: "Scheme") -> bool:
     return bool(getattr(scheme, "borrows", False))
 
 
+def watches_noise(scheme: "Scheme") -> bool:
+    """Whether a scheme that decides no more than the paper's still wants the gradient noise scale measured."""
+    return bool(getattr(scheme, "watches_noise", False))
+
+
+def noise_scale(problem: Problem) -> float:
+    """B in mini-batches; 1 before anything is known."""
+    return 1.0 if problem.learning.beyond is None else problem.learning.beyond.noise_scale
+
+
 class Scheme(Protocol):
     """A scheme has no state: everything it may know is in the problem, everything random is keyed by seed and round."""
 

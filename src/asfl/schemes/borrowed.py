@@ -1,5 +1,8 @@
 """FedAvg, SL and SFL: resource blocks and power are ASFL's of the same round (paper §V-A), the cut is not.
 
+`bits` is how many everything crosses with: activations and gradients, and models (`asfl.train.client_models`), down and
+up. The paper knows only 32.
+
 ASFL's decision is the one its own run recorded in the same world, where a comparison has such a run. Alone, ASFL
 decides the round here, with a stand-in for the drift of its client sides (`asfl.runs.stand_in`).
 """
@@ -9,6 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import FEDAVG, SFL, SL, Procedure, cost_of_all_cuts
 from asfl.optimize import Problem
@@ -22,7 +26,8 @@ def cut_by(rule: CutRule, problem: Problem, decision: Decision, procedure: Proce
     if rule == "random":
         return random_cut(problem, seed)
     patient = replace(problem.round, outage_s=np.inf)
-    cost = cost_of_all_cuts(patient, decision.rb_count, decision.tx_power_w, procedure=procedure)
+    bits = int(np.max(decision.bits))
+    cost = cost_of_all_cuts(patient, decision.rb_count, decision.tx_power_w, procedure=procedure, bits=bits)
     return int(problem.round.profile.cuts[np.argmin(cost.delay_s)])
 
 
@@ -32,11 +37,12 @@ class FedAvgScheme:
 
     borrows: ClassVar[bool] = True
     name: str = "fedavg"
+    bits: int = BITS_PER_VALUE
     procedure: Procedure = FEDAVG
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
-        return Decided(reference, reference)
+        return Decided(replace(reference, bits=self.bits), reference)
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,13 @@ class SplitFedScheme:
     borrows: ClassVar[bool] = True
     name: str = "sfl"
     cut_rule: CutRule = "random"
+    bits: int = BITS_PER_VALUE
     procedure: Procedure = SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
-        return Decided(
-            replace(reference, cut=cut_by(self.cut_rule, problem, reference, self.procedure, seed)), reference
-        )
+        decision = replace(reference, bits=self.bits)
+        return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.procedure, seed)), reference)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure, cost_of_all_cuts, epsl, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.radio.link import uplink_noise_w
+from asfl.radio.link import SmoothRate, uplink_noise_w
 from asfl.schemes.base import clients_asfl_would_serve
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
@@ -176,8 +176,8 @@ def power_to_send(round_: Round, rb_count: Floats, bits: float, seconds: Floats)
     """Power [N] with which each client sends these bits in this time: the inverse of the uplink rate."""
     bandwidth = round_.radio.rb_bandwidth_hz
     noise_w = uplink_noise_w(rb_count, round_.radio, round_.equations.uplink_power)
-    with np.errstate(divide="ignore", over="ignore"):  # no time takes infinite power
-        snr = np.expm1(np.log(2) * bits / (seconds * rb_count * bandwidth))
+    snr = SmoothRate.of(round_.radio).snr_for(bits, seconds * rb_count * bandwidth)
+    with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(snr * noise_w / round_.channel_gain)
 
 

@@ -12,12 +12,16 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.costs.account import Accountant, Charge, ModelledAccountant, draw_arrivals
 from asfl.costs.budgets import Budgets, resolve_budgets
-from asfl.costs.decision import Decision, check_decision
+from asfl.costs.decision import MOST_BATCHES, Decision, check_decision
 from asfl.costs.holdings import Holdings
-from asfl.costs.modelled import ASFL, in_time
+from asfl.costs.modelled import ASFL, RoundCost, in_time
+from asfl.costs.reserves import Reserves
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
+from asfl.optimize.assign import assigned
+from asfl.optimize.lasting import Pace, lasting_prices
+from asfl.optimize.prices import Prices
 from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.progress import Rate
 from asfl.schemes.base import Scheme, decided_by
@@ -39,22 +43,33 @@ class RadioState:
     """In schemes that bring clients up to date when they take part."""
     rate: Rate = field(default_factory=Rate)
     """What progress has cost so far, in schemes that decide by it."""
+    reserves: Reserves | None = None
+    """What is left of total budgets; None: there are none."""
+    pace: Pace | None = None
+    """How fast they are used, where there are any."""
 
     @classmethod
-    def fresh(cls, num_clients: int) -> "RadioState":
-        return cls(Queues.empty(num_clients))
+    def fresh(cls, num_clients: int, reserves: Reserves | None = None) -> "RadioState":
+        pace = None if reserves is None else Pace.fresh(num_clients)
+        return cls(Queues.empty(num_clients), reserves=reserves, pace=pace)
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """What has to survive besides queues and cut; `of` takes it back."""
-        rate = {"rate": np.array([self.rate.cost, self.rate.progress])}
-        if self.holdings is None:
-            return rate
-        return {**rate, "owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
+        """What has to survive besides queues and cut; `restored` takes it back."""
+        arrays = {"rate": np.array([self.rate.cost, self.rate.progress])}
+        if self.holdings is not None:
+            arrays |= {"owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
+        if self.reserves is not None and self.pace is not None:
+            arrays |= {**self.reserves.arrays(), "pace": self.pace.used}
+        return arrays
 
-    @classmethod
-    def of(cls, queues: Queues, previous_cut: int | None, arrays: dict[str, NDArray[np.float64]]) -> "RadioState":
+    def restored(
+        self, queues: Queues, previous_cut: int | None, arrays: dict[str, NDArray[np.float64]]
+    ) -> "RadioState":
+        """The state that gave these arrays; this one is of the same run, at any round."""
         holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0) if "apart" in arrays else None
-        return cls(queues, previous_cut, holdings, Rate(*arrays["rate"].tolist()))
+        reserves = None if self.reserves is None else self.reserves.restored(arrays)
+        pace = None if reserves is None else Pace(arrays["pace"])
+        return RadioState(queues, previous_cut, holdings, Rate(*arrays["rate"].tolist()), reserves, pace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,24 +121,35 @@ def decide_round(
     if scheme.procedure.on_demand:
         fresh = Holdings.fresh(round_.num_clients, round_.profile.num_layers)
         round_ = replace(round_, holdings=radio.holdings or fresh)
+    if radio.reserves is not None:
+        round_ = radio.reserves.reachable(round_)
+        recorded = None if recorded is None else radio.reserves.without_empty(recorded)
     problem = Problem(
-        replace(round_, outage_s=outage_s),
+        replace(round_, outage_s=outage_s, fitted_link=True),
         learning,
         radio.queues,
         rules,
         recorded,
         switches,
-        radio.rate.prices(rules, round_.num_clients) if switches.rate else None,
+        _prices(radio, rules, round_) if switches.rate else None,
     )
     decided = decided_by(scheme, problem, seed)
     decision = _as_allocated(decided.decision, round_)
+    if radio.reserves is not None:
+        decision = radio.reserves.without_empty(decision)
     reference = None if decided.reference is None else _as_allocated(decided.reference, round_)
     _check(decision, problem, scheme)
     if not decision.scheduled.any() and round_.previous_cut is not None and np.ndim(decision.cut) == 0:
         decision = replace(decision, cut=round_.previous_cut)  # without anybody, layers stay where they are
-    round_ = replace(round_, outage_s=own_outage_s)
+    if _assigns(problem, scheme):
+        decision = assigned(problem.round, decision)
+        reference = None if reference is None else assigned(problem.round, reference)
+    round_ = replace(round_, outage_s=own_outage_s, blocks=decision.blocks)
     received = draw_arrivals(round_, decision, seed)
     arrived = received & in_time(round_, decision, scheme.procedure)
+    if radio.reserves is not None and round_.allocation is None:  # what is measured is known only afterwards
+        cost = ModelledAccountant(rules.charge).charge(round_, decision, scheme.procedure, received)
+        arrived &= radio.reserves.outlast(cost)
     return DecidedRound(problem, scheme, round_, decision, reference, received, arrived)
 
 
@@ -137,8 +163,13 @@ def account_round(
     """
     round_, decision, arrived = decided.round, decided.decision, decided.arrived
     charge = own = accountant.charge(round_, decision, decided.scheme.procedure, decided.received)
+    reserves, pace = radio.reserves, radio.pace
+    if reserves is not None and pace is not None:
+        charge = own = reserves.cut_off(own) if isinstance(own, RoundCost) else own
+        reserves, pace = reserves.after(own), pace.after(own)
     if decided.reference is not None:
-        round_, decision = decided.problem.round, decided.reference
+        decision = decided.reference
+        round_ = replace(decided.problem.round, fitted_link=False, blocks=decision.blocks)
         received = draw_arrivals(round_, decision, seed)
         arrived = received & in_time(round_, decision, ASFL)
         charge = modelled.charge(round_, decision, ASFL, received)
@@ -156,8 +187,16 @@ def account_round(
     # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
     common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
     previous_cut = int(np.max(decision.cut)) if common and decision.scheduled.any() else round_.previous_cut
-    state = RadioState(queues, previous_cut, _holdings_after(decided), _rate_after(decided, radio.rate, own))
+    holdings, rate = _holdings_after(decided), _rate_after(decided, radio.rate, own)
+    state = RadioState(queues, previous_cut, holdings, rate, reserves, pace)
     return AccountedRound(own, decision, arrived, state)
+
+
+def _prices(radio: RadioState, rules: Rules, round_: Round) -> Prices:
+    """Fixed ones; where there are total budgets, such that these last."""
+    if radio.reserves is None or radio.pace is None:
+        return radio.rate.prices(rules, round_.num_clients)
+    return lasting_prices(radio.rate, radio.pace, radio.reserves, rules, round_.index)
 
 
 def _holdings_after(decided: DecidedRound) -> Holdings | None:
@@ -198,12 +237,15 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     """The decision rules of a configuration, with every "auto" turned into a number.
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
-    And everybody gets `FAIR_SHARE` of what the average client does.
+    And everybody gets `FAIR_SHARE` of what the average client does; but where batteries have a price, that says how
+    often each client takes part.
     """
     rules = config.decision
     least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
-    relative = switches.rate and rules.participation_floor == "auto"
-    floor = (FAIR_SHARE if relative else None) if rules.participation_floor == "auto" else rules.participation_floor
+    floor: float | None = None if rules.participation_floor == "auto" else rules.participation_floor
+    relative = switches.rate and floor is None
+    if relative:
+        floor = FAIR_SHARE if config.budget.battery_j == "off" else 0.0
     return Rules.of(
         rules,
         config.scenario.clients,
@@ -224,6 +266,15 @@ def _as_allocated(decision: Decision, round_: Round) -> Decision:
     return replace(decision, rb_count=count, tx_power_w=power)
 
 
+def _assigns(problem: Problem, scheme: Scheme) -> bool:
+    """Whether somebody has to say whose each block is; clients in turn have their best ones."""
+    return (
+        problem.round.block_gain is not None
+        and problem.rules.rb_sharing == "whole"
+        and not scheme.procedure.in_sequence
+    )
+
+
 def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
     """Refuse a decision that can't be carried out; schemes may come from anywhere."""
     round_ = problem.round
@@ -232,6 +283,8 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             shape = np.shape(getattr(decision, name))
             if shape != (round_.num_clients,):
                 raise AsflError(f"decision.{name} has shape {shape}, but there are {round_.num_clients} clients")
+        if decision.batch is not None:
+            _check_batch(decision.batch, round_, scheme)
         check_decision(
             decision,
             round_.profile.num_layers,
@@ -245,3 +298,11 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             raise AsflError(f"it cuts at {served.min()}, but privacy.min_cut = {round_.profile.min_cut}")
     except AsflError as error:
         raise AsflError(f"scheme {scheme.name}, round {round_.index + 1}: {error}") from None
+
+
+def _check_batch(batch: NDArray[np.int64], round_: Round, scheme: Scheme) -> None:
+    most = int(MOST_BATCHES * round_.batch_size)
+    if np.shape(batch) != (round_.num_clients,) or batch.max() > most:
+        raise AsflError(f"decision.batch = {batch} must be a number of samples for each client, at most {most}")
+    if scheme.procedure.aggregated_share > 0:
+        raise AsflError("decision.batch: positions that are shared need as many samples of everybody")

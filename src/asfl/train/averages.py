@@ -6,12 +6,9 @@ import torch
 
 from asfl.train.fleet import FirstLayers, Fleet
 from asfl.train.layout import Layout, ModelVectors, layer_spreads
-from asfl.train.quantise import layers_to_send, rounding
+from asfl.train.quantise import EVERYBODY, layers_to_send, rounding
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Floats, RoundPlan
-
-EVERYBODY = -1
-"""In the place of a client, where all get the same."""
 
 
 def average_sides(

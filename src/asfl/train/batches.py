@@ -76,16 +76,26 @@ class Batches:
             batch_size=config.training.batch_size,
             local_steps=local_steps or config.training.local_steps,
             seed=config.scenario.seed,
-            augment=config.data.augment and config.data.name != "digits",
+            augment=config.data.augment and config.data.name != "digits" and min(data.input_shape[1:]) > 1,
             device=device,
             alone=config.data.private,
         )
 
-    def batch(self, round_index: int, client: int, step: int = 0) -> tuple[Tensor, Tensor]:
-        """Images [b, C, H, W] (channels-last in memory) and labels [b] of a client's step in a round."""
+    def batch(self, round_index: int, client: int, step: int = 0, size: int | None = None) -> tuple[Tensor, Tensor]:
+        """Images [b, C, H, W] (channels-last in memory) and labels [b] of a client's step in a round.
+
+        `size`: another number of samples than the configured one. As that may change from round to round, there are no
+        epochs then: samples are drawn anew, without repetition as long as there are enough.
+        """
         now = round_index * self.local_steps + step
-        samples = torch.from_numpy(self._samples(now, client)).to(self._device)
-        images = self._crop(samples, now, client) if self._margin else self._pixels[samples]
+        if size is None or size == self.batch_size:
+            chosen, crops = self._samples(now, client), self._crops_at(now, client) if self._margin else None
+        else:
+            random, own = random_stream(self.seed, f"batches: client {client}", now), self._parts[client]
+            chosen = own[random.choice(len(own), size, replace=size > len(own))]
+            crops = self._draw_crops(random, (size,)) if self._margin else None
+        samples = torch.from_numpy(chosen).to(self._device)
+        images = self._pixels[samples] if crops is None else self._crop(samples, crops)
         return self._to_input(images.permute(0, 3, 1, 2)), self._labels[samples]
 
     def for_calibration(self, at_least: int) -> Iterator[Tensor]:
@@ -116,25 +126,27 @@ class Batches:
             self._order = (purpose, index), drawn
         return np.asarray(self._order[1][client])
 
-    def _crop(self, samples: Tensor, now: int, client: int) -> Tensor:
-        """Each image shifted by up to an eighth of its size, half of them mirrored."""
+    def _crops_at(self, now: int, client: int) -> NDArray[np.int64]:
+        """[3, b] of a client; all clients' are drawn at once unless each draws alone."""
         if self._alone:
-            crops = self._draw_crops(f"augment of client {client}", now, 1)[:, 0]
-        else:
-            if self._crops[0] != now:
-                self._crops = now, self._draw_crops("augment", now, len(self._parts))
-            crops = self._crops[1][:, client]
+            return self._draw_crops(random_stream(self.seed, f"augment of client {client}", now), (self.batch_size,))
+        if self._crops[0] != now:
+            random = random_stream(self.seed, "augment", now)
+            self._crops = now, self._draw_crops(random, (len(self._parts), self.batch_size))
+        return np.asarray(self._crops[1][:, client])
+
+    def _draw_crops(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Top, left, and whether it is mirrored."""
+        shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
+        return np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
+
+    def _crop(self, samples: Tensor, crops: NDArray[np.int64]) -> Tensor:
+        """Each image shifted by up to an eighth of its size, half of them mirrored."""
         top, left, mirrored = torch.from_numpy(crops).to(self._device)
         images = self._windows[samples, top, left]
         mirrored = mirrored.nonzero().squeeze(1)
         images[mirrored] = images[mirrored].flip(2)
         return images
-
-    def _draw_crops(self, purpose: str, now: int, clients: int) -> NDArray[np.int64]:
-        """[3, clients, b] rows and columns from which on, and whether mirrored."""
-        random, shape = random_stream(self.seed, purpose, now), (clients, self.batch_size)
-        shifts = random.integers(0, 2 * self._margin + 1, (2, *shape))
-        return np.concatenate([shifts, random.integers(0, 2, (1, *shape))])
 
 
 class Normaliser:

@@ -43,17 +43,18 @@ class Exchange:
         statistics: Sequence[Tensor],
         weights: Floats | None = None,
     ) -> tuple[list[Tensor | None], Norms]:
-        """Forward on the clients, server pass, backward and a step on the clients. Cuts must not fall.
+        """Forward on the clients, server pass, backward and a step on the clients. Cuts must not fall;
+        mini-batches must be of the same size.
 
         Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer. The sum
         of the losses goes backward, so each client gets the gradient of its own mean loss, and the server the sum over
         clients, by these weights (None: each counts once).
         """
+        bits, batch = [plan.bits_of(client) for client in clients], plan.batch_of(clients[0])
         if cuts[0] == self.units:  # FedAvg: the client has the loss itself
-            learnt, norms = self.fleet.learn(plan.index, step, clients)
+            learnt, norms = self.fleet.learn(plan.index, step, clients, bits, batch)
             return learnt, lambda: norms
-        bits = [plan.bits_of(client) for client in clients]
-        sent = self.fleet.forward(plan.index, step, clients, cuts, bits)
+        sent = self.fleet.forward(plan.index, step, clients, cuts, bits, batch)
         before = [each.clone() for each in statistics]
         while True:
             there = [place for place, packet in enumerate(sent) if packet is not None]

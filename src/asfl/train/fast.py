@@ -31,6 +31,7 @@ from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import CuttableModel
 from asfl.train.averages import average_sides
 from asfl.train.batches import Batches
+from asfl.train.client_models import models_to_send
 from asfl.train.combine import Combining
 from asfl.train.exchange import Exchange
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
@@ -142,29 +143,33 @@ class FastTrainer:
         waiting: list[tuple[list[int], Norms]] = []
         gave = np.zeros(len(arrived), dtype=np.bool_)
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(server.parameters)
-        whole = None if total is None else server
+        bits, batches = list(map(plan.bits_of, arrived)), list(map(plan.batch_of, arrived))
+        sides = None if total is None else models_to_send(state, self._batches.seed, plan.index, cuts, bits)
         watch = self._watch_noise and robust is None
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if watch else None
-        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), list(map(plan.bits_of, arrived)), whole)
-        for members in self._groups(cuts):
+        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides, batches)
+        for members in self._groups(cuts, batches):
             clients, own_cuts = arrived[members].tolist(), cuts[members].tolist()
-            if total is not None:
-                self.fleet.load(clients, [self.layout.front(server, cut) for cut in own_cuts])
+            if sides is not None:
+                self.fleet.load(clients, [sides[member] for member in members])
             own_statistics, own_weights = [statistics[m] for m in members], None if robust else weights[members]
             of_group, norms = self._exchange.run(plan, step, clients, own_cuts, own_statistics, own_weights)
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
-                noise.add(sum(loss is not None for loss in of_group))
+                samples = batches[members[0]] or self._batches.batch_size
+                noise.add(sum(loss is not None for loss in of_group), self._batches.batch_size / samples)
             if robust is not None:
                 robust.take_gradient(members[0], self._server_gradient)
             waiting.append((members, norms))
             if total is not None:
-                for member, cut, side in zip(members, own_cuts, self.fleet.give(clients), strict=True):
+                given = self.fleet.give(plan.index, clients, [bits[member] for member in members])
+                for member, cut, side in zip(members, own_cuts, given, strict=True):
                     if side is not None:
                         gave[member] = True
-                        total[: edges[cut]].add_(side.parameters, alpha=float(weights[member]))
+                        received = side.received(server.parameters[: edges[cut]]).parameters
+                        total[: edges[cut]].add_(received, alpha=float(weights[member]))
                         if robust is not None:
-                            robust.sides[member] = side.parameters.clone()
+                            robust.sides[member] = received.clone()
                         statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
         client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
         passed = sorted(losses)
@@ -236,16 +241,22 @@ class FastTrainer:
                 had = server.statistics[here]
                 had.copy_(self.state.average(of_clients[:, here], had, arrived[passed].tolist()))
 
-    def _groups(self, cuts: Ints) -> Iterator[list[int]]:
-        """Positions among the arrived clients that share a server pass, in the order of their cuts."""
+    def _groups(self, cuts: Ints, batches: Sequence[int | None]) -> Iterator[list[int]]:
+        """Positions among the arrived clients that share a server pass, in the order of their cuts.
+
+        Their mini-batches are of the same size.
+        """
         together = len(cuts) if self.procedure.aggregated_share > 0 else self._merge
         if not self.state.combining.plain:
             together = 1
         elif self._watch_noise:
             together = min(together, max(1, len(cuts) // 2))
-        order = np.argsort(cuts, kind="stable").tolist()
-        for start in range(0, len(order), together):
-            yield order[start : start + together]
+        sizes = np.array([batch or 0 for batch in batches])
+        for size in np.unique(sizes):
+            alike = np.flatnonzero(sizes == size)
+            order = alike[np.argsort(cuts[alike], kind="stable")].tolist()
+            for start in range(0, len(order), together):
+                yield order[start : start + together]
 
     # ------------------------------------------------------------------ several local steps: a server copy each
     def _several_steps(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:
@@ -259,8 +270,9 @@ class FastTrainer:
         averages_sides = not self.procedure.keeps_client_sides
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
             copy, optimizer = server.clone(), state.server_optimizer.clone()
+            bits = plan.bits_of(client)
             if averages_sides:
-                self.fleet.load([client], [self.layout.front(server, cut)])
+                self.fleet.load([client], models_to_send(state, self._batches.seed, plan.index, [cut], [bits]))
             self._server.bind(copy, self._server_gradient, cut, units)
             of_client: list[Tensor] = []
             for step in range(local_steps):
@@ -271,12 +283,12 @@ class FastTrainer:
                 of_client.append(loss)
                 self._step_server(copy, self._server_gradient, optimizer, cut)
             (norm,) = self.fleet.moved([client])
-            side = self.fleet.give([client])[0] if averages_sides else None
+            side = self.fleet.give(plan.index, [client], [bits])[0] if averages_sides else None
             if len(of_client) < local_steps or (averages_sides and side is None):
                 continue
             losses[client], norms[client] = torch.stack(of_client).mean(), norm
             if side is not None:
-                layout.front(copy, cut).copy_(side)
+                layout.front(copy, cut).copy_(side.received(layout.front(server, cut).parameters))
             trained, total = (layout.behind(one, 0 if averages_sides else cut) for one in (copy, sums))
             weight = float(state.weights[client])
             total.parameters.add_(trained.parameters, alpha=weight)
@@ -322,7 +334,8 @@ class FastTrainer:
         outcome: Outcome = {}
         for client in order:
             before = state.server.parameters[edges[cut] :].clone() if several else None
-            self.fleet.load([client], [front])
+            bits = plan.bits_of(client)
+            self.fleet.load([client], models_to_send(state, self._batches.seed, plan.index, [cut], [bits], client))
             of_client: list[Tensor] = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
@@ -337,9 +350,9 @@ class FastTrainer:
             if before is not None:
                 on_server = (state.server.parameters[edges[cut] :] - before).square().sum()
             outcome[client] = torch.stack(of_client).mean(), _plus(norm, on_server)
-            (side,) = self.fleet.give([client])
+            (side,) = self.fleet.give(plan.index, [client], [bits])
             if side is not None:  # else the next client gets what this one got
-                front.copy_(side)
+                front.copy_(side.received(front.parameters))
         return outcome
 
     # ------------------------------------------------------------------ pieces

@@ -56,10 +56,10 @@ class Packet:
 
 @dataclass(frozen=True, eq=False)
 class FirstLayers:
-    """The first layers of a client side, as they cross for an average."""
+    """The first layers of a client side, as they cross."""
 
     parameters: Tensor | QuantisedLayers
-    """Whole, or with few bits: then it is their difference to what both sides have already."""
+    """As they are; or with few bits: then it is their difference to what both sides have already, if they have."""
     statistics: Tensor
 
     def received(self, shared: Tensor) -> ModelVectors:
@@ -99,34 +99,40 @@ class Fleet(Protocol):
         clients: Sequence[int],
         cuts: Sequence[int],
         bits: Sequence[int],
-        whole: ModelVectors | None,
+        sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
         """Whom `forward` or `learn` will ask in this step, group by group: clients elsewhere begin at once.
 
-        `whole` is the model of which `load` will give them the first layers, if it will.
+        `sides` are what `load` will give them, if it will.
         """
         ...
 
-    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
-        """These clients take copies of these client sides for the round, in schemes that exchange client models."""
+    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
+        """Each client takes a copy of its client side for the round, in schemes that exchange client models."""
         ...
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch."""
+        """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch.
+
+        `batch`: how many samples it has, if not as many as are configured.
+        """
         ...
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         """Stage 3: back from the gradients of what `forward` gave, and a step; ‖update‖² of the client side."""
         ...
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """Without a cut: a whole step on the clients; losses and ‖update‖²."""
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Without a cut: a whole step on the clients; losses and ‖update‖². `bits` are those that `load` came with."""
         ...
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        """The client sides that `load` gave, trained."""
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        """The client sides that `load` gave, trained; with few bits, how far each is from what it began with."""
         ...
 
     def upload(
@@ -218,6 +224,7 @@ class LocalFleet:
         self._gradients = state.server.parameters.new_zeros(0, 0)
         self._carries: list[Carry] = []
         self._loaded: dict[int, ModelVectors] = {}
+        self._began_with: dict[int, Tensor] = {}
         self._before: dict[int, Tensor] = {}
         self._cuts: list[int] = []
         self._now = 0, 0
@@ -235,17 +242,21 @@ class LocalFleet:
         clients: Sequence[int],
         cuts: Sequence[int],
         bits: Sequence[int],
-        whole: ModelVectors | None,
+        sides: Sequence[FirstLayers] | None,
+        batches: Sequence[int | None],
     ) -> None:
         pass  # one after the other saves memory, and nobody waits
 
-    def load(self, clients: Sequence[int], sides: Sequence[ModelVectors]) -> None:
-        self._loaded = {client: side.clone() for client, side in zip(clients, sides, strict=True)}
+    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
+        nothing = self.state.server.parameters.new_zeros(())  # a whole model is the difference to that
+        self._loaded = {n: side.received(nothing).clone() for n, side in zip(clients, sides, strict=True)}
+        few = [n for n, side in zip(clients, sides, strict=True) if isinstance(side.parameters, QuantisedLayers)]
+        self._began_with = {client: self._loaded[client].parameters.clone() for client in few}
 
     def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int]
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
     ) -> list[Packet | None]:
-        labels = self._forward(index, step, clients, cuts)
+        labels = self._forward(index, step, clients, cuts, batch)
         sent: list[Packet | None] = []
         for client, own_bits, carry, truth in zip(clients, bits, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
@@ -255,7 +266,9 @@ class LocalFleet:
             sent.append(Packet(crossing, truth, error))
         return sent
 
-    def _forward(self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int]) -> list[Tensor]:
+    def _forward(
+        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], batch: int | None
+    ) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
         self._prepare(max(cuts), len(clients))
         self._cuts, self._now = list(cuts), (index, step)
@@ -267,7 +280,7 @@ class LocalFleet:
                 self._before[client] = side.parameters.clone()
             gradient[: self._layout.parameter_edges[cut]].zero_()
             replica.bind(side, gradient, 0, cut)
-            images, labels = self._batches.batch(index, self._first + client, step)
+            images, labels = self._batches.batch(index, self._first + client, step, batch)
             carry = replica.run((images,), 0, cut)
             if self._blur is not None and cut < self._layout.num_units:
                 carry = self._blur.activations(carry, index, self._first + client, step)
@@ -282,15 +295,25 @@ class LocalFleet:
         norms = self._step(clients)
         return lambda: norms
 
-    def learn(self, index: int, step: int, clients: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        labels = self._forward(index, step, clients, [self._layout.num_units] * len(clients))
+    def learn(
+        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        labels = self._forward(index, step, clients, [self._layout.num_units] * len(clients), batch)
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []
         return [loss.detach() for loss in losses], self._step(clients)
 
-    def give(self, clients: Sequence[int]) -> list[ModelVectors | None]:
-        return [self._loaded[client] for client in clients]
+    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
+        sent: list[FirstLayers | None] = []
+        for client, own_bits in zip(clients, bits, strict=True):
+            side = self._loaded[client]
+            depth = int(np.searchsorted(self._layout.parameter_edges, len(side.parameters)))
+            before = self._began_with.get(client, side.parameters)
+            coins = rounding(self._batches.seed, "layers", index, self._first + client)
+            crossing = layers_to_send(self._layout, side.parameters, before, depth, own_bits, coins)
+            sent.append(FirstLayers(crossing, side.statistics))
+        return sent
 
     def upload(
         self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]

@@ -33,20 +33,24 @@ class GradientParts:
     def __init__(self, total: Tensor) -> None:
         """`total` is added to by somebody else, and starts from 0."""
         self._total, self._before = total, total.new_zeros(total.shape)
-        self._norms: list[tuple[Tensor, int]] = []
+        self._norms: list[tuple[Tensor, int, float]] = []
 
-    def add(self, clients: int) -> None:
-        """So many clients' gradients were added since the last call."""
+    def add(self, clients: int, noise: float = 1.0) -> None:
+        """So many clients' gradients were added since the last call, each so many times as noisy as a mini-batch's."""
         if clients:
             part = (self._total - self._before).div_(clients)
-            self._norms.append((part.square().sum(), clients))
+            self._norms.append((part.square().sum(), clients, noise))
             self._before.copy_(self._total)
 
     def norms(self) -> GradientNorms | None:
-        """None if there weren't two parts. Parts count by their size, so it is their mean size that matters."""
-        clients = sum(size for _, size in self._norms)
+        """None if there weren't two parts. Parts count by their size, so it is their mean size that matters.
+
+        A mean over a clients with mini-batches of their own sizes is as noisy as one over a² / Σ (their noise).
+        """
+        clients = sum(size for _, size, _ in self._norms)
         if len(self._norms) < 2:
             return None
-        of_parts = sum(float(norm) * size for norm, size in self._norms) / clients
+        of_parts = sum(float(norm) * size for norm, size, _ in self._norms) / clients
         of_all = float((self._total / clients).square().sum())
-        return GradientNorms(of_parts, clients / len(self._norms), of_all, float(clients))
+        part = clients / sum(noise for _, _, noise in self._norms)
+        return GradientNorms(of_parts, part, of_all, clients * clients / sum(n * noise for _, n, noise in self._norms))

@@ -2,7 +2,7 @@
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, of which only the
 layers on their side of the cut mean something, and one optimiser per layer, which stays where it is when the layer
-moves. Every average is by sample counts.
+moves. Every average is by sample counts, also where mini-batches differ in size.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +22,11 @@ from asfl.train.batches import Batches
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.quantise import (
+    EVERYBODY,
     layers_received,
     layers_to_send,
     quantise_carry,
+    quantise_side,
     relative_error,
     restore_carry,
     rounding,
@@ -78,6 +80,7 @@ class PlainTrainer:
         self.clients = [Holder.of(model, optimizer, learning_rate) for _ in range(num_clients)]
         self.cut = 0
         self._units = len(model.units)
+        self._given: dict[int, Tensor] = {}  # client models that came down with few bits in this round
         self._batches, self._procedure, self._optimizer, self._seed = batches, procedure, optimizer, seed
         self._samples = torch.from_numpy(batches.samples)
 
@@ -93,8 +96,7 @@ class PlainTrainer:
                 self.resplit(int(plan.cut[plan.scheduled].max()), np.flatnonzero(plan.scheduled).tolist())
         else:
             for client in arrived:
-                for unit in range(plan.cut[client]):
-                    copy_unit(self.server.model.units[unit], self.clients[client].model.units[unit])
+                self._load(plan, client, EVERYBODY)
         if not arrived:
             return Trained.nothing(len(self.clients))
 
@@ -147,13 +149,32 @@ class PlainTrainer:
                 depth = min(int(plan.cut[client]), plan.synced)
                 received.append(crossed(side, depth, self._bits(plan, client), client))
             new = crossed(weighted(received, self._samples[arrived]), plan.synced, bits, -1)
-            with torch.no_grad():
-                for slot in layout.parameters:
-                    if slot.unit < plan.synced:
-                        model.get_parameter(slot.key).copy_(slot.view(new))
+            _put(model, layout, new, plan.synced)
         for unit in units:
             for everybody in self.clients:
                 copy_unit(model.units[unit], everybody.model.units[unit])
+
+    def _load(self, plan: RoundPlan, client: int, coins_of: int) -> None:
+        """The client model comes down, where it is exchanged every round; with few bits, as codes of itself."""
+        cut, model = int(plan.cut[client]), self.clients[client].model
+        for unit in range(cut):
+            copy_unit(self.server.model.units[unit], model.units[unit])
+        if plan.bits_of(client) < 32:
+            layout, coins = Layout(model), rounding(self._batches.seed, "model", plan.index, coins_of)
+            sent = quantise_side(layout, _front(layout, model, cut), cut, plan.bits_of(client), coins)
+            _put(model, layout, layers_received(sent, torch.zeros((), dtype=torch.float64)), cut)
+            self._given[client] = _front(layout, model, cut)
+
+    def _sent_back(self, plan: RoundPlan, client: int) -> CuttableModel:
+        """The client model as the server receives it: with few bits, its own plus how far the client has moved."""
+        cut, own, bits = int(plan.cut[client]), self.clients[client].model, plan.bits_of(client)
+        if self._procedure.keeps_client_sides or bits == 32:
+            return own
+        layout, received = Layout(own), deepcopy(own)
+        coins = rounding(self._batches.seed, "layers", plan.index, client)
+        moved = layers_to_send(layout, _front(layout, own, cut), self._given[client], cut, bits, coins)
+        _put(received, layout, layers_received(moved, _front(layout, self.server.model, cut)), cut)
+        return received
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
         """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""
@@ -169,7 +190,7 @@ class PlainTrainer:
     def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
         """One mini-batch across the cut: its loss, and the relative error of what was sent up."""
         cut, own = int(plan.cut[client]), self.clients[client]
-        images, labels = self._batches.batch(plan.index, client, step)
+        images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
         # Stage 2: the client goes forward and sends activations and labels.
         activations = own.forward((images,), range(cut))
         received, error = self._send_up(plan, client, step, activations)
@@ -205,6 +226,7 @@ class PlainTrainer:
 
     def _average(self, plan: RoundPlan, arrived: Sequence[int], copies: dict[int, Holder], keeps: bool) -> None:
         """The server-side models become one again; in schemes that say so, the client sides do too."""
+        sides = {client: self._sent_back(plan, client) for client in arrived}
         for unit in range(self._units):
             held = [client for client in arrived if unit >= plan.cut[client]]
             if held and self._one_server_step:
@@ -214,7 +236,7 @@ class PlainTrainer:
             elif held:
                 _average_states(self.server, [copies[client] for client in held], unit, self._samples[held])
             holders = [client for client in arrived if client in held or not keeps]
-            updated = [(copies[c] if c in held else self.clients[c]).model.units[unit] for c in holders]
+            updated = [(copies[c].model if c in held else sides[c]).units[unit] for c in holders]
             if updated:
                 self._average_units(self.server.model.units[unit], updated, holders)
 
@@ -230,7 +252,7 @@ class PlainTrainer:
         copies = [deepcopy(self.server) for _ in arrived]
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
-            images, labels = self._batches.batch(plan.index, client, step)
+            images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
             activations.append(self.clients[client].forward((images,), range(cut)))
             restored, errors[client] = self._send_up(plan, client, step, activations[-1])
             received.append(restored)
@@ -274,16 +296,16 @@ class PlainTrainer:
         """SL: one model; each client takes the client side from the one before, trains, and hands it on."""
         trained = Trained.nothing(len(self.clients))
         for client in random_stream(self._seed, "scheme: order", plan.index).permutation(arrived).tolist():
-            cut, own = int(plan.cut[client]), self.clients[client]
-            before = self.server.values(range(self._units))
-            for unit in range(cut):
-                copy_unit(self.server.model.units[unit], own.model.units[unit])
+            cut = int(plan.cut[client])
+            self._load(plan, client, client)
+            before = self._whole(client, cut)
             steps = range(self._batches.local_steps)
             of_client = [self._step(plan, client, self.server, step) for step in steps]
             trained.loss[client], trained.quantisation_error[client] = np.mean(of_client, axis=0)
+            trained.update_norm2[client] = float((self._whole(client, cut) - before).square().sum())
+            received = self._sent_back(plan, client)
             for unit in range(cut):
-                copy_unit(own.model.units[unit], self.server.model.units[unit])
-            trained.update_norm2[client] = float((self.server.values(range(self._units)) - before).square().sum())
+                copy_unit(received.units[unit], self.server.model.units[unit])
         return trained
 
     # ------------------------------------------------------------------ looking at the result
@@ -309,6 +331,19 @@ class PlainTrainer:
     def _whole(self, client: int, cut: int) -> Tensor:
         own = self.clients[client].values(range(cut))
         return torch.cat([own, self.server.values(range(cut, self._units))])
+
+
+def _front(layout: Layout, model: CuttableModel, depth: int) -> Tensor:
+    """Parameters [P] of the first layers."""
+    return layout.front(layout.flatten(model, torch.device("cpu"), torch.float64), depth).parameters
+
+
+def _put(model: CuttableModel, layout: Layout, values: Tensor, depth: int) -> None:
+    """The other way round."""
+    with torch.no_grad():
+        for slot in layout.parameters:
+            if slot.unit < depth:
+                model.get_parameter(slot.key).copy_(slot.view(values))
 
 
 def copy_unit(source: nn.Module, target: nn.Module) -> None:

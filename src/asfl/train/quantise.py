@@ -152,8 +152,12 @@ def relative_error(carry: Carry, crossing: Crossing) -> Tensor:
     return error2 / norm2.clamp_min(torch.finfo(norm2.dtype).tiny)
 
 
+EVERYBODY = -1
+"""In the place of a client, where all get the same."""
+
+
 def rounding(
-    seed: int, way: Literal["up", "down", "layers"], round_index: int, client: int, step: int = 0
+    seed: int, way: Literal["up", "down", "layers", "model"], round_index: int, client: int, step: int = 0
 ) -> np.random.Generator:
     """The coins for what a client sends or gets in a step."""
     return random_stream(seed, f"quantise: {way}, client {client}, step {step}", round_index)

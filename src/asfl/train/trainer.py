@@ -26,8 +26,14 @@ class RoundPlan:
     bits: NDArray[np.int64] | None = None
     """[N] per number that crosses the cut, up and down: 32, 16, 8 or 4. None: 32 for everybody."""
 
+    batch: NDArray[np.int64] | None = None
+    """[N] samples in a mini-batch. None: as many as are configured."""
+
     def bits_of(self, client: int) -> int:
         return 32 if self.bits is None else int(self.bits[client])
+
+    def batch_of(self, client: int) -> int | None:
+        return None if self.batch is None else int(self.batch[client])
 
 
 @dataclass(frozen=True, eq=False)

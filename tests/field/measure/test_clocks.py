@@ -103,7 +103,7 @@ def test_layers_count_by_the_time_they_take() -> None:
 def test_the_server_is_timed_too() -> None:
     clocks = clocks_of()
     flops = 3 * BATCH * (PROFILE.forward_flops[1:].sum() + PROFILE.backward_flops[1:].sum())
-    clocks.server_pass(1, 3, flops / 1e9)
+    clocks.server_pass([1, 1, 1], flops / 1e9)
     assert clocks.estimates.links(0.0).server_s_per_flop == pytest.approx(1e-9)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from made_up import leave_run, made_up_round
 from run_folders import comparison_folder, live_page, run_folder, serving
+from waiting import wait_until
 
 from asfl.results.page import Report, chart_library, page
 from asfl.runs.manifest import read_manifest
@@ -190,3 +191,38 @@ def test_a_served_page_takes_over_news(browser: Any, tmp_path: Path) -> None:
         assert [problem for problem in _problems(browser) if "favicon" not in problem] == []
     browser.execute_async_script("lookForNews().then(arguments[0])")
     assert browser.execute_script("return document.querySelector('.live').textContent") == "not reachable"
+
+
+def test_tables_are_sorted_saved_and_keep_their_first_column(browser: Any, tmp_path: Path) -> None:
+    folder = comparison_folder(tmp_path / "compared")
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    _open(browser, tmp_path, folder)
+    table = "[...document.querySelectorAll('table')].find((one) => one.tBodies[0].rows.length > 1)"
+    cells = f"[...{table}.tBodies[0].rows].map((row) => parseFloat(row.cells[1].textContent))"
+    names = f"[...{table}.tBodies[0].rows].map((row) => row.cells[0].textContent)"
+    click = f"{table}.tHead.rows[0].cells[%d].querySelector('button').click()"
+    browser.execute_script(click % 1)
+    numbers = browser.execute_script(f"return {cells}")
+    assert numbers == sorted(numbers)
+    browser.execute_script(click % 1)
+    assert browser.execute_script(f"return {cells}") == numbers[::-1]
+    assert browser.execute_script(f"return {table}.tHead.rows[0].cells[1].ariaSort") == "descending"
+    browser.execute_script(click % 0)
+    assert browser.execute_script(f"return {names}") == sorted(browser.execute_script(f"return {names}"))
+
+    title = browser.execute_script(f"return {table}.closest('figure').querySelector('b').textContent")
+    browser.execute_script(f"{table}.closest('figure').querySelector('.csv').click()")
+    wait_until(lambda: bool(list(tmp_path.glob("*.csv"))))
+    (file,) = tmp_path.glob("*.csv")
+    header, *rows = file.read_text("utf-8-sig").splitlines()
+    assert title
+    assert header.startswith('"')
+    assert [row.split('"')[1] for row in rows] == browser.execute_script(f"return {names}")
+
+    _resize(browser, 360)
+    left = f"{table}.tBodies[0].rows[0].cells[0].getBoundingClientRect().left"
+    before = browser.execute_script(f"return {left}")
+    browser.execute_script(f"{table}.closest('.scroll').scrollLeft = 200")
+    assert browser.execute_script(f"return {table}.closest('.scroll').scrollLeft") > 0
+    assert browser.execute_script(f"return {left}") == before
+    assert not _problems(browser)

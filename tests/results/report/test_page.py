@@ -339,7 +339,6 @@ def test_mistakes(asfl: Asfl, tmp_path: Path) -> None:
     [
         ({"folders": []}, "no folder given"),
         ({"folders": [Path("none")]}, "none is neither a run nor a comparison"),
-        ({"folders": [Path("above")]}, "give their folders"),
         ({"folders": [Path("broken")]}, "not the sealed record of a round"),
         ({"folders": [Path("begun")]}, "no run has begun yet"),
         ({"folders": [Path("above/run")], "out": Path("above")}, "--out above is a folder"),
@@ -406,3 +405,21 @@ def test_measured_costs_are_not_called_simulated(tmp_path: Path) -> None:
     plain = run_folder(tmp_path / "plain")
     assert "Seconds and joules are simulated." in _page(plain)
     assert "Seconds and joules are simulated or measured." in _page(plain, measured)
+
+
+def test_a_folder_of_runs_is_taken_with_everything_below(asfl: Asfl, tmp_path: Path) -> None:
+    comparison_folder(tmp_path / "all" / "deep" / "pair")
+    run_folder(tmp_path / "all" / "alone", "sfl", seed=7)
+    assert_refused(asfl("report", "all", "--out", "report.pdf"), "--out report.pdf", ".html")
+    assert asfl("report", "all", "--no-figures").returncode == 0
+    names = [run.folder.name for run in collect([tmp_path / "all"]).runs]
+    assert sorted(names) == ["alone", "asfl-seed1", "asfl-seed2", "fedavg-seed1", "fedavg-seed2"]
+
+
+def test_runs_that_go_on_are_compared_where_all_have_been(tmp_path: Path) -> None:
+    """Nobody is ahead only because it began sooner."""
+    first = run_folder(tmp_path / "asfl", "asfl", (0.1, 0.3, 0.6), rounds=9)
+    second = run_folder(tmp_path / "fedavg", "fedavg", (0.1,), rounds=9)
+    (group,) = collect([first, second]).groups
+    assert {len(run.records) for run in group.counted} == {1}
+    assert "after round 1, which everybody has played" in page(Report.of([first, second]))

@@ -189,11 +189,11 @@ class Clocks:
         for client, times in good.items():
             self.estimates.client_s_per_flop.add(client, float(times.sum()) / (self._batch_size * whole))
 
-    def server_pass(self, cuts: Sequence[int], seconds: float) -> None:
-        """The server went forward and backward for clients with these cuts at once."""
+    def server_pass(self, cuts: Sequence[int], seconds: float, batch: int | None = None) -> None:
+        """The server went forward and backward for clients with these cuts at once; `batch` if not the configured."""
         profile = self.profile
         whole = profile.client_forward_flops[-1] + profile.client_backward_flops[-1]
-        flops = self._batch_size * sum(whole - self._client_flops(cut) for cut in cuts)
+        flops = (batch or self._batch_size) * sum(whole - self._client_flops(cut) for cut in cuts)
         if flops > 0:
             self.estimates.server_s_per_flop.add(0, seconds / flops)
 
@@ -234,7 +234,7 @@ class Clocks:
                 of_sample = self.profile.client_forward_flops[cut]
             case Backward(cut=cut):
                 of_sample = self.profile.client_backward_flops[cut]
-        return float(self._batch_size * of_sample)
+        return float((getattr(request, "batch", None) or self._batch_size) * of_sample)
 
     def _client_flops(self, cut: int) -> float:
         return float(self.profile.client_forward_flops[cut] + self.profile.client_backward_flops[cut])

@@ -65,7 +65,9 @@ class MeasuredWorld(World):
 
     clocks: Clocks
 
-    def begin_round(self, round_index: int, previous_cut: int | None = None) -> MeasuredRound:
+    def begin_round(
+        self, round_index: int, previous_cut: int | None = None, time_s: float | None = None
+    ) -> MeasuredRound:
         return self._round(self.clocks.present, round_index, previous_cut)
 
     def _round(self, present: NDArray[np.bool_], round_index: int, previous_cut: int | None) -> MeasuredRound:
@@ -78,6 +80,7 @@ class MeasuredWorld(World):
             ),
             compute=compute,
             charged_samples=self.config.charged_samples,
+            local_steps=self.config.training.local_steps,
             path_gain=present.astype(float),
             channel_gain=present.astype(float),
             cpu_hz=compute.client_cycles_per_flop / links.client_s_per_flop,

@@ -62,6 +62,7 @@ def _check_layers(layers: ModelVectors) -> ModelVectors:
 
 
 Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
+Size = Annotated[int, Strict(), Field(ge=1, le=LARGEST)]
 Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
 Seconds = Annotated[float, Strict(), Field(ge=0, le=MOST_SECONDS)]
 Flag = Annotated[bool, Strict()]
@@ -112,6 +113,14 @@ def parts_of(layers: FirstLayers) -> tuple[Tensor, Tensor | None, Codes | None]:
     """Statistics; parameters, or their codes."""
     sent = layers.parameters
     return layers.statistics, *((sent, None) if isinstance(sent, Tensor) else (None, _codes(sent)))
+
+
+def side_of(layers: FirstLayers) -> tuple[ModelVectors, Codes | None]:
+    """A client side; with few bits its parameters are codes, and it has none but its statistics."""
+    sent = layers.parameters
+    if isinstance(sent, Tensor):
+        return ModelVectors(sent, layers.statistics), None
+    return ModelVectors(layers.statistics.new_zeros(0), layers.statistics), _codes(sent)
 
 
 def _codes(sent: Quantised | QuantisedLayers) -> Codes:
@@ -183,6 +192,8 @@ class Side(Answer):
     """Layers of the client; none if it wasn't asked to send them."""
 
     layers: Layers | None = None
+    codes: Codes | None = None
+    """With few bits, instead of the parameters."""
 
 
 class ClientState(Answer):
@@ -300,7 +311,11 @@ class Forward(Request[Activations]):
     cut: Natural
     side: Layers | None = None
     bits: Bits = UNQUANTISED
-    """Per number that crosses the cut, on the way back too."""
+    """Per number that crosses the cut, on the way back too; and per parameter of the side."""
+    codes: Codes | None = None
+    """With few bits, instead of the parameters of the side."""
+    batch: Size | None = None
+    """Samples in the mini-batch, if not as many as are configured; so below."""
 
 
 class Backward(Request[Update]):
@@ -311,6 +326,7 @@ class Backward(Request[Update]):
     cut: Natural
     gradients: Tensors = ()
     codes: tuple[Codes, ...] = ()
+    batch: Size | None = None
 
 
 class Learn(Request[Update]):
@@ -319,12 +335,18 @@ class Learn(Request[Update]):
     stage, changes, teaches = "learn", True, True
     step: Natural
     side: Layers | None = None
+    bits: Bits = UNQUANTISED
+    """Per parameter of the model."""
+    codes: Codes | None = None
+    """With few bits, instead of the parameters."""
+    batch: Size | None = None
 
 
 class Give(Request[Side]):
-    """The trained client side, in schemes that exchange models."""
+    """The trained client side, in schemes that exchange models; with few bits, how far it is from what it was."""
 
     stage = "give"
+    bits: Bits = UNQUANTISED
 
 
 class Moved(Request[Update]):

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from asfl.config import Config
+from asfl.costs.decision import MOST_BATCHES
 from asfl.data.shapes import INPUT_SHAPE
-from asfl.field.protocol.messages import MOST_WEIGHT, Activations, Codes, Memory, Share, Side, Tensors, Uploaded
+from asfl.field.protocol.messages import MOST_WEIGHT, Activations, Codes, Memory, Share, Tensors, Uploaded
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
@@ -83,8 +84,12 @@ class Shapes:
             squares[slot.start : slot.stop] = slot.name in ("running_var", "running_weight")
         return squares
 
-    def check_side(self, answer: Side, cut: int) -> ModelVectors:
-        return self.check_layers(answer.layers, 0, cut)
+    def check_side(self, side: ModelVectors | None, codes: Codes | None, cut: int, bits: int) -> FirstLayers:
+        """A client side as it came: as codes if bits are few."""
+        if side is None:
+            raise WireError("layers are missing")
+        parameters = side.parameters if codes is None or len(side.parameters) else None
+        return self.check_first(Uploaded(side.statistics, parameters, codes), cut, bits)
 
     def check_memory(self, memory: Memory | None) -> OptimizerState:
         if memory is None:
@@ -95,9 +100,11 @@ class Shapes:
         steps = self.check("steps", memory.steps, (self.layout.num_units,))
         return OptimizerState(self.check("moments", memory.moments, (self.num_moments, width)), steps.cpu().numpy())
 
-    def check_crossing(self, name: str, carry: Tensors, codes: Sequence[Codes], cut: int, bits: int) -> Crossing:
+    def check_crossing(
+        self, name: str, carry: Tensors, codes: Sequence[Codes], cut: int, bits: int, batch: int | None = None
+    ) -> Crossing:
         """Activations, or their gradients: with as many bits as was agreed on, as codes if those are few."""
-        shapes, few = self.carries[cut], bits != UNQUANTISED
+        shapes, few = [(batch or shape[0], *shape[1:]) for shape in self.carries[cut]], bits != UNQUANTISED
         wanted = (0, len(shapes)) if few else (len(shapes), 0)
         if (len(carry), len(codes)) != wanted:
             found = f"{len(carry)} tensors and codes of {len(codes)}"
@@ -129,9 +136,15 @@ class Shapes:
             raise WireError(f"{name}.step must not be negative, nor any number that is meant above {MOST_WEIGHT:g}")
         return codes, low, step
 
-    def check_activations(self, answer: Activations, cut: int, bits: int) -> Packet:
-        batch_size, classes = self.carries[0][0][0], self.carries[-1][0][-1]
-        carry = self.check_crossing("carry", answer.carry, answer.codes, cut, bits)
+    def check_batch(self, batch: int | None) -> None:
+        """What a client can be asked for."""
+        most = MOST_BATCHES * self.carries[0][0][0]
+        if batch is not None and batch > most:
+            raise WireError(f"batch = {batch} must be at most {most}")
+
+    def check_activations(self, answer: Activations, cut: int, bits: int, batch: int | None = None) -> Packet:
+        batch_size, classes = batch or self.carries[0][0][0], self.carries[-1][0][-1]
+        carry = self.check_crossing("carry", answer.carry, answer.codes, cut, bits, batch)
         if (answer.error is None) != (bits == UNQUANTISED):
             raise WireError("error must come with codes, and only with them")
         labels = self.check("labels", answer.labels, (batch_size,))
@@ -158,15 +171,15 @@ class Blueprint:
 
     @classmethod
     def of(cls, config: Config, device: torch.device = torch.device("cpu")) -> "Blueprint":  # noqa: B008
-        training = config.training
+        training, batches = config.training, MOST_BATCHES
         # Built with numbers and emptied then: drawing them on the device "meta" would import PyTorch's compiler.
         with torch.random.fork_rng(devices=[]):
             model = build_model(config.model_spec)
         moments = rule_named(training.optimizer, training.learning_rate).num_moments
         shapes = Shapes.of(model, INPUT_SHAPE[config.data.name], training.batch_size, moments, device)
-        activations = max(sum(torch.Size(shape).numel() for shape in carry) for carry in shapes.carries)
+        activations = max(sum(torch.Size(shape).numel() for shape in carry) for carry in shapes.carries) * batches
         layout = shapes.layout
         client = layout.num_parameters * (1 + moments) + layout.num_statistics
-        labels_and_steps = (training.batch_size + layout.num_units) * torch.int64.itemsize
+        labels_and_steps = (training.batch_size * batches + layout.num_units) * torch.int64.itemsize
         largest = max(activations, client) * torch.float32.itemsize + labels_and_steps + HEADER_LIMIT + _MARGIN
         return cls(model.to("meta"), shapes, largest)

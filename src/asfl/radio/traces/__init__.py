@@ -15,14 +15,28 @@ from numpy.typing import NDArray
 from asfl.config.errors import AsflError, nearest
 from asfl.config.files import check_file
 
-Quantity = Literal["snr_db", "rsrp_dbm", "relative_gain"]
-RequestedQuantity = Literal["auto", "snr_db", "rsrp_dbm", "relative_gain"]
+Quantity = Literal["gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
+RequestedQuantity = Literal["auto", "gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
 HDF5_SUFFIXES = (".hdf5", ".h5")
 Antenna = int | Literal["each"]
 
 MAX_DECIBEL = 500.0
 MAX_MISSING_SHARE = 0.5
 """A user with a larger share of missing values is left out: most of its trace would be made up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """Where a traced walk went: positions in metres, and the city from above."""
+
+    position_m: NDArray[np.float64]
+    """[users, time, 2]"""
+    server_m: NDArray[np.float64]
+    """[3]"""
+    height_m: NDArray[np.float64]
+    """[rows, columns], row 0 in the south."""
+    extent_m: tuple[float, float, float, float]
+    """West, east, south, north."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +50,11 @@ class Trace:
     user_names: tuple[str, ...]
     source: str
     """Name of the file."""
+    by_block: tuple[NDArray[np.float64], ...] | None = None
+    """One array [time, K] per user: the gain in dB of each of K resource blocks, where the file tells them apart."""
+    block_hz: NDArray[np.float64] | None = None
+    """[K] their centres, relative to the carrier."""
+    surroundings: Surroundings | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +88,11 @@ def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: Antenn
         raise AsflError(f"{path}: unknown kind of file; valid suffixes: .csv, .csv.gz, .npz, .hdf5, .h5")
     if quantity == "relative_gain":
         raise AsflError(f"{path}: a table gives no relative_gain; quantity can be auto, snr_db or rsrp_dbm")
-    return tables.read_npz(path, quantity) if name.endswith(".npz") else tables.read_csv(path, quantity)
+    if name.endswith(".npz"):
+        return tables.read_npz(path, quantity)
+    if quantity == "gain_db":
+        raise AsflError(f"{path}: a CSV file gives no gain_db; quantity can be auto, snr_db or rsrp_dbm")
+    return tables.read_csv(path, quantity)
 
 
 def build_trace(

@@ -12,7 +12,7 @@ Wide CSV, one column per user, all of one quantity that the caller has to name::
     0,12.5,7.1
 
 NPZ: `snr_db` and/or `rsrp_dbm` [users, time]; optional: the time step `dt_s`, else 1 s, and `user_names` or
-`trace_id` [users].
+`trace_id` [users]. A file of `asfl trace` has `gain_db` instead (`asfl.radio.traces.walked`).
 """
 
 import csv
@@ -30,6 +30,7 @@ import numpy as np
 from asfl.config.errors import AsflError
 from asfl.data.npz import read_arrays
 from asfl.radio.traces import Trace, UserSeries, build_trace
+from asfl.radio.traces.walked import read_walk
 
 TableQuantity = Literal["snr_db", "rsrp_dbm"]
 
@@ -173,9 +174,13 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     return value
 
 
-def read_npz(path: Path, quantity: TableQuantity | Literal["auto"]) -> Trace:
+def read_npz(path: Path, quantity: TableQuantity | Literal["auto", "gain_db"]) -> Trace:
     """Read arrays [users, time] from an NPZ archive; other arrays in it may be of any kind and stay unread."""
-    arrays, _ = read_arrays(path, (*_VALUE_COLUMNS, "dt_s", *_NAME_ARRAYS))
+    arrays, names_in_file = read_arrays(path, (*_VALUE_COLUMNS, "dt_s", *_NAME_ARRAYS))
+    if "gain_db" in names_in_file and quantity in ("auto", "gain_db"):
+        return read_walk(path)
+    if quantity == "gain_db":
+        raise AsflError(f"{path}: no array gain_db among: {', '.join(names_in_file) or 'none'}")
     wanted = next((each for each in _VALUE_COLUMNS if each in arrays), None) if quantity == "auto" else quantity
     if wanted is None or wanted not in arrays:
         raise AsflError(f"{path}: no array {wanted or 'snr_db or rsrp_dbm'} among: {', '.join(arrays) or 'none'}")

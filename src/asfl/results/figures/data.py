@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.config import Config
-from asfl.data import ImageData, distance_from_global, label_counts, partition
+from asfl.config import Config, Data as DataSettings
+from asfl.data import ImageData, deal, distance_from_global, label_counts
 from asfl.results.figures.figure import MEDIAN, drawing, headline, whole_numbers
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class LabelMix:
     """A data set as it is spread over the clients of a configuration."""
 
     data: ImageData
-    alpha: float
+    settings: DataSettings
     seed: int
     counts: NDArray[np.int64]
     """[N, num_classes]: samples of each label."""
@@ -32,10 +32,18 @@ class LabelMix:
 
     @classmethod
     def of(cls, config: Config, data: ImageData) -> "LabelMix":
-        alpha, seed = config.data.dirichlet_alpha, config.scenario.seed
-        parts = partition(data.train_labels, config.scenario.clients, alpha, seed)
-        counts = label_counts(data.train_labels, parts, data.num_classes)
-        return cls(data, alpha, seed, counts, distance_from_global(counts, data.train_labels))
+        counts = label_counts(data.train_labels, deal(data, config), data.num_classes)
+        distance = distance_from_global(counts, data.train_labels)
+        return cls(data, config.data, config.scenario.seed, counts, distance)
+
+    @property
+    def rule(self) -> str:
+        """How it was dealt out, in words."""
+        if self.settings.partition == "shards":
+            return f"{self.settings.shards_per_client} shards of sorted labels each"
+        if self.settings.partition == "groups":
+            return "whole groups"
+        return f"label mix ~ Dir({self.settings.dirichlet_alpha:g})"
 
     @property
     def samples_per_client(self) -> int:
@@ -60,7 +68,7 @@ def draw_label_mix(mix: LabelMix) -> "Figure":
         ticks = [tick for tick in distance.get_xticks() if 0 <= tick < num_clients]
         distance.set_xticks([*ticks, (start + stop) / 2], [*(f"{tick:.0f}" for tick in ticks), "all"])
         clients = f"{num_clients} client{'s' if num_clients > 1 else ''} with {mix.samples_per_client:,} images each"
-        headline(figure, f"{mix.data.name}: {clients}, label mix ~ Dir({mix.alpha:g})")
+        headline(figure, f"{mix.data.name}: {clients}, {mix.rule}")
     return figure
 
 

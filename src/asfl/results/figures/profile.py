@@ -57,8 +57,17 @@ def draw_profile(profile: ModelProfile) -> "Figure":
         bits, flops, cumulative = figure.subplots(3, 1, sharex=True)
         layers = range(1, profile.num_layers + 1)
         left, right = [m - 0.2 for m in layers], [m + 0.2 for m in layers]
-        bits.bar(left, profile.param_bits / 1e6, 0.4, color="#5b7fb8", label="parameters (moved when the cut moves)")
-        bits.bar(right, profile.activation_bits / 1e6, 0.4, color="#e0a33e", label="activations of one sample")
+        points = {"linestyle": ":", "linewidth": 0.8, "markersize": 5}  # bars have no place on a logarithmic scale
+        moved = "parameters (moved when the cut moves)"
+        bits.plot(layers, profile.param_bits / 1e6, marker="o", color="#5b7fb8", label=moved, **points)
+        bits.plot(
+            layers,
+            profile.activation_bits / 1e6,
+            marker="s",
+            color="#e0a33e",
+            label="activations of a sample",
+            **points,
+        )
         bits.set(yscale="log", ylabel="Mbit")
         bits.set_title(f"{profile.name}: size of every unit")
         bits.margins(y=0.3)

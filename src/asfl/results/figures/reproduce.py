@@ -10,7 +10,7 @@ import numpy as np
 from asfl.config.units import percent
 from asfl.results.charged import said_once
 from asfl.results.curves import OURS, Run
-from asfl.results.figures.figure import BUDGET, MEDIAN, OTHER, drawing, make_logarithmic, spans_magnitudes, subtitle
+from asfl.results.figures.figure import BUDGET, MEDIAN, drawing, make_logarithmic, spans_magnitudes, subtitle
 from asfl.results.figures.sweep import Panel, draw_sweep, quantity_panel, total_panels
 from asfl.results.figures.training import draw_accuracy, draw_way_to, style_of
 from asfl.results.quantities import QUANTITIES
@@ -74,14 +74,17 @@ def _of_one_world(picture: str, outcome: Outcome) -> "Iterator[tuple[str, Figure
 
 
 def draw_bars(summary: Summary, quantities: Sequence[str]) -> "Figure":
-    """A bar per scheme, a dot per seed; on a logarithmic scale if schemes differ by orders of magnitude."""
+    """A bar per scheme, a dot per seed; points on a logarithmic scale if schemes differ by orders of magnitude."""
     schemes = list(summary.runs)
     with drawing(4.75 * len(quantities), 3.6) as figure:
         for axes, name in zip(figure.subplots(1, len(quantities), squeeze=False)[0], quantities, strict=True):
             shown = QUANTITIES[name]
             means = [shown.scale * summary.over_seeds(scheme, name).mean for scheme in schemes]
-            colours = [style_of(OURS)["color"] if scheme == OURS else OTHER for scheme in schemes]
-            axes.bar(range(len(schemes)), means, color=colours, width=0.66)
+            colours = [style_of(scheme)["color"] for scheme in schemes]
+            if spans_magnitudes(means):  # where a bar would begin is arbitrary there
+                axes.scatter(range(len(schemes)), means, s=80, color=colours, zorder=3)
+            else:
+                axes.bar(range(len(schemes)), means, color=colours, width=0.66)
             for place, scheme in enumerate(schemes):
                 seen = np.array(list(summary.by_seed(scheme, name).values()))
                 axes.plot(np.full(len(seen), place), shown.scale * seen, ".", color=BUDGET, markersize=4)

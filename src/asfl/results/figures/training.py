@@ -1,6 +1,7 @@
 """The pictures of a comparison: accuracy against what it cost, the way to a target, and the decisions underway."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from colorsys import hls_to_rgb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -13,7 +14,6 @@ from asfl.results.figures.blocks import draw_blocks
 from asfl.results.figures.figure import (
     BUDGET,
     FAINT,
-    OTHER,
     drawing,
     make_logarithmic,
     save_figure,
@@ -82,13 +82,18 @@ def style_of(scheme: str) -> dict[str, Any]:
         return {"color": BUDGET, "linestyle": "--", "linewidth": 1.4, "zorder": 2}
     number = list(SCHEMES).index(scheme) if scheme in SCHEMES else len(_COLOURS) + crc32(scheme.encode())
     ours = scheme == OURS
-    own, shared = max(number - len(_COLOURS), 0), len(_COLOURS) - 1
     return {
-        "color": _COLOURS[number] if number < len(_COLOURS) else _COLOURS[1 + own % shared],
+        "color": _COLOURS[number] if number < len(_COLOURS) else _one_more_colour(number - len(_COLOURS)),
         "linestyle": _DASHES[number % len(_DASHES)],
         "linewidth": 2.8 if ours else 1.4,
         "zorder": 5 if ours else 3,
     }
+
+
+def _one_more_colour(number: int) -> str:
+    """Hues that stay apart however many there are, in turn a dark and a light one."""
+    red, green, blue = hls_to_rgb((0.11 + number * 0.618034) % 1, (0.33, 0.5)[number % 2], (0.75, 0.5)[number % 2])
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> "Figure":
@@ -147,7 +152,7 @@ def _by_scheme(runs: Sequence[Run]) -> dict[str, list[Curve]]:
 
 
 def draw_way_to(summary: Summary, target: float) -> "Figure":
-    """Bars of delay and energy to a target, the fastest scheme on top; who didn't reach it is named too."""
+    """Delay and energy to a target, the fastest scheme on top; who didn't reach it is named too."""
     order = summary.fastest_first(target)
     with drawing(10.5, 1.5 + 0.36 * len(order)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
@@ -178,8 +183,11 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
         if not stat.seeds:
             axes.annotate("not reached", (0, row), (6, 0), *_BESIDE, color=FAINT, va="center", style="italic")
             continue
-        colour = style_of(OURS)["color"] if name == OURS else OTHER
-        axes.barh(row, stat.mean - floor, left=floor, height=0.66, color=colour, zorder=2)
+        colour = style_of(name)["color"]
+        if logarithmic:  # where a bar would begin is arbitrary there
+            axes.plot(stat.mean, row, "o", color=colour, markersize=9, zorder=3)
+        else:
+            axes.barh(row, stat.mean, height=0.66, color=colour, zorder=2)
         seen = np.array(list(values[name].values()))
         end = stat.mean
         if stat.seeds > 1:
@@ -188,7 +196,7 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
             axes.plot(seen, np.full(len(seen), row), ".", color=BUDGET, markersize=4, zorder=4, alpha=0.7)
             end = max(stat.mean + stat.sd, seen.max())
         text = number(stat.mean) + partly(stat, runs)
-        axes.annotate(text, (end, row), (5, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(text, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
         top = max(top, end)
     axes.grid(axis="y", visible=False)
     if logarithmic:

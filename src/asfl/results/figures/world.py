@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.config.units import format_si, to_db
+from asfl.config.units import format_si
 from asfl.costs.budgets import Budgets
 from asfl.costs.modelled import RoundCost, cost_of_all_cuts
 from asfl.costs.world import World
 from asfl.results.charged import trained_and_charged
+from asfl.results.figures.city import SNR_LABEL, draw_ways
 from asfl.results.figures.figure import BAD, BUDGET, CUT_LABEL, FAINT, GOOD, MEDIAN, drawing, headline, whole_numbers
+from asfl.results.figures.gains import draw_gains
+from asfl.results.heard import full_power_snr_db
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,8 +52,7 @@ class WorldView:
             + cost.downlink_delay_s
             + cost.client_backward_delay_s
         )
-        noise_w = radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz
-        return cls(world, budgets, to_db(radio.max_tx_power_w * first.path_gain / noise_w), cost, own_delay)
+        return cls(world, budgets, full_power_snr_db(first.path_gain, radio), cost, own_delay)
 
     def examples(self) -> dict[str, int]:
         """The clients with the best, the middle and the worst mean SNR."""
@@ -66,9 +68,12 @@ class WorldView:
 
 
 def draw_world(view: WorldView) -> "Figure":
-    with drawing(11.5, 8.2) as figure:
-        (disc, parts), (delay, energy) = figure.subplots(2, 2)
+    changes = view.world.has_clock or view.world.begin_round(0).block_gain is not None
+    with drawing(11.5, 12.2 if changes else 8.2) as figure:
+        (disc, parts), (delay, energy), *more = figure.subplots(3 if changes else 2, 2)
         _draw_disc(disc, view)
+        if more:
+            draw_gains(*more[0], view.world)
         _draw_parts(parts, view)
         _draw_per_cut(delay, view, view.delay_s, view.budgets.delay_s, "s", "delay")
         _draw_per_cut(energy, view, view.cost.energy_j, view.budgets.energy_j, "J", "energy")
@@ -83,6 +88,12 @@ def _draw_disc(axes: "Axes", view: WorldView) -> None:
     scenario, clients = view.world.config.scenario, view.world.clients
     is_trace = scenario.channel.kind == "trace"
     axes.set_title("Who is where" if not is_trace else "Who hears how well (measured; positions unknown)")
+    around = getattr(view.world.channel, "surroundings", None)
+    if around is not None:
+        axes.set_title("Who walks where (triangle: server)")
+        snr_db = full_power_snr_db(np.array(view.world.channel.gains), view.world.config.radio)  # type: ignore[attr-defined]
+        axes.figure.colorbar(draw_ways(axes, around, snr_db), ax=axes, shrink=0.85).set_label(SNR_LABEL)
+        return
     if is_trace:
         order = np.argsort(view.mean_snr_db)
         axes.barh(np.arange(len(order)), view.mean_snr_db[order], color=MEDIAN, height=0.8)
@@ -93,6 +104,8 @@ def _draw_disc(axes: "Axes", view: WorldView) -> None:
     axes.add_patch(Circle((0, 0), scenario.radius_m, fill=False, color=FAINT, linewidth=1))
     looks: Any = {"c": view.mean_snr_db, "cmap": "viridis", "s": 70, "edgecolors": "white", "zorder": 3}
     points = axes.scatter(*clients.position_m.T, **looks)
+    for way in _ways(view.world):
+        axes.plot(*way.T, color=FAINT, linewidth=1.2, zorder=2)
     axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
     axes.annotate("server", (0, 0), xytext=(0, -16), textcoords="offset points", ha="center")
     for (label, client), colour in zip(view.examples().items(), (GOOD, MEDIAN, BAD), strict=True):
@@ -102,6 +115,14 @@ def _draw_disc(axes: "Axes", view: WorldView) -> None:
     limit = scenario.radius_m * 1.08
     axes.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xlabel="m", ylabel="m")
     axes.figure.colorbar(points, ax=axes, shrink=0.85).set_label(_SNR_LABEL)
+
+
+def _ways(world: World) -> list[Floats]:
+    """[2, 2] from where to where each client walks, if it does."""
+    walks = getattr(world.channel, "walks", None)
+    if walks is None or walks.speed_mps == 0:
+        return []
+    return list(np.stack([walks.start_m, walks.start_m + walks.length_m[:, None] * walks.heading], axis=1))
 
 
 def _draw_parts(axes: "Axes", view: WorldView) -> None:

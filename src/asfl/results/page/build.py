@@ -125,7 +125,7 @@ class _Drawn:
         self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
         self.labels = _labels(collected)
         self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
-        self.maps = {name: found[0] for name, found in inside.MAPS.items() if name != "uplink"}
+        self.maps = {name: found[0] for name, found in inside.MAPS.items() if name not in ("uplink", "snr")}
         self._inside(collected, data_dir)
         self._put("chart-discrepancy", charts.discrepancies(collected, self.looks), drift="discrepancy")
         losses = charts.losses(collected)
@@ -199,8 +199,9 @@ def _labels(collected: Collected) -> dict[str, tuple[str, FoundRun]]:
 def _sentences(group: RunGroup, summary: Summary) -> list[str]:
     if not group.counted:
         return ["No round has been played yet."]
-    so_far = [] if group.finished else ["No run is finished: what follows is only what has been played so far."]
-    return [*so_far, *in_words(summary)]
+    rounds = len(group.counted[0].records)
+    so_far = f"No run is finished: what follows compares them after round {rounds}, which everybody has played."
+    return [*([] if group.finished else [so_far]), *in_words(summary)]
 
 
 def _facts(group: RunGroup) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -161,9 +162,14 @@ def way_to(group: RunGroup, summary: Summary, target: float, resource: Resource,
     texts = [amount(stat) + partly(stat, len(summary.runs[name])) for name, stat in zip(order, stats, strict=True)]
     saves = [_saves(summary, name, target, resource) for name in order]
     places = list(range(len(order)))
-    bars = go.Bar(
-        orientation="h", y=places, base=floor, x=[stat.mean - floor if stat.seeds else None for stat in stats],
-        marker={"color": [looks[group.series(OURS)]["color"] if name == OURS else BAR for name in order]},
+    colours = [looks[group.series(name)]["color"] for name in order]
+    shape = (  # where a bar would begin on a logarithmic scale is arbitrary
+        partial(go.Scatter, mode="markers", marker={"color": colours, "size": 11})
+        if log
+        else partial(go.Bar, orientation="h", marker={"color": colours})
+    )
+    bars = shape(
+        y=places, x=[stat.mean if stat.seeds else None for stat in stats],
         hoverinfo="text",
         hovertext=[
             "<br>".join(filter(None, (f"{plain(name)}: {text} {unit}", said))) if stat.seeds else ""
@@ -273,13 +279,14 @@ def _lost(records: Sequence[RoundRecord]) -> tuple[float, float] | None:
     return float(100 * rate[served].mean()), float(100 * (1 - arrived[served].mean()))
 
 
-def _bars(names: Sequence[str], columns: dict[str, Any]) -> list[Any]:
-    """Two bars side by side for each name."""
+def _bars(names: Sequence[str], columns: dict[str, Any], *, as_points: bool = False) -> list[Any]:
+    """Two bars side by side for each name; or points, where the scale is logarithmic."""
     from plotly import graph_objects as go
 
     looks = {"hovertemplate": "%{x}: %{y:.4~g}"}
+    shape = partial(go.Scatter, mode="markers") if as_points else go.Bar
     return [
-        go.Bar(name=title, x=names, y=compact(values), marker={"color": colour}, **looks)
+        shape(name=title, x=names, y=compact(values), marker={"color": colour}, **looks)
         for (title, values), colour in zip(columns.items(), (BAR, SECOND), strict=True)
     ]
 
@@ -291,7 +298,7 @@ def layers(profile: ModelProfile) -> tuple[Json, Json]:
     bits = {"parameters": profile.param_bits / 1e6, "activations of a sample": profile.activation_bits / 1e6}
     flops = {"forward": profile.forward_flops / 1e6, "backward": profile.backward_flops / 1e6}
     looks: Json = {"showlegend": True, "xaxis": {"showgrid": False}, "when": _UPRIGHT}
-    size = chart(_bars(units, bits), "Size", "", "Mbit", yaxis=LOG, **looks)
+    size = chart(_bars(units, bits, as_points=True), "Size", "", "Mbit", yaxis=LOG, **looks)
     return size, chart(_bars(units, flops), "Work", "", "MFLOP a sample", **looks)
 
 

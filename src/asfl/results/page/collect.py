@@ -7,7 +7,7 @@ table.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,13 @@ class RunGroup:
 
     @property
     def counted(self) -> list[FoundRun]:
-        """Whose numbers go into tables and sentences: finished runs; before there are any, what has begun."""
-        return self.finished or [run for run in self.runs if run.records]
+        """Whose numbers go into tables and sentences: finished runs; before there are any, what has begun.
+
+        Those are taken as far as all of them have come: one that is ahead would be compared with itself to be.
+        """
+        begun = [run for run in self.runs if run.records]
+        shortest = min((len(run.records) for run in begun), default=0)
+        return self.finished or [replace(run, records=run.records[:shortest]) for run in begun]
 
     @property
     def schemes(self) -> list[str]:
@@ -111,15 +116,22 @@ def signature(folders: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- reading
 def _points(folders: Sequence[Path]) -> list[Path]:
-    """A sweep is the comparisons in it; what recipes made is their worlds."""
+    """A sweep is the comparisons in it; what recipes made is their worlds; any other folder is whatever lies below."""
     found: list[Path] = []
     for folder in folders:
         several = folder if (folder / SWEEP_FILE).is_file() else folder / WORLDS
         if several.is_dir():
             found += [child for child in _below(several) if (child / COMPARE_FILE).is_file()]
         else:
-            found.append(folder)
-    return found
+            found += _runs_and_comparisons(folder) or [folder]
+    return list(dict.fromkeys(found))
+
+
+def _runs_and_comparisons(folder: Path) -> list[Path]:
+    """The folder itself, if it is one, else all below; not what lies inside of one."""
+    if any((folder / name).is_file() for name in (MANIFEST_FILE, COMPARE_FILE)):
+        return [folder]
+    return [found for child in _below(folder) if not child.is_symlink() for found in _runs_and_comparisons(child)]
 
 
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
@@ -135,9 +147,9 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
         yield from begun
         return
     if folder.is_dir() and not (folder / MANIFEST_FILE).is_file():
-        inside = sum((child / name).is_file() for child in _below(folder) for name in (MANIFEST_FILE, COMPARE_FILE))
-        hint = f"; {_count(inside, 'run')} or comparisons lie in it: give their folders" if inside else ""
-        raise AsflError(f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in it{hint}")
+        raise AsflError(
+            f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in or below it"
+        )
     yield folder
 
 

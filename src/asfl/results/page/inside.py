@@ -11,6 +11,7 @@ from asfl.config.units import number
 from asfl.results.blocks import block_shares
 from asfl.results.figures.data import LabelMix
 from asfl.results.folders import FoundRun
+from asfl.results.heard import heard_in
 from asfl.results.page.bounds import queue_bounds
 from asfl.results.page.look import FROM_ZERO, LEVEL, SECOND, Json, binned, chart, compact, plain, rounds_axis, shade
 from asfl.runs.records import RoundRecord
@@ -27,6 +28,7 @@ MAPS: dict[str, tuple[str, str, str, Callable[[RoundRecord], Sequence[float]]]] 
     "errors": ("Packet errors", "Expected packet error rate", "rate", lambda record: record.packet_error_rate),
     "energy": ("Energy", "Energy of every client", "J", lambda record: record.energy_j),
     "queue": ("Energy queues", "Energy queue of every client", "backlog", lambda record: record.energy_queue),
+    "snr": ("SNR", "SNR of one resource block at full power, when the round begins", "dB", lambda record: ()),
     "uplink": ("Uplink", "Uplink of every client, as measured", "Mbit/s", lambda record: _uplink_mbps(record)),
 }
 """Clients × rounds: button, title, unit, and the numbers of a round."""
@@ -38,7 +40,9 @@ def _uplink_mbps(record: RoundRecord) -> Sequence[float]:
 
 
 def maps_of(run: FoundRun) -> list[str]:
-    return [name for name in MAPS if name != "uplink" or any(record.measured for record in run.records)]
+    absent = set() if any(record.measured for record in run.records) else {"uplink"}
+    absent |= set() if heard_in(run) is not None else {"snr"}
+    return [name for name in MAPS if name not in absent]
 
 
 def map_columns(runs: Sequence[FoundRun]) -> int:
@@ -51,12 +55,14 @@ def client_map(run: FoundRun, name: str, columns: int) -> Json:
     from plotly import graph_objects as go
 
     _, title, unit, of_round = MAPS[name]
-    values = binned(np.array([of_round(record) for record in run.records], float)[:, :MOST_MAPPED_CLIENTS], columns)
+    heard = heard_in(run) if name == "snr" else None
+    table = np.array([of_round(record) for record in run.records], float) if heard is None else heard.snr_db
+    values = binned(table[:, :MOST_MAPPED_CLIENTS], columns)
     axis = rounds_axis(len(run.records), columns)
     most = float(values[np.isfinite(values)].max(initial=0.0))
     bar: Json = {"title": {"text": unit}, **({"dtick": 1} if name == "rbs" and most <= 10 else {})}
     heat = go.Heatmap(
-        z=compact(values.T), **axis, zmin=0, zmax=most or 1.0, colorbar=bar, hoverongaps=False,
+        z=compact(values.T), **axis, zmin=-10.0 if heard else 0, zmax=most or 1.0, colorbar=bar, hoverongaps=False,
         hovertemplate="round %{x:.0f}, client %{y}: %{z:.3~g}<extra></extra>",
     )  # fmt: skip
     more = f" (means of {axis['dx']} rounds)" if axis["dx"] > 1 else ""

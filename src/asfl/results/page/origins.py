@@ -25,7 +25,8 @@ from asfl.schemes import SCHEMES, usual_schemes
 def mix_key(config: Config) -> str:
     """The same for runs whose clients hold the same samples."""
     data, scenario = config.data, config.scenario
-    return f"{data.name}, α = {data.dirichlet_alpha:g}, {scenario.clients} clients, seed {scenario.seed}"
+    mix = f"α = {data.dirichlet_alpha:g}" if data.partition == "dirichlet" else data.partition
+    return f"{data.name}, {mix}, {scenario.clients} clients, seed {scenario.seed}"
 
 
 def label_mixes(runs: Sequence[FoundRun], data_dir: Path | None) -> tuple[dict[str, LabelMix], list[str]]:

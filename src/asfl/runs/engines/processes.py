@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from asfl.config.errors import AsflError
+from asfl.config.plugins import in_words_of_plugin
 from asfl.runs.end_with_parent import end_with_parent
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.dispatch import WorkerDiedError, dispatch
@@ -117,4 +118,5 @@ def attempt(train: Train, job: Job, on_round: OnRound, should_stop: ShouldStop) 
     except AsflError as error:
         return Ended(False, str(error))
     except BaseException as error:
-        return Ended(False, f"{type(error).__name__}: {error}", traceback.format_exc())
+        reason = in_words_of_plugin(error) or f"{type(error).__name__}: {error}"
+        return Ended(False, reason, traceback.format_exc())

@@ -68,6 +68,8 @@ document.addEventListener("click", ({ target }) => {
   else if (group) picked[group.dataset.choice] = button.dataset.value;
   else if (button?.matches(".every")) hidden.size ? hidden.clear() : all("[data-name]").forEach((one) => hidden.add(one.dataset.name));
   else if (button?.matches("[data-name]")) hidden.delete(button.dataset.name) || hidden.add(button.dataset.name);
+  else if (button?.matches(".sort")) return sortBy(button.closest("th"));
+  else if (button?.matches(".csv")) return saveAsCsv(button.closest("figure"));
   else if (button?.matches(".theme")) paint(isDark() ? "light" : "dark");
   else return;
   drawAll();
@@ -77,6 +79,34 @@ document.addEventListener("change", ({ target }) => {
   picked.run = target.value;
   drawAll();
 });
+
+// ------------------------------------------------------------------ tables
+// By number where a cell begins with one; what has none, such as "not reached", comes last in either direction.
+const numberIn = (cell) => parseFloat(cell.textContent.replaceAll(",", "").replace("−", "-"));
+
+function sortBy(header) {
+  const column = header.cellIndex, table = header.closest("table"), up = header.ariaSort !== "ascending";
+  const rows = [...table.tBodies[0].rows], byNumber = rows.some((row) => !Number.isNaN(numberIn(row.cells[column])));
+  for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
+  header.ariaSort = up ? "ascending" : "descending";
+  const compared = (a, b) => {
+    if (!byNumber) return (up ? 1 : -1) * a.textContent.localeCompare(b.textContent);
+    const [x, y] = [numberIn(a), numberIn(b)];
+    if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
+    return up ? x - y : y - x;
+  };
+  table.tBodies[0].append(...rows.sort((a, b) => compared(a.cells[column], b.cells[column])));
+}
+
+function saveAsCsv(figure) {
+  const cell = (one) => `"${one.textContent.trim().replaceAll('"', '""')}"`;
+  const text = [...figure.querySelectorAll("tr")].map((row) => [...row.cells].map(cell).join(",")).join("\r\n");
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(["\ufeff", text, "\r\n"], { type: "text/csv" }));
+  link.download = `${figure.querySelector("b").textContent.trim().replace(/[^A-Za-z0-9]+/g, "-").toLowerCase()}.csv`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
 
 // ------------------------------------------------------------------ light and dark
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");

@@ -9,7 +9,8 @@ from hypothesis import given, settings, strategies as st
 from asfl.config import load_config
 from asfl.costs.holdings import Holdings
 from asfl.costs.world import World
-from asfl.optimize.problem import Prices, Progress, Rules
+from asfl.optimize.prices import Prices, Progress
+from asfl.optimize.problem import Rules
 from asfl.optimize.progress import Rate
 from asfl.runs.play import play
 from asfl.schemes import scheme_named

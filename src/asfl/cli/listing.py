@@ -1,0 +1,106 @@
+"""`asfl list`: everything that has a name, with a line each."""
+
+import inspect
+from collections.abc import Mapping
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import typer
+
+from asfl.cli import options
+from asfl.cli.output import print_json
+from asfl.config import preset_names
+from asfl.config.names import CHANNELS, DATASETS, MODELS
+from asfl.config.registry import Registry
+
+Kind = Literal["schemes", "presets", "models", "channels", "datasets", "recipes"]
+
+_SCHEMES = {
+    "asfl": "the paper's: cut, blocks and power by OOE-BCD; client sides stay on the clients",
+    "asfl-joint": "the same by the joint solver: the optimum of each round",
+    "asfl-plus": "all that is beyond the paper: averages of client sides, few bits, progress per cost",
+    "asfl-sync": "client sides are averaged now and then, when it pays",
+    "asfl-quant": "values cross with fewer bits, when it pays",
+    "asfl-rate": "decides by progress per second and joule",
+    "fedavg": "no cut: whole models on the clients, averaged every round",
+    "sl": "split learning: one client side goes from client to client; random cut",
+    "sl-best": "the same with the fastest cut, and all blocks for whoever's turn it is",
+    "sfl": "SplitFed: client sides averaged every round; random cut",
+    "sfl-best": "the same with the fastest cut",
+    "acc-sfl": "a cut for each client, the fastest; bandwidth so that all are done together",
+    "epsl": "last-layer gradients of some samples are averaged before the server's backward pass",
+    "sfl-cut2": "ASFL with the cut fixed at 2",
+    "sfl-cut3": "ASFL with the cut fixed at 3",
+    "asfl-pmax": "ASFL with full power",
+    "asfl-prand": "ASFL with random powers",
+    "asfl-rbrand": "ASFL with random blocks",
+    "central": "all data in one place: the ceiling, without radio and costs",
+    "epsl-0": "EPSL that averages no gradients",
+    "epsl-1": "EPSL that averages all gradients",
+}
+_MODELS = {
+    "cnn": "a small network for quick runs",
+    "mlp": "a few dense layers, for vectors and short sequences",
+    "vgg11": "8 convolutions and 3 dense layers, 11 units",
+    "vgg16": "13 convolutions and 3 dense layers, 16 units",
+    "vgg19": "the paper's: 16 convolutions and 3 dense layers, 19 units",
+    "resnet18": "residual blocks, 18 units",
+    "resnet50": "the paper's: bottleneck blocks, 50 units",
+}
+_CHANNELS = {
+    "rayleigh": "Rayleigh fading over path loss, drawn anew each round",
+    "trace": "a measured trace: CSV, NPZ or RENEW/Argos HDF5",
+}
+_DATASETS = {
+    "digits": "handwritten digits of 8×8 pixels; ships with asfl",
+    "cifar10": "photographs in 10 classes; asfl data fetch gets them",
+    "cifar100": "photographs in 100 classes; asfl data fetch gets them",
+}
+
+
+def list_(kind: Annotated[Kind, typer.Argument(help="What to name.")], as_json: options.Json = False) -> None:
+    """Name everything of a kind, with a line each; what plugins register is there, too."""
+    lines = _lines(kind)
+    if as_json:
+        print_json(lines)
+        return
+    width = max(map(len, lines))
+    for name, about in lines.items():
+        print(f"{name:<{width}}  {about}".rstrip())
+
+
+def _lines(kind: Kind) -> dict[str, str]:
+    if kind == "presets":
+        folder = resources.files("asfl") / "config" / "presets"
+        return {name: _first_comment((folder / f"{name}.toml").read_text("utf-8")) for name in preset_names()}
+    if kind == "recipes":
+        from asfl.results.reproduce.recipes import RECIPES
+
+        return {name: f"{recipe.paper}: {recipe.shows}" for name, recipe in RECIPES.items()}
+    if kind == "schemes":
+        from asfl.schemes import SCHEMES
+
+        return _registered(SCHEMES, _SCHEMES)
+    known: Mapping[str, tuple[Registry[Any], Mapping[str, str]]] = {
+        "models": (MODELS, _MODELS),
+        "channels": (CHANNELS, _CHANNELS),
+        "datasets": (DATASETS, _DATASETS),
+    }
+    return _registered(*known[kind])
+
+
+def _registered(registry: Registry[Any], about: Mapping[str, str]) -> dict[str, str]:
+    """What ships has a line here; of anything else, the first one of its docstring."""
+    return {name: about.get(name) or _first_line(registry[name]) for name in registry}
+
+
+def _first_line(thing: Any) -> str:
+    if hasattr(thing, "train_labels"):
+        return f"your own: {len(thing.train_labels):,} samples to learn from, {thing.num_classes} classes"
+    return (inspect.getdoc(thing) or "your own").partition("\n")[0]
+
+
+def _first_comment(toml: str) -> str:
+    """The comment a preset begins with, as far as its first sentence goes."""
+    comment = " ".join(line.removeprefix("#").strip() for line in toml.partition("\n\n")[0].splitlines())
+    return comment.partition(". ")[0].rstrip(".")

@@ -1,0 +1,133 @@
+"""Whose each resource block is, where blocks differ: for a given plan and given powers.
+
+The paper's problem (49) as it is meant, with N·K binaries. Small rounds are enumerated, which is exact. In larger ones
+the counts come first, as if every client could have its best blocks (`asfl.optimize.rbs`): a bound from below, since
+blocks are given twice there. Then an assignment of these counts with the largest sum of rates, and from there single
+blocks move or change places as long as that helps. `docs/decision.md` states the gap that is left.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from asfl.costs.decision import Decision
+from asfl.costs.round import Round
+from asfl.optimize.problem import Problem
+from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
+from asfl.radio import link
+
+Floats = NDArray[np.float64]
+Owners = NDArray[np.int64]
+"""[..., K] which client has each block; N: nobody."""
+
+ENUMERABLE = 20_000
+"""Up to this many assignments all are tried."""
+PASSES = 6
+"""Rounds of moves, at most."""
+MOVES = 600
+"""Moves looked at in each, those of the slowest clients first."""
+
+
+def best_blocks(problem: Problem, here: CutTerms, decision: Decision) -> NDArray[np.bool_]:
+    """[N, K] an assignment that minimises the block objective for the decision's powers.
+
+    Not worse than the decision's own, if it has one; else it begins with as many blocks as the decision counts.
+    """
+    clients, blocks = problem.round.num_clients, problem.round.radio.num_rbs
+    if (clients + 1) ** blocks <= ENUMERABLE:
+        every = np.array(list(product(range(clients + 1), repeat=blocks)), dtype=np.int64)
+        values = _values(problem, here, decision.tx_power_w, every)
+        return _mask(every[values.argmin()], clients)
+    given = assigned(problem.round, decision).blocks
+    assert given is not None
+    owners = np.where(given.any(axis=0), given.argmax(axis=0), clients)
+    value = float(_values(problem, here, decision.tx_power_w, owners[None])[0])
+    for _ in range(PASSES):
+        moves = _moves(problem, here, decision.tx_power_w, owners)
+        values = _values(problem, here, decision.tx_power_w, moves)
+        best = int(values.argmin())
+        if not values[best] < value - 1e-9 * max(1.0, abs(value)):
+            break
+        owners, value = moves[best], float(values[best])
+    return _mask(owners, clients)
+
+
+def assigned(round_: Round, decision: Decision) -> Decision:
+    """The decision with an assignment of its counts that has the largest sum of rates, unless it has one."""
+    if decision.blocks is not None:
+        return decision
+    assert round_.block_gain is not None
+    counts = decision.rb_count.astype(int)
+    wishing = np.repeat(np.arange(len(counts)), counts)
+    snr = decision.tx_power_w[:, None] * round_.block_gain
+    noise_w = np.maximum(counts, 1)[:, None] * round_.radio.rb_bandwidth_hz * round_.radio.noise_psd_w_per_hz
+    rows, columns = linear_sum_assignment(np.log1p(snr / noise_w)[wishing], maximize=True)
+    mask = np.zeros(round_.block_gain.shape, dtype=bool)
+    mask[wishing[rows], columns] = True
+    return replace(decision, blocks=mask)
+
+
+def _mask(owners: Owners, clients: int) -> NDArray[np.bool_]:
+    return np.asarray(np.arange(clients)[:, None] == owners)
+
+
+def _values(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> Floats:
+    """[G] the block objective of assignments [G, K]; infinite where fewer are served than must be."""
+    masks = np.arange(problem.round.num_clients)[:, None] == owners[:, None]
+    counts = masks.sum(axis=2).astype(float)
+    served = counts > 0
+    links = _links(problem.round, masks, np.maximum(counts, 1.0), tx_power_w)
+    candidates = Candidates.of(problem, here, links, problem.energy_penalty)
+    waits = np.where(served, candidates.stage_s[:, 0], 0.0).max(axis=2)
+    waits_s = np.maximum(waits[0], here.resplit_wait_s[0]) + waits[1] + waits[2]
+    load_s = here.server_s[0] * np.where(served, candidates.load, 0.0).sum(axis=1)
+    idle = sitting_out_cost(problem, here.cuts, problem.energy_penalty)[0]
+    cost = np.where(served, np.where(problem.reachable, candidates.cost[0], np.inf), idle).sum(axis=1)
+    enough = served.sum(axis=1) >= problem.min_participants
+    return np.where(enough, problem.delay_penalty.value(waits_s + load_s) + cost, np.inf)
+
+
+def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: Floats) -> Links:
+    """[G, N] of masks [G, N, K]: what `Round` says of one assignment, for many at once."""
+    assert round_.block_gain is not None
+    radio = round_.radio
+    part_w = tx_power_w / (counts if round_.equations.uplink_power == "shared" else 1.0)
+    rate, one = np.zeros(counts.shape), np.ones(counts.shape)
+    for block, gain in enumerate(round_.block_gain.T):
+        of_block = link.uplink_rate_bps(one, part_w, gain, radio, fitted=round_.fitted_link)
+        rate += np.where(masks[:, :, block], of_block, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean_inverse = np.where(masks, 1.0 / round_.block_gain, 0.0).sum(axis=2) / counts
+        s_per_bit = np.where(rate > 0, 1.0 / rate, np.inf)
+        gains = np.where(mean_inverse > 0, 1.0 / mean_inverse, round_.channel_gain)
+        j_per_bit = np.where(tx_power_w > 0, tx_power_w * s_per_bit, 0.0)
+    error_rate = (
+        link.packet_error_rate_known(counts, tx_power_w, gains, radio)
+        if round_.gain_is_known
+        else link.packet_error_rate_rayleigh(counts, tx_power_w, round_.path_gain, radio)
+    )
+    return Links(error_rate, 1.0 - error_rate, s_per_bit, j_per_bit)
+
+
+def _moves(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> Owners:
+    """[G, K] every block to somebody else or nobody, and every two blocks exchanged; the slowest clients' first."""
+    clients, blocks = problem.round.num_clients, len(owners)
+    block, new = (axis.ravel() for axis in np.meshgrid(np.arange(blocks), np.arange(clients + 1), indexing="ij"))
+    given = np.repeat(owners[None], len(block), axis=0)
+    given[np.arange(len(block)), block] = new
+    one, two = np.triu_indices(blocks, 1)
+    swapped = np.repeat(owners[None], len(one), axis=0)
+    swapped[np.arange(len(one)), one], swapped[np.arange(len(one)), two] = owners[two], owners[one]
+    moves = np.concatenate([given, swapped])
+    changed = moves[(moves != owners).any(axis=1)]
+    if len(changed) <= MOVES:
+        return changed
+    mask = _mask(owners, clients)
+    links = _links(problem.round, mask[None], np.maximum(mask.sum(axis=1), 1.0)[None], tx_power_w)
+    stage_s = Candidates.of(problem, here, links, problem.energy_penalty).stage_s[:, 0, 0]
+    slowest = np.where(mask.any(axis=1), stage_s, -1.0).argmax(axis=1)
+    touches = (np.isin(changed, slowest) != np.isin(owners, slowest)).any(axis=1)
+    return changed[np.argsort(~touches, kind="stable")[:MOVES]]

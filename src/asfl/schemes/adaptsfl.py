@@ -1,0 +1,113 @@
+"""AdaptSFL: one cut, and how many rounds lie between two averages of the client sides.
+
+Lin et al., "AdaptSFL: Adaptive Split Federated Learning in Resource-constrained Edge Networks" (arXiv:2403.13101)
+average the server-side models every round and the client sides every I rounds. To bring the mean squared gradient down
+to ε takes, by their bound,
+
+    R  ∝  1 / (ε − βγ σ²/N − 1{I > 1} · 4 β²γ² I² Σ_{j ≤ cut} G_j²)
+
+rounds, and one takes T_split + T_average / I on average; cut and I make the product least.
+
+What differs from its paper, or is open there, and was chosen:
+
+- Its constants are estimated while training. Here noise is a share B / (A + B) of ε, with the noise scale B measured
+  every round and A clients, and drift a share `decision.drift_weight` · I² · (the parameters up to the cut, of all):
+  what ASFL's own objective takes for I updates in the same direction.
+- Its cuts may differ between clients, and layers that only some hold are averaged every I rounds, too. Here all have
+  the same cut.
+- It descends over cut and I in turn; here both are tried together. I is a power of two, so that averages stay on a grid
+  of rounds when I changes. The cut moves only when client sides are equal, as there, so nobody sends layers up for it.
+- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL would
+  serve; and a client that sat out receives the average, and pays for it, when it takes part again.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import ASFL, ON_DEMAND, SFL, Procedure, cost_of_all_cuts
+from asfl.costs.round import Round
+from asfl.optimize import Problem
+from asfl.schemes.acc_sfl import best_counts
+from asfl.schemes.base import clients_asfl_would_serve, noise_scale
+from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
+
+Floats = NDArray[np.float64]
+
+INTERVALS = 2 ** np.arange(7)
+
+
+@dataclass(frozen=True)
+class AdaptSflScheme:
+    """Clients that sit out have no power."""
+
+    watches_noise: ClassVar[bool] = True
+    name: str = "adaptsfl"
+    procedure: Procedure = ON_DEMAND
+
+    def decide(self, problem: Problem, seed: int) -> Decision:
+        clients = clients_asfl_would_serve(problem)
+        rb_count, tx_power_w = np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
+        if not clients.size:
+            return Decision(problem.round.previous_cut or 1, rb_count, tx_power_w)
+        round_ = replace(problem.round, previous_cut=None, holdings=None).among(clients)
+        best = shortest_training(round_, noise_scale(problem), problem.rules.drift_weight, cut=_cut_that_stays(problem))
+        synced = best.cut if (problem.round.index + 1) % best.interval == 0 else 0
+        tx_power_w[clients] = round_.radio.max_tx_power_w
+        rb_count[clients] = _counts(round_, best.cut, SFL if synced else ASFL)
+        return Decision(best.cut, rb_count, tx_power_w, synced=synced)
+
+
+def _cut_that_stays(problem: Problem) -> int | None:
+    """The cut while client sides differ; None: it may move."""
+    cut, holdings = problem.round.previous_cut, problem.round.holdings
+    return cut if cut is not None and holdings is not None and holdings.apart[:cut].any() else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cut and an interval, and how long training takes with them, in an unknown unit."""
+
+    cut: int
+    interval: int
+    training_s: float
+
+
+def shortest_training(round_: Round, noise_scale: float, drift_weight: float, cut: int | None = None) -> Plan:
+    """Cut and interval in turn with the blocks, until training gets no shorter; with a `cut` only the interval."""
+    rb_count, best = even_counts(round_), None
+    for _ in range(MAX_PASSES):
+        training_s = training_times(round_, rb_count, noise_scale, drift_weight)
+        if cut is not None:
+            training_s[np.arange(len(training_s)) != cut - 1] = np.inf
+        row, column = np.unravel_index(int(np.argmin(training_s)), training_s.shape)
+        found = Plan(int(round_.profile.cuts[row]), int(INTERVALS[column]), float(training_s[row, column]))
+        if best is not None and not found.training_s < best.training_s * (1 - LEAST_GAIN):
+            break
+        best, rb_count = found, _counts(round_, found.cut, ASFL)
+    assert best is not None
+    return best
+
+
+def training_times(round_: Round, rb_count: Floats, noise_scale: float, drift_weight: float) -> Floats:
+    """[cuts, intervals] (T_split + T_average / I) / (1 − noise − drift); infinite where the bound can't be reached."""
+    everybody = np.ones(round_.num_clients)
+    power_w, patient = round_.radio.max_tx_power_w * everybody, replace(round_, outage_s=np.inf)
+    split_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, ASFL).delay_s[:, None]
+    averaged_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, SFL).delay_s[:, None]
+    round_s = split_s + (averaged_s - split_s) / INTERVALS
+    share = round_.profile.client_param_bits[round_.profile.cuts] / round_.profile.client_param_bits[-1]
+    drift = drift_weight * np.where(INTERVALS > 1, INTERVALS**2, 0) * share[:, None]
+    progress = 1 / (1 + noise_scale / round_.num_clients) - drift
+    late = np.asarray(~cost_of_all_cuts(round_, rb_count, power_w, everybody, SFL).in_time.all(axis=1))
+    times = np.where(progress > 0, round_s / np.where(progress > 0, progress, 1.0), np.inf)
+    return times if late.all() else np.where(late[:, None], np.inf, times)  # else nobody would finish an average
+
+
+def _counts(round_: Round, cut: int, procedure: Procedure) -> Floats:
+    power_w = np.full(round_.num_clients, round_.radio.max_tx_power_w)
+    patient = replace(round_, outage_s=np.inf)
+    return best_counts(patient, np.full(round_.num_clients, cut), power_w, procedure)

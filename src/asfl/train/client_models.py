@@ -1,0 +1,26 @@
+"""Client models that come down before and go up after every round, in schemes that exchange them (FedAvg, SL, SFL).
+
+With few bits the server sends the model itself, since a client that sat out has nothing to take a difference to. What
+comes back is how far the client moved from what it was given. The server adds that to the model as it has it, so what
+rounding did to the way down is not in the average.
+"""
+
+from collections.abc import Iterable
+
+from asfl.train.fleet import FirstLayers
+from asfl.train.quantise import EVERYBODY, quantise_side, rounding
+from asfl.train.state import TrainingState
+
+
+def models_to_send(
+    state: TrainingState, seed: int, index: int, cuts: Iterable[int], bits: Iterable[int], client: int = EVERYBODY
+) -> list[FirstLayers]:
+    """The first layers of the server's model for each cut and number of bits; the coins are those of a client."""
+
+    def model(cut: int, own_bits: int) -> FirstLayers:
+        front, coins = state.layout.front(state.server, cut), rounding(seed, "model", index, client)
+        return FirstLayers(quantise_side(state.layout, front.parameters, cut, own_bits, coins), front.statistics)
+
+    pairs = [(int(cut), own_bits) for cut, own_bits in zip(cuts, bits, strict=True)]
+    made = {pair: model(*pair) for pair in set(pairs)}
+    return [made[pair] for pair in pairs]

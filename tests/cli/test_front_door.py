@@ -1,0 +1,168 @@
+"""What a newcomer types first: help, list, explain, new, doctor, completion; and what plugins do wrong."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from waiting import LONG_S
+
+from asfl.cli import _COMMANDS
+from asfl.cli.doctor import _EXTRAS
+from asfl.cli.listing import Kind
+from asfl.config.show import field_names
+from asfl.schemes import SCHEMES
+from conftest import Asfl, assert_refused
+
+ROOT = Path(__file__).parents[2]
+TINY = ["--set", "scenario.clients=2", "--set", "training.batch_size=4", "--set", "model.width=0.1", "--rounds", "1"]
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_help_is_clean(asfl: Asfl, command: str) -> None:
+    result = asfl(command, "-h")
+    assert result.returncode == 0
+    assert result.stdout == asfl(command, "--help").stdout
+    assert "\\" not in result.stdout
+    assert len(re.findall("arguments:", result.stdout, re.IGNORECASE)) <= 1
+    if command == "run":
+        assert "A preset's name or a TOML file.  [default: demo]" in result.stdout
+
+
+def test_a_word_is_suggested_once(asfl: Asfl) -> None:
+    for arguments in (("config", "shw"), ("runn",), ("run", "--scheem", "x"), ("run", "dmo")):
+        assert asfl(*arguments).stderr.lower().count("did you mean") == 1
+
+
+@pytest.mark.parametrize("kind", ["schemes", "presets", "models", "channels", "datasets", "recipes"])
+def test_everything_is_listed_with_a_line(asfl: Asfl, kind: Kind) -> None:
+    listed = json.loads(asfl("list", kind, "--json").stdout)
+    assert all(about and about != "your own" for about in listed.values())
+    lines = asfl("list", kind).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(listed)
+    if kind == "schemes":
+        assert list(listed) == list(SCHEMES)
+
+
+def test_a_field_is_explained(asfl: Asfl) -> None:
+    assert asfl("explain", "batch_size").stdout.splitlines()[:2] == [
+        "training.batch_size",
+        "  Samples of one mini-batch.",
+    ]
+    assert "valid:   a number > 0 and ≤ 1e15, in Hz" in asfl("explain", "radio.rb_bandwidth_hz").stdout
+    section = asfl("explain", "radio").stdout.splitlines()
+    assert [line.split()[0] for line in section] == [name for name in field_names() if name.startswith("radio.")]
+    assert "schemes.NAME.local_steps" in asfl("explain", "schemes").stdout
+    assert_refused(asfl("explain", "batch"), "no field 'batch': did you mean training.batch_size?")
+    assert_refused(asfl("explain", "folder"), "'folder' is the name of 2 fields: data.folder, output.folder")
+    for name in field_names():
+        assert asfl("explain", name).returncode == 0, name
+    for line in asfl("config", "show").stdout.splitlines():
+        assert not line or line.startswith("[") or re.search(r"# \S.* · .* · ", line), line  # meaning, range, source
+
+
+@pytest.mark.parametrize("kind", ["scheme", "channel", "model", "data"])
+def test_a_new_file_works_as_it_is(asfl: Asfl, kind: str, tmp_path: Path) -> None:
+    """By the very command that it is announced with."""
+    said = asfl("new", kind, "mine").stdout
+    _, *words = said.splitlines()[1].split()
+    rest = [] if words[2] == "scenario" else TINY
+    if "--rounds" in words:
+        words = words[: words.index("--rounds")]
+    result = asfl(*words, *rest, *(["--workers", 1] if "compare" in words else []))
+    assert result.returncode == 0, result.stderr
+    assert_refused(asfl("new", kind, "mine"), "mine.py exists")
+    assert_refused(asfl("new", kind, "No good"), "must be small letters")
+    assert list(tmp_path.glob("No*")) == []
+
+
+def test_names_that_ship_are_refused(asfl: Asfl) -> None:
+    assert_refused(asfl("new", "scheme", "asfl"), "ships with asfl")
+    assert_refused(asfl("new", "model", "a-b"), "has no -")
+
+
+def test_the_doctor_knows_every_extra(asfl: Asfl) -> None:
+    result = asfl("doctor", "--json")
+    assert result.returncode == 0
+    found = {one["name"]: one for one in json.loads(result.stdout)}
+    assert {"Python", "cores", "memory", "PyTorch", "LLVM", "digits", "cifar10"} <= found.keys()
+    assert found["asfl[train]"]["good"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(_EXTRAS) == extras.keys() - {"dev", "docs", "lint", "test"}
+
+
+def test_a_plugin_counts_wherever_it_stands(asfl: Asfl) -> None:
+    asfl("new", "scheme", "mine")
+    before, after = asfl("--plugin", "mine.py", "list", "schemes"), asfl("list", "schemes", "--plugin", "mine.py")
+    assert "mine " in before.stdout
+    assert before.stdout == after.stdout == asfl("list", "--plugin=mine.py", "schemes").stdout
+
+
+def test_a_mistake_in_a_plugin_shows_its_line_and_nothing_of_ours(asfl: Asfl, tmp_path: Path) -> None:
+    asfl("new", "scheme", "mine")
+    file = tmp_path / "mine.py"
+    text = file.read_text().replace(
+        "        round_ = problem.round\n", "        round_ = problem.round\n        1 / 0\n"
+    )
+    file.write_text(text)
+    line = text.splitlines().index("        1 / 0") + 1
+    words = f"plugin {file}, line {line}, in decide: ZeroDivisionError: division by zero\n    1 / 0\n"
+    result = asfl("--plugin", "mine.py", "decide", "--rounds", 1, "--scheme", "mine")
+    assert (result.returncode, result.stderr.lstrip()) == (2, f"error: {words}")
+    trained = asfl("--plugin", "mine.py", "run", "--scheme", "mine", *TINY)
+    assert (trained.returncode, trained.stderr) == (2, f"error: {words}")
+
+
+def test_settings_reach_channels_and_models_of_plugins(asfl: Asfl) -> None:
+    asfl("new", "channel", "shadowed")
+    asfl("new", "model", "deep")
+    channel = ["--plugin", "shadowed.py", "--set", "scenario.channel.kind=shadowed"]
+    shown = [asfl("scenario", *channel, "--set", f"scenario.channel.own.shadow_db={value}").stdout for value in (0, 20)]
+    assert shown[0] != shown[1]
+    model = ["--plugin", "deep.py", "--set", "model.architecture=deep", "--set", "model.own.hidden=5"]
+    shallow = asfl("scenario", *model[:-1], "model.own.hidden=1").stdout
+    assert "deep-digits" in shallow
+    assert shallow != asfl("scenario", *model).stdout
+    shown_config = asfl("config", "show", *model).stdout
+    assert "[model.own]\nhidden = 5" in shown_config
+    assert_refused(asfl("scenario", "--set", "model.own.x=[1, 2]"), "model.own")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [
+        ("asfl comp", "compare"),
+        ("asfl run paper-cifar1", "paper-cifar10"),
+        ("asfl run --scheme asfl-pl", "asfl-plus"),
+        ("asfl compare --schemes asfl,sfl-cu", "asfl,sfl-cut2"),
+        ("asfl run --set training.batch", "training.batch_size="),
+        ("asfl explain radio.num", "radio.num_rbs"),
+    ],
+)
+def test_the_shell_completes(typed: str, offers: str) -> None:
+    environment = os.environ | {
+        "_ASFL_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'asfl'; from asfl.cli import main; main()"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
+    assert offers in result.stdout.split(), result.stdout + result.stderr
+
+
+def test_an_ascii_terminal_gets_every_word(asfl_process: Asfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    for arguments in (
+        ["config", "show"],
+        ["scenario", "demo"],
+        ["list", "datasets"],
+        ["explain", "decision"],
+        ["--help"],
+    ):
+        result = asfl_process(*arguments)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.isascii()

@@ -1,0 +1,58 @@
+"""`asfl plan`: what a budget buys, as table, JSON and picture; mistakes are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import Asfl, assert_refused
+
+SMALL = ("plan", "demo", "--set", "scenario.clients=3", "--set", "radio.num_rbs=3", "--set", "training.batch_size=8")
+
+
+def test_as_table_and_picture(asfl: Asfl, tmp_path: Path) -> None:
+    shown = asfl(*SMALL, "--time", "1s", "--battery", "0.1,0.2,5", "--plot", "plan.svg")
+    assert shown.returncode == 0, shown.stderr
+    for words in ("what 1.00 s and 100 mJ to 5.00 J for each client can buy", "asfl-plus", "stand-ins", "client 2"):
+        assert words in shown.stdout
+    assert b"<svg" in (tmp_path / "plan.svg").read_bytes()
+
+
+def test_as_json_it_says_what_is_used_and_what_is_left(asfl: Asfl) -> None:
+    shown = asfl(*SMALL, "--scheme", "asfl,fedavg", "--battery", "200 mJ", "--rounds", "5", "--json")
+    data = json.loads(shown.stdout)
+    assert "stand-ins" in data["stand_ins"]
+    for of in data["schemes"].values():
+        assert of["time_left_s"] is None
+        assert [used + left for used, left in zip(of["energy_j"], of["battery_left_j"], strict=True)] == pytest.approx(
+            [0.2] * 3
+        )
+        assert of["samples"] == pytest.approx(of["updates_per_round"] * of["rounds"] * 8)
+        assert (of["first_empty"] is None) == (0 not in of["battery_left_j"])
+        assert of["ended_by"] in ("batteries", "rounds")
+    assert data["schemes"]["fedavg"]["cut"] is None
+    assert data["schemes"]["asfl"]["cut"]["min"] >= 1
+
+
+def test_minutes_may_be_written_short(asfl: Asfl) -> None:
+    data = json.loads(asfl(*SMALL, "--scheme", "asfl", "--time", "30m", "--rounds", "2", "--json").stdout)
+    of = data["schemes"]["asfl"]
+    assert of["ended_by"] == "rounds"
+    assert of["delay_s"] + of["time_left_s"] == pytest.approx(1800)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give --time 30min, --battery 50, or both"),
+        (("--time", "30 volts"), "'30 volts' has the unit 'volts'"),
+        (("--battery", "1,2"), "budget.battery_j has 2 numbers for 6 clients"),
+        (("--battery", "-3"), "budget.battery_j"),
+        (("--time", "1h", "--scheme", "asfl-pluss"), "did you mean 'asfl-plus'?"),
+        (("--time", "1h", "--scheme", "central"), "it has no radio"),
+        (("--time", "1h", "--set", "training.rounds=5"), "--rounds says how many"),
+        (("--time", "1h", "--plot", "plan.jpeg"), "must end in .png, .svg, .pdf"),
+    ],
+)
+def test_mistakes_end_with_one_message(asfl: Asfl, arguments: tuple[str, ...], words: str) -> None:
+    assert_refused(asfl("plan", "demo", *arguments), words)

@@ -1,0 +1,141 @@
+"""`asfl.run`, `asfl.compare` and `asfl.Simulation`: what Python gets is what the command line leaves behind."""
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asfl
+from asfl.cli.python.watched import watching
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.runs.jobs import Ended, Job
+from asfl.runs.manifest import read_manifest
+from asfl.runs.records import read_records
+
+TINY: dict[str, Any] = {
+    "scenario.clients": 3, "radio.num_rbs": 3, "model.width": 0.1, "training.batch_size": 8, "output.track": "none",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_public_names_are_listed_and_say_what_they_are() -> None:
+    assert {"run", "compare", "Simulation", "Results", "load_runs", "register_scheme"} <= set(dir(asfl))
+    for name in dir(asfl):
+        if not name.startswith("_"):
+            assert inspect.getdoc(getattr(asfl, name)), name
+
+
+def test_the_same_call_finds_its_run_and_more_rounds_extend_it(capsys: pytest.CaptureFixture[str]) -> None:
+    first = asfl.run("demo", rounds=2, **TINY)
+    assert first.finished
+    before = (first.folder / "rounds.jsonl").read_bytes()
+    capsys.readouterr()
+    assert asfl.run("demo", rounds=2, **TINY).folder == first.folder
+    assert capsys.readouterr().err == ""  # nothing was trained
+    longer = asfl.run("demo", rounds=3, **TINY)
+    assert longer.folder == first.folder
+    assert (first.folder / "rounds.jsonl").read_bytes().startswith(before)
+    other = asfl.run("demo", rounds=1, progress=False, **(TINY | {"training.batch_size": 4}))
+    assert other.folder != first.folder
+    assert list(longer.rounds["round"]) == [1, 2, 3]
+    assert list(longer.summary["rounds"]) == [3]
+    assert "asfl seed 1: 3 of 3 rounds" in repr(longer)
+    page = longer._repr_html_()
+    assert "<table>" in page
+    assert "data:image/png" in page
+    assert longer.report().read_text().startswith("<!doctype html>")
+    longer.plot("energy", "picture.svg")
+    assert Path("picture.svg").exists()
+    with pytest.raises(AsflError, match="valid: delay, energy, rounds"):
+        longer.plot("time")  # type: ignore[arg-type]
+
+
+def test_strings_paths_and_dictionaries_are_the_same_experiment() -> None:
+    Path("mine.toml").write_text('base = "demo"\n[scenario]\nclients = 4\n[training]\nbatch_size = 8\n')
+    nested = {"base": "demo", "scenario": {"clients": np.int64(4)}, "training.batch_size": 8}
+    same = [load_config(one).config for one in ("mine.toml", Path("mine.toml"), nested)]
+    same.append(load_config("demo", {"scenario.clients": 4, "training": {"batch_size": 8}}).config)
+    same.append(load_config(same[0]).config)
+    assert all(one == same[0] for one in same)
+
+
+untyped: Any = asfl  # a type checker finds some of these mistakes, too
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: untyped.run("dmo"), "no preset or file 'dmo': did you mean 'demo'?"),
+        (lambda: untyped.run("demo", **{"training.batch_sze": 3}), "unknown key 'training.batch_sze': did you mean"),
+        (lambda: untyped.run("demo", batch_size=3), "did you mean 'training.batch_size'?"),
+        (lambda: untyped.run({"base": "dem"}), "base = 'dem' is not a preset: did you mean 'demo'?"),
+        (lambda: untyped.run({"training": {"rounds": "x"}}), "training.rounds = 'x' must be a whole number"),
+        (lambda: untyped.run({3: 4}), "3 is no name of a field"),
+        (lambda: untyped.run(["demo"]), "is no configuration"),
+        (lambda: untyped.run("demo", "asfx"), "unknown scheme 'asfx': did you mean 'asfl'?"),
+        (lambda: untyped.compare("demo"), "asfl.compare(['asfl', 'sfl'], 'demo')"),
+        (lambda: untyped.compare(["asfl"], seeds=0), "seeds = 0 must be a whole number ≥ 1"),
+        (lambda: untyped.compare(["asfl"], workers=0), "workers = 0 must be a whole number ≥ 1"),
+        (lambda: untyped.Simulation("demo", rounds=0), "training.rounds = 0 must be a whole number ≥ 1"),
+    ],
+)
+def test_a_bad_argument_gets_one_sentence(call: Any, words: str) -> None:
+    with pytest.raises(AsflError) as refused:
+        call()
+    assert words in str(refused.value)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_comparison_knows_what_this_process_registered() -> None:
+    from own_things import forgotten_afterwards
+
+    from asfl.schemes.asfl import AsflScheme
+
+    with forgotten_afterwards():
+        asfl.register_scheme(AsflScheme("here", cuts=(2,)))
+        made = asfl.compare(["asfl", "sfl", "here"], rounds=2, progress=False, **TINY)
+    assert made.finished
+    assert not made.failed
+    assert set(made.rounds["scheme"]) == {"asfl", "sfl", "here"}
+    assert read_manifest(made.folder / "sfl-seed1").recorded  # it borrows from ASFL's run
+    assert any("ASFL" in sentence for sentence in made.words)
+
+
+def test_the_loop_is_the_run() -> None:
+    made = asfl.run("demo", "sfl", rounds=2, progress=False, **TINY)
+    simulation = asfl.Simulation("demo", "sfl", rounds=2, **TINY)
+    assert list(simulation) == read_records(made.folder)
+    assert list(simulation) == []
+    assert simulation.average_model()
+
+
+def test_the_bar_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def __init__(self, html: Any) -> None:
+            self.update(html)
+
+        def update(self, html: Any) -> None:
+            shown.append(html.data)
+
+    display = importlib.import_module("IPython.display")
+    monkeypatch.setattr("asfl.cli.python.watched._in_notebook", lambda: True)
+    monkeypatch.setattr(display, "display", lambda html, display_id: Handle(html))
+    job = Job("asfl", 1, load_config("demo", ["training.rounds=4"]).config, Path("nowhere"))
+    made = asfl.run("demo", rounds=1, progress=False, **TINY)
+    with watching({job.name: 4}, 2, progress=True) as tell:
+        tell(job, read_records(made.folder)[0])
+        tell(job, Ended(True))
+    assert '<progress value="0" max="4">' in shown[0]
+    assert '<progress value="1" max="4">' in shown[1]
+    assert "round 1 of 4" in shown[1]
+    assert "finished" in shown[2]

@@ -1,0 +1,115 @@
+"""Partitions besides Dirichlet, and samples that are no images."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from own_things import forgotten_afterwards
+
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.data import deal, load_data, register_arrays
+from asfl.data.partition import by_group, shards
+from conftest import Asfl, assert_refused
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _forget_registered() -> Iterator[None]:
+    with forgotten_afterwards():
+        yield
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 60), st.integers(1, 7), st.integers(0, 3))
+def test_shards_are_equal_disjoint_and_few_labels(
+    clients: int, per_client: int, more: int, classes: int, seed: int
+) -> None:
+    labels = np.random.default_rng(seed).integers(classes, size=clients * per_client + more)
+    parts = shards(labels, clients, per_client, seed)
+    size = len(labels) // (clients * per_client)
+    assert parts.shape == (clients, per_client * size)
+    assert len(np.unique(parts)) == parts.size
+    # Sorted by label, a shard is an interval: all shards together see each label change at most once.
+    seen = sum(len(np.unique(labels[part])) for part in parts)
+    assert seen <= clients * per_client + classes - 1
+    assert (shards(labels, clients, per_client, seed) == parts).all()
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 6), st.integers(0, 3))
+def test_a_group_stays_with_one_client(sizes: list[int], clients: int, seed: int) -> None:
+    groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 7, sizes))
+    if len(sizes) < clients:
+        with pytest.raises(AsflError, match="groups can't be dealt out"):
+            by_group(groups, clients, seed)
+        return
+    parts = by_group(groups, clients, seed)
+    assert len(np.unique(parts)) == parts.size
+    held = [set(groups[part]) for part in parts]
+    assert sum(map(len, held)) == len(set().union(*held))
+    assert parts.shape[1] >= sum(sizes) / clients - max(sizes)  # nobody lacks more than a group would give
+
+
+def vectors(count: int, features: int = 5, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.random.default_rng(seed).normal(3, 10, (count, features))
+
+
+def test_vectors_and_sequences_become_bytes_by_feature() -> None:
+    train, test = vectors(50), vectors(20, seed=1)
+    data = register_arrays("vectors", train, np.arange(50) % 3, test, np.arange(20) % 3)
+    assert data.input_shape == (5, 1, 1)
+    low, high = train.min(axis=0), train.max(axis=0)
+    back = low + data.train_images[:, :, 0, 0] / 255 * (high - low)
+    assert np.abs(back - train).max() <= ((high - low) / 255 / 2 + 1e-9).max()
+    outside = test > high
+    assert (data.test_images[:, :, 0, 0][outside] == 255).all()
+    series = np.random.default_rng(2).normal(size=(30, 16, 2))
+    assert register_arrays("series", series, np.arange(30) % 2, series, np.arange(30) % 2).input_shape == (2, 1, 16)
+    whole = np.random.default_rng(2).integers(256, size=(30, 9), dtype=np.uint8)
+    kept = register_arrays("whole", whole, np.arange(30) % 2, whole, np.arange(30) % 2)
+    assert (kept.train_images[:, :, 0, 0] == whole).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"test_images": vectors(20, 4)}, "give all samples the same shape"),
+        ({"test_images": np.zeros((20, 8, 8), np.uint8)}, "the same kind of samples"),
+        ({"train_images": np.full((50, 5), np.nan)}, "finite"),
+        ({"train_groups": np.zeros(49, int)}, "train_groups is int64 [49]; give one whole number"),
+        ({"train_groups": np.zeros(50)}, "train_groups is float64 [50]"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
+    given_: dict[str, Any] = {
+        "train_images": vectors(50), "train_labels": np.arange(50) % 3,
+        "test_images": vectors(20), "test_labels": np.arange(20) % 3, **change,
+    }  # fmt: skip
+    with pytest.raises(AsflError) as refused:
+        register_arrays("wrong", **given_)
+    assert words in str(refused.value)
+
+
+def test_a_configuration_chooses(asfl: Asfl) -> None:
+    config = load_config("demo", ["data.partition=shards", "data.shards_per_client=1"]).config
+    data = load_data(config)
+    labels = [len(np.unique(data.train_labels[part])) for part in deal(data, config)]
+    assert max(labels) <= 4
+    assert (
+        "1 shards of sorted labels each"
+        in asfl("data", "show", "--set", "data.partition=shards", "--set", "data.shards_per_client=1").stdout
+    )
+    assert_refused(asfl("data", "show", "--set", "data.partition=groups"), "digits has no groups", "train_groups")
+    assert_refused(asfl("data", "show", "--set", "data.partition=shard"), "data.partition", '"shards"')
+
+
+def test_sounds_are_learnt_by_dense_layers(asfl: Asfl) -> None:
+    arguments = ["run", "demo", "--plugin", ROOT / "examples" / "my_sounds.py", "--set", "data.name=sounds"]
+    arguments += ["--set", "model.architecture=mlp", "--set", "data.partition=groups", "--rounds", 12, "--json"]
+    result = asfl(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["final_accuracy"] > 0.5  # four calls: a guess is right in a quarter

@@ -1,0 +1,63 @@
+"""The README from top to bottom, as a newcomer types it: every command works after the one before it. Only shorter."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from own_things import forgotten_afterwards
+
+from conftest import Asfl
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
+SMALLER = {
+    "compare": ["--set", "training.batch_size=8", "--set", "model.width=0.2", "--workers", "1"],
+    "fleet": ["--set", "training.batch_size=4", "--set", "model.width=0.1"],
+}
+"""What makes a command quick, and nothing else different."""
+
+
+def shortened(line: str) -> list[str]:
+    words = shlex.split(line.removeprefix("$ asfl "), comments=True)
+    for number, word in enumerate(words[:-1]):
+        if word == "--rounds":
+            words[number + 1] = "3" if "resume" in words else "1" if "fleet" in words else "2"
+        elif word == "--clients":
+            words[number + 1] = "2"
+    return [*words, *next((more for name, more in SMALLER.items() if name in words), [])]
+
+
+def test_every_command_works_after_the_one_before_it(asfl: Asfl, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
+    played = []
+    for language, block in BLOCK.findall((ROOT / "README.md").read_text("utf-8")):
+        if language == "python" and block.startswith("# loud.py"):
+            (tmp_path / "loud.py").write_text(block)
+        for line in block.splitlines() if language == "console" else []:
+            if line.startswith("$ make "):
+                continue
+            result = asfl(*shortened(line))
+            assert result.returncode == 0, f"{line}\n{result.stderr}"
+            assert "Traceback" not in result.stderr
+            played.append(line.split()[2])
+    assert {"doctor", "scenario", "run", "resume", "compare", "report", "fleet", "--plugin"} <= set(played)
+    assert (tmp_path / "world.png").exists()
+    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "runs" / "compare-demo" / "loud-seed1").is_dir()
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    snippets = [
+        block for language, block in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if language == "python"
+    ]
+    with forgotten_afterwards():
+        for block in snippets:
+            exec(compile(block.replace("rounds=20", "rounds=1"), "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"^\$ make (\w+)", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)) <= set(targets)
