@@ -11,7 +11,7 @@ RESULTS := accuracy-delay-energy second-world label-mix table3 errors-discrepanc
            fixed-cuts power-rb queue-memory ablation pareto local-steps readings
 RECORDS := docs/results/records.jsonl.xz
 
-.PHONY: help env demo fleet degrading test browser city bler lint bench study torture reproduce results figures advice docs \
+.PHONY: help env demo fleet devices degrading test browser city bler lint bench study torture reproduce results figures advice docs \
         wheel profiles clean
 .DEFAULT_GOAL := help
 
@@ -33,6 +33,9 @@ demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and c
 
 fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
 	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
+
+devices: $(STAMP)  ## a server and three devices with images of their own, in namespaces: one is lost and comes back
+	@$(BIN)/python tools/three_devices.py $(OUT)/devices
 
 degrading: $(STAMP)  ## the same with costs by the clock, and one client's link that gets 20 times slower: the cut moves
 	@$(BIN)/asfl fleet demo --clients 4 --set field.costs=measured --set field.shaping=examples/degrading.toml \
