@@ -117,7 +117,7 @@ def _checked(
             f"{where}: scale = {scale:g} must be a number above 0 (1e-9 … 1e9), the pixel value that means 1"
         )
     arrays = {**arrays, **_in_bytes(where, arrays["train_images"], arrays["test_images"])}
-    images = {key: _as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
+    images = {key: as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
     train_shape, test_shape = (image.shape[1:] for image in images.values())
     if train_shape != test_shape:
         raise AsflError(
@@ -125,7 +125,7 @@ def _checked(
             f"and test images {_times(test_shape)}; give all images the same shape"
         )
     labels = {
-        part: _as_labels(where, f"{part}_labels", arrays[f"{part}_labels"], len(images[f"{part}_images"]))
+        part: as_labels(where, f"{part}_labels", arrays[f"{part}_labels"], len(images[f"{part}_images"]))
         for part in ("train", "test")
     }
     largest = int(max(values.max() for values in labels.values()))
@@ -181,7 +181,7 @@ def _in_bytes(where: str, train: NDArray[Any], test: NDArray[Any]) -> dict[str, 
     return made
 
 
-def _as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
+def as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
     """uint8 [S, C, H, W], contiguous, whatever the order of the axes was."""
     found = f"{where}: {key} is {images.dtype} {list(images.shape)}"
     if images.dtype != np.uint8:
@@ -201,7 +201,7 @@ def _as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(images)
 
 
-def _as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+def as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     if labels.dtype.kind not in "iu" or labels.shape != (count,):
         raise AsflError(
             f"{where}: {key} is {labels.dtype} {list(labels.shape)}; give one whole number for each of the "
