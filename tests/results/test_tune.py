@@ -118,7 +118,7 @@ def test_the_command_chooses_and_writes_it_down(
     assert "schemes.asfl.learning_rate=0.003 asfl seed 1001" in shown.err
     assert "learning_rate=0.01 asfl" not in shown.err  # was finished
     assert "chosen, at the edge of the grid: try further" in shown.out
-    with pytest.raises(AsflError, match=r"another world \(training.rounds = 2 there, 3 here\)"):
+    with pytest.raises(AsflError, match=r"another world \(output.evaluate_every = 2 there, 3 here\)"):
         call(overrides=["radio.num_rbs=5"], rounds=3)
     with pytest.raises(typer.Exit) as left:
         call(overrides=["radio.num_rbs=5"], learning_rates=["10"])
