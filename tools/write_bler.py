@@ -39,8 +39,12 @@ def main() -> None:
         arrays[f"{link}_bits_per_symbol"] = order * rate
         arrays[f"{link}_bler"] = np.minimum.accumulate(bler, axis=2).astype(np.float16)
     source = f"Sionna {version('sionna-no-rt')}, sionna.sys BLER tables, MCS table 1; Apache-2.0, Copyright NVIDIA"
-    np.savez_compressed(  # type: ignore[arg-type]
-        FILE, snr_db=snr_db, code_block_bits=np.array(CODE_BLOCK_BITS), source=np.array(source), **arrays
+    np.savez_compressed(
+        FILE,
+        snr_db=snr_db,
+        code_block_bits=np.array(CODE_BLOCK_BITS),
+        source=np.array(source),
+        **arrays,  # type: ignore[arg-type]
     )
     print(f"{FILE}: {FILE.stat().st_size:,} bytes")
 

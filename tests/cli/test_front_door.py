@@ -13,7 +13,7 @@ from waiting import LONG_S
 
 from asfl.cli import _COMMANDS
 from asfl.cli.doctor import _EXTRAS
-from asfl.cli.listing import Kind
+from asfl.cli.listing import _SCHEMES, Kind
 from asfl.config.show import field_names
 from asfl.schemes import SCHEMES
 from conftest import Asfl, assert_refused
@@ -46,6 +46,7 @@ def test_everything_is_listed_with_a_line(asfl: Asfl, kind: Kind) -> None:
     assert [line.split()[0] for line in lines] == list(listed)
     if kind == "schemes":
         assert list(listed) == list(SCHEMES)
+        assert set(listed) == set(_SCHEMES)
 
 
 def test_a_field_is_explained(asfl: Asfl) -> None:

@@ -198,7 +198,7 @@ def test_names_and_things_that_are_refused() -> None:
         ),
         ("model.architecture=vgg91", "model.architecture: unknown architecture 'vgg91': did you mean 'vgg19'? Your"),
         ("data.name=fog", "an .npz file. Your own needs --plugin FILE"),
-        ("model.architecture=3", 'must be one of "cnn", "vgg11"'),
+        ("model.architecture=3", 'must be one of "cnn", "mlp"'),
     ],
 )
 def test_unknown_names_say_what_is_valid_and_how_yours_would_be(override: str, words: str) -> None:

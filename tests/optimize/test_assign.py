@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from asfl.optimize.plans import terms_of
 from asfl.optimize.rbs import best_rb_counts
 
 
-def selective(seed: int, clients: int = 3, num_rbs: int = 4, **rules: object) -> Problem:
+def selective(seed: int, clients: int = 3, num_rbs: int = 4, **rules: Any) -> Problem:
     """Every block fades on its own."""
     problem = random_problem(seed, clients=clients, num_rbs=num_rbs, **rules)
     gains = problem.round.path_gain[:, None] * np.random.default_rng(seed).exponential(size=(clients, num_rbs))

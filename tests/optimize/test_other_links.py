@@ -33,7 +33,7 @@ def test_descent_never_rises_and_means_what_it_says(seed: int) -> None:
 def test_the_largest_affordable_power_spends_the_budget(seed: int) -> None:
     problem = nr_problem(seed, form="per_round_budgets")
     terms, count = plan_terms(problem), np.ones(4)
-    power = power_for_energy(problem, terms, 0, count, np.asarray(problem.rules.energy_budget_j))
+    power = power_for_energy(problem, terms.only(0), count, np.asarray(problem.rules.energy_budget_j))
     decision = ooe_bcd(problem, rb_count=count, tx_power_w=power).decision
     spent = round_cost(problem.round, replace(decision, cut=int(terms.cuts[0]), tx_power_w=power)).energy_j
     top = problem.round.radio.max_tx_power_w

@@ -120,6 +120,14 @@ def test_only_rounds_may_differ_and_only_grow(tmp_path: Path) -> None:
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
+def test_total_budgets_are_spread_over_the_rounds_there_are(tmp_path: Path) -> None:
+    run(tiny(2, "budget.battery_j=1000"), "asfl", tmp_path / "run", threads=1)
+    before = read_manifest(tmp_path / "run")
+    with pytest.raises(AsflError, match="total budgets are spread over 2 rounds"):
+        extend_to(tmp_path / "run", tiny(4, "budget.battery_j=1000"), "asfl")
+    assert read_manifest(tmp_path / "run") == before
+
+
 def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     tiny_ = [word for text in TINY for word in ("--set", text)]
     assert asfl("run", "demo", *tiny_, "--rounds", 2, "--out", "r").returncode == 0

@@ -40,6 +40,7 @@ _COMMANDS = {
     "reproduce": ("reproduce", "Repeat the experiments of the paper."),
     "check": ("check", "Say what is intact in run folders."),
     "export": ("export", "Write runs as one table, Parquet or CSV."),
+    "advise": ("advise", "Say which scheme suits a world, and what it would take."),
     "compare": ("compare", "Train all schemes in the same world and compare them."),
     "report": ("report", "Runs as one HTML page, figures and tables for a paper."),
     "watch": ("report", "Follow running experiments in the browser."),

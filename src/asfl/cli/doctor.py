@@ -24,6 +24,8 @@ _EXTRAS = {
     "frames": (("pandas", "pyarrow"), "runs as tables; .rounds and .summary in Python"),
     "report": (("plotly", "jinja2"), "asfl report and asfl watch"),
     "traces": (("h5py",), "RENEW/Argos channel measurements"),
+    "sionna": (("sionna",), "3GPP channels"),
+    "city": (("mitsuba",), "rays through a city"),
     "field": (("grpc", "cryptography"), "clients in other processes and on other machines"),
     "flower": (("flwr",), "asfl fleet and federations of devices"),
     "ray": (("ray",), "--engine ray"),

@@ -37,6 +37,12 @@ _SCHEMES = {
     "central": "all data in one place: the ceiling, without radio and costs",
     "epsl-0": "EPSL that averages no gradients",
     "epsl-1": "EPSL that averages all gradients",
+    "asfl-hetero": "a cut of its own for every client",
+    "fedavg-8bit": "FedAvg whose models cross with 8 bits",
+    "sfl-best-8bit": "SplitFed with the fastest cut, and 8 bits",
+    "adaptsfl": "one cut, and how many rounds lie between two averages of client sides",
+    "hasfl": "a cut and a mini-batch of its own size for every client",
+    "energy-delay": "a cut for each client that is best for energy and delay together",
 }
 _MODELS = {
     "cnn": "a small network for quick runs",
@@ -50,6 +56,7 @@ _MODELS = {
 _CHANNELS = {
     "rayleigh": "Rayleigh fading over path loss, drawn anew each round",
     "trace": "a measured trace: CSV, NPZ or RENEW/Argos HDF5",
+    "3gpp": "a cell of 3GPP TR 38.901: path loss, shadows, obstacles",
 }
 _DATASETS = {
     "digits": "handwritten digits of 8×8 pixels; ships with asfl",

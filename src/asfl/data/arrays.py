@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.errors import AsflError, short
 from asfl.config.files import check_file
-from asfl.config.names import DATASETS, Dataset, is_own_file, unknown_data_set
+from asfl.config.names import DATASETS, Dataset, is_own_file, is_own_folder, unknown_data_set
+from asfl.data.folders import read_folder
 from asfl.data.images import ImageData, with_statistics
 from asfl.data.npz import read_arrays
 
@@ -68,9 +69,11 @@ def own_data(name: str) -> ImageData:
     """The images of a registered name or of an NPZ file; a file is read again only if it changed."""
     if name in DATASETS and not DATASETS.ships(name):
         return cast(ImageData, DATASETS[name])
+    path = Path(name).expanduser()
+    if is_own_folder(name):
+        return _read_folder_once(path.resolve(), (path / "dataset_dict.json").stat().st_mtime_ns)
     if not is_own_file(name):
         raise AsflError(unknown_data_set(name))
-    path = Path(name).expanduser()
     check_file(path, f"data.name = {short(name, 200)}")
     state = path.stat()
     return _read_once(path.resolve(), state.st_mtime_ns, state.st_size)
@@ -79,6 +82,12 @@ def own_data(name: str) -> ImageData:
 @lru_cache(maxsize=2)
 def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
     return read_npz(path, path.name)
+
+
+@lru_cache(maxsize=2)
+def _read_folder_once(path: Path, mtime_ns: int) -> ImageData:
+    arrays, num_classes = read_folder(path)
+    return _checked(path.name, str(path), arrays, num_classes, 255.0)
 
 
 def read_npz(path: Path, name: str) -> ImageData:

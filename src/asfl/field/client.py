@@ -379,6 +379,6 @@ def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.
 def _with_own_files(config: Config, data_dir: Path | None) -> Config:
     """Which files are read here is never the server's choice: they are looked for in this client's own folder."""
     name = config.data.name
-    if is_own_file(name):
+    if is_own_file(name) or "/" in name or "\\" in name:
         name = str((data_dir or Path()) / PurePosixPath(name.replace("\\", "/")).name)
     return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})

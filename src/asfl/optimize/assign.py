@@ -25,10 +25,12 @@ Owners = NDArray[np.int64]
 
 ENUMERABLE = 20_000
 """Up to this many assignments all are tried."""
-PASSES = 6
+PASSES = 8
 """Rounds of moves, at most."""
-MOVES = 600
-"""Moves looked at in each, those of the slowest clients first."""
+MOVES = range(40, 600)
+"""Moves looked at in each, those of the slowest clients first: fewer in larger rounds."""
+CELLS = 100_000
+"""As many as this divided by clients times blocks."""
 
 
 def best_blocks(problem: Problem, here: CutTerms, decision: Decision) -> NDArray[np.bool_]:
@@ -39,15 +41,15 @@ def best_blocks(problem: Problem, here: CutTerms, decision: Decision) -> NDArray
     clients, blocks = problem.round.num_clients, problem.round.radio.num_rbs
     if (clients + 1) ** blocks <= ENUMERABLE:
         every = np.array(list(product(range(clients + 1), repeat=blocks)), dtype=np.int64)
-        values = _values(problem, here, decision.tx_power_w, every)
+        values = block_values(problem, here, decision.tx_power_w, every)
         return _mask(every[values.argmin()], clients)
     given = assigned(problem.round, decision).blocks
     assert given is not None
     owners = np.where(given.any(axis=0), given.argmax(axis=0), clients)
-    value = float(_values(problem, here, decision.tx_power_w, owners[None])[0])
+    value = float(block_values(problem, here, decision.tx_power_w, owners[None])[0])
     for _ in range(PASSES):
         moves = _moves(problem, here, decision.tx_power_w, owners)
-        values = _values(problem, here, decision.tx_power_w, moves)
+        values = block_values(problem, here, decision.tx_power_w, moves)
         best = int(values.argmin())
         if not values[best] < value - 1e-9 * max(1.0, abs(value)):
             break
@@ -74,7 +76,7 @@ def _mask(owners: Owners, clients: int) -> NDArray[np.bool_]:
     return np.asarray(np.arange(clients)[:, None] == owners)
 
 
-def _values(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> Floats:
+def block_values(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> Floats:
     """[G] the block objective of assignments [G, K]; infinite where fewer are served than must be."""
     masks = np.arange(problem.round.num_clients)[:, None] == owners[:, None]
     counts = masks.sum(axis=2).astype(float)
@@ -94,11 +96,13 @@ def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: 
     """[G, N] of masks [G, N, K]: what `Round` says of one assignment, for many at once."""
     assert round_.block_gain is not None
     radio = round_.radio
-    part_w = tx_power_w / (counts if round_.equations.uplink_power == "shared" else 1.0)
-    rate, one = np.zeros(counts.shape), np.ones(counts.shape)
-    for block, gain in enumerate(round_.block_gain.T):
-        of_block = link.uplink_rate_bps(one, part_w, gain, radio, fitted=round_.fitted_link)
-        rate += np.where(masks[:, :, block], of_block, 0.0)
+    # What each block carries [counts, K, N] if its owner has 1, 2, … blocks, then the sums over those it has.
+    number = np.arange(1, int(counts.max()) + 1, dtype=float)[:, None, None]
+    part_w = tx_power_w / (number if round_.equations.uplink_power == "shared" else np.ones_like(number))
+    one, gain = np.ones((len(number), 1, 1)), round_.block_gain.T
+    carried = link.uplink_rate_bps(one, part_w, gain, radio, fitted=round_.fitted_link)
+    of_owner = carried[counts.astype(int) - 1, :, np.arange(len(tx_power_w))]
+    rate = np.einsum("gnk,gnk->gn", of_owner, masks.astype(float))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean_inverse = np.where(masks, 1.0 / round_.block_gain, 0.0).sum(axis=2) / counts
         s_per_bit = np.where(rate > 0, 1.0 / rate, np.inf)
@@ -107,7 +111,9 @@ def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: 
     error_rate = (
         link.packet_error_rate_known(counts, tx_power_w, gains, radio)
         if round_.gain_is_known
-        else link.packet_error_rate_rayleigh(counts, tx_power_w, round_.path_gain, radio)
+        else link.packet_error_rate_rayleigh(number[:, 0], tx_power_w, round_.path_gain, radio)[
+            counts.astype(int) - 1, np.arange(len(tx_power_w))
+        ]
     )
     return Links(error_rate, 1.0 - error_rate, s_per_bit, j_per_bit)
 
@@ -123,11 +129,12 @@ def _moves(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners)
     swapped[np.arange(len(one)), one], swapped[np.arange(len(one)), two] = owners[two], owners[one]
     moves = np.concatenate([given, swapped])
     changed = moves[(moves != owners).any(axis=1)]
-    if len(changed) <= MOVES:
-        return changed
+    most = int(np.clip(CELLS // (clients * blocks), MOVES.start, MOVES.stop))
+    if len(changed) <= most:
+        return np.asarray(changed)
     mask = _mask(owners, clients)
     links = _links(problem.round, mask[None], np.maximum(mask.sum(axis=1), 1.0)[None], tx_power_w)
     stage_s = Candidates.of(problem, here, links, problem.energy_penalty).stage_s[:, 0, 0]
     slowest = np.where(mask.any(axis=1), stage_s, -1.0).argmax(axis=1)
     touches = (np.isin(changed, slowest) != np.isin(owners, slowest)).any(axis=1)
-    return changed[np.argsort(~touches, kind="stable")[:MOVES]]
+    return np.asarray(changed[np.argsort(~touches, kind="stable")[:most]])

@@ -10,7 +10,7 @@ from asfl.optimize.plans import terms_of
 from asfl.optimize.problem import Problem
 from asfl.optimize.solution import Solution
 
-TURNS = 3
+TURNS = 2
 
 
 def with_blocks(problem: Problem, first: Solution, solve: Callable[..., Solution]) -> Solution:

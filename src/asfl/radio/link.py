@@ -91,9 +91,11 @@ def uplink_rate_of_blocks_bps(
     total = np.zeros(np.broadcast_shapes(count.shape, ranked_gain.shape[:1]))
     part = power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
     noise_w = float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
-    for place in range(int(min(count.max(initial=0), ranked_gain.shape[1]))):
-        rate = uplink_rate_bps(one, part * noise_w, ranked_gain[:, place], radio, "each_rb", fitted=fitted)
-        total += np.where(count > place, rate, 0.0)
+    most = count.max(axis=-1) if count.ndim > 1 else count.max(initial=0)
+    for place in range(int(min(np.max(most, initial=0), ranked_gain.shape[1]))):
+        rows = most > place if count.ndim > 1 else ...  # most candidates have few blocks
+        rate = uplink_rate_bps(one[rows], part[rows] * noise_w, ranked_gain[:, place], radio, "each_rb", fitted=fitted)
+        total[rows] += np.where(count[rows] > place, rate, 0.0)
     shared = count != np.round(count)
     if shared.any():
         mean = uplink_rate_bps(count, power, ranked_gain.mean(axis=1), radio, uplink_power, fitted=fitted)

@@ -1,7 +1,8 @@
 """More rounds for a run that was begun with fewer: it becomes the run that had been longer from the start.
 
-Nothing a round does depends on how many come after it, but one thing: the last round is always evaluated, and on all
-test images. So if the longer run evaluates that round otherwise, it is played again, from the checkpoint before it.
+Nothing a round does depends on how many come after it, but for two things. The last round is always evaluated, and on
+all test images: if the longer run evaluates that round otherwise, it is played again, from the checkpoint before it.
+And total budgets (`config.budget`) are spread over all rounds: such runs can't be extended.
 
 Files change in an order in which the folder is a whole run at any moment: first the shorter one, unfinished, then the
 longer one.
@@ -14,6 +15,7 @@ from pathlib import Path
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.costs.decision import Decision
+from asfl.costs.reserves import Reserves
 from asfl.runs.finished import MODEL_SEAL
 from asfl.runs.lock import writing
 from asfl.runs.manifest import (
@@ -51,6 +53,11 @@ def rounds_of(manifest: Manifest) -> int:
 
 
 def _extend(folder: Path, manifest: Manifest, rounds: int, recorded: tuple[Decision, ...]) -> None:
+    if Reserves.of(manifest.config) is not None:
+        raise AsflError(
+            f"{folder}: its total budgets are spread over {rounds_of(manifest)} rounds, so with {rounds} the first "
+            "ones would have been decided otherwise; give another --out"
+        )
     longer = replace(
         manifest,
         config=with_rounds(manifest.config, rounds),

@@ -8,14 +8,14 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.runs.watching import DIVERGED
 
-_MAY_BE_NAN = ("signals.", "accountant.", "fleet.")
-"""What isn't known yet."""
+_MAY_BE_ANYTHING = ("signals.", "accountant.", "fleet.", "radio.time_left_s", "radio.battery_left_j")
+"""What isn't known yet, or has no limit."""
 
 
 def check_finite(tensors: Mapping[str, Tensor], rounds: int) -> None:
     """Refuse a state, or a model, after so many rounds."""
     for name, tensor in tensors.items():
-        if name.startswith(_MAY_BE_NAN) or not tensor.is_floating_point():
+        if name.startswith(_MAY_BE_ANYTHING) or not tensor.is_floating_point():
             continue
         if not torch.isfinite(tensor).all():
             raise AsflError(

@@ -52,7 +52,7 @@ class Manifest:
     threads: int
     """Of PyTorch; another number may round differently."""
     facts: dict[str, Any]
-    """When, with which versions: for people, and never compared."""
+    """When, with which versions, how many CPU seconds: for people, and never compared."""
     recorded: tuple[Decision, ...] = ()
     """What ASFL decided in this world, round by round, for a scheme that borrows from it; empty: it decides here."""
     begun_with_rounds: int | None = None
@@ -74,6 +74,14 @@ class Manifest:
         """The folder given now, else the one given when the run began."""
         before = self.facts.get("data_dir")
         return given or (Path(before) if isinstance(before, str) and before else None)
+
+    @property
+    def cpu_s(self) -> float:
+        """What the process that plays the rounds has spent on them until the last checkpoint, rounds that were played
+        twice included; 0 if nobody counted.
+        """
+        spent = self.facts.get("cpu_s")
+        return float(spent) if isinstance(spent, int | float) else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {

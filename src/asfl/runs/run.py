@@ -1,6 +1,6 @@
 """A run: one scheme trained from the first round to the last, in a folder of its own that survives anything.
 
-    manifest.json     the resolved configuration, scheme, budgets, versions, git commit; written once, at the start
+    manifest.json     the resolved configuration, scheme, budgets, versions, git commit; CPU seconds so far
     rounds.jsonl      one line per finished round
     checkpoints/      the state after some of the rounds
     model.safetensors the average model, once the run is finished; model.json is its seal
@@ -148,6 +148,7 @@ def _go_on(
     """In a folder that this process has locked."""
     if is_finished(folder):
         return True
+    started = time.process_time()
     remove_abandoned(folder / CHECKPOINTS)
     data_dir = manifest.data_dir(watching.get("data_dir"))
     check_training(manifest.config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)
@@ -175,7 +176,7 @@ def _go_on(
     finished = False
     try:
         tracking.begin(folder, _settings(manifest), start.rounds.records[: start.round])
-        finished = _play(simulation, manifest, folder, journal, tracking, watching)
+        finished = _play(simulation, manifest, folder, journal, tracking, watching, started)
     finally:
         tracking.end(finished)
     return finished
@@ -188,8 +189,9 @@ def _play(
     journal: Journal,
     tracking: Tracking,
     watching: Watching,
+    started: float,
 ) -> bool:
-    """Round after round, to the last one (True) or until somebody says stop."""
+    """Round after round, to the last one (True) or until somebody says stop; CPU time counts from `started` on."""
     from safetensors.torch import save
 
     from asfl.runs.checkpoints import save_checkpoint
@@ -201,6 +203,8 @@ def _play(
         save_checkpoint(
             folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint, records_seal=journal.seal
         )
+        spent = manifest.cpu_s + time.process_time() - started
+        write_manifest(folder, replace(manifest, facts={**manifest.facts, "cpu_s": round(spent, 1)}))
         return time.monotonic()
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every

@@ -8,7 +8,7 @@ RADIO = Radio()
 
 
 def neighbours(load: float = 0.5, distance_m: float = 500.0, model: str = "uma", clients: int = 8) -> Neighbours:
-    cell = Cell(model=model, neighbours="hexagonal", neighbour_load=load, site_distance_m=distance_m)  # type: ignore[arg-type]
+    cell = Cell(model=model, neighbours="hexagonal", neighbour_load=load, site_distance_m=distance_m)
     return Neighbours(Scenario(clients=clients, channel=ChannelSettings(kind="3gpp", cell=cell)), RADIO)
 
 

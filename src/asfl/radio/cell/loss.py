@@ -36,4 +36,4 @@ def unseen_gain(distance_m: Floats, cell: "config.Cell") -> Floats:
             + 20 * log_f
             - (3.2 * np.log10(11.75 * CLIENT_M) ** 2 - 4.97)
         )
-    return from_db(-loss_db)
+    return np.asarray(from_db(-np.asarray(loss_db, float)))

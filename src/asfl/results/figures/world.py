@@ -70,10 +70,11 @@ class WorldView:
 def draw_world(view: WorldView) -> "Figure":
     changes = view.world.has_clock or view.world.begin_round(0).block_gain is not None
     with drawing(11.5, 12.2 if changes else 8.2) as figure:
-        (disc, parts), (delay, energy), *more = figure.subplots(3 if changes else 2, 2)
+        panels = figure.subplots(3 if changes else 2, 2)
+        (disc, parts), (delay, energy) = panels[:2]
         _draw_disc(disc, view)
-        if more:
-            draw_gains(*more[0], view.world)
+        if changes:
+            draw_gains(panels[2, 0], panels[2, 1], view.world)
         _draw_parts(parts, view)
         _draw_per_cut(delay, view, view.delay_s, view.budgets.delay_s, "s", "delay")
         _draw_per_cut(energy, view, view.cost.energy_j, view.budgets.energy_j, "J", "energy")
