@@ -26,6 +26,7 @@ from asfl.field.measure.layer_times import layer_seconds
 from asfl.field.measure.meters import CarefulMeter, Meter
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
+from asfl.field.protocol.kinds import MOST_WEIGHT
 from asfl.field.protocol.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import Data, WireError
@@ -318,7 +319,7 @@ class ClientNode:
             return msg.Scored(0)
         evaluator = Evaluator(self._model, self._layout, self._data, self._device, torch.float32)
         score = evaluator.score(model)
-        return msg.Scored(held_out, round(score.accuracy * held_out), min(score.loss, msg.MOST_WEIGHT))
+        return msg.Scored(held_out, round(score.accuracy * held_out), min(score.loss, MOST_WEIGHT))
 
     def _whole(self, model: ModelVectors) -> ModelVectors:
         """A model to look at; nothing here changes by that."""
