@@ -49,6 +49,7 @@ def candidate(scheme: str, delay_s: float) -> Candidate:
 def test_who_never_averages_comes_last_unless_somebody_has_measured() -> None:
     drifting, averaging = candidate("asfl", 1.0), candidate("sfl-best", 2.0)
     assert [one.scheme for one in ranked([drifting, averaging], None)] == ["sfl-best", "asfl"]
+    assert not candidate("asfl-plus", 1.0).drifts  # it may average, though it didn't in the rounds that were played
     learnt = Learnt("demo", 0.5, {"asfl": 1.0, "sfl-best": 1.0}, ())
     assert [one.scheme for one in ranked([averaging, drifting], learnt)] == ["asfl", "sfl-best"]
 

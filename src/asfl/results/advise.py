@@ -23,6 +23,7 @@ from asfl.results.reproduce.outcome import Found
 from asfl.results.summary import choose_targets
 from asfl.runs.play import Playthrough, play_all
 from asfl.schemes import scheme_named
+from asfl.schemes.rounds import switches_of
 
 ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "acc-sfl", "epsl")
 ASSUMED_UPDATES = 1000.0
@@ -62,8 +63,9 @@ class Candidate:
 
     @property
     def drifts(self) -> bool:
-        """Whether client sides are kept and never averaged."""
-        return scheme_named(self.scheme).procedure.keeps_client_sides and self.averages == 0
+        """Whether client sides are kept and never averaged, by design."""
+        scheme = scheme_named(self.scheme)
+        return scheme.procedure.keeps_client_sides and not switches_of(scheme).averages
 
     @property
     def delay_s(self) -> float:
