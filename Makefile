@@ -6,10 +6,12 @@ STAMP  := $(VENV)/.installed
 OUT    ?= out
 DATA   ?= data
 TRACES ?=
-RESULTS := table3 accuracy-delay-energy errors-discrepancy heterogeneity resplit-overhead fixed-cuts power-rb \
-           queue-memory readings
+TUNED  ?=
+RESULTS := accuracy-delay-energy second-world label-mix table3 errors-discrepancy resplit-overhead heterogeneity clients \
+           fixed-cuts power-rb queue-memory ablation pareto local-steps readings
+RECORDS := docs/results/records.jsonl.xz
 
-.PHONY: help env demo fleet degrading test browser city munich bler lint bench study torture reproduce results docs wheel profiles clean
+.PHONY: help env demo fleet degrading test browser city munich bler lint bench study torture reproduce results docs wheel profiles clean devices figures advice
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +32,9 @@ demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and c
 
 fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
 	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
+
+devices: $(STAMP)  ## a server and three devices with images of their own, in namespaces: one is lost and comes back
+	@$(BIN)/python tools/three_devices.py $(OUT)/devices
 
 degrading: $(STAMP)  ## the same with costs by the clock, and one client's link that gets 20 times slower: the cut moves
 	@$(BIN)/asfl fleet demo --clients 4 --set field.costs=measured --set field.shaping=examples/degrading.toml \
@@ -73,9 +78,17 @@ torture: $(STAMP)  ## attacks in bulk on run folders, inputs and the field (abou
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
 
-results: $(STAMP)  ## the paper's experiments on real CIFAR below $(DATA) (hours; TRACES as above)
-	@$(BIN)/asfl reproduce $(RESULTS) $(if $(TRACES),measured-channel) --scale small --data-dir $(DATA) \
-		--out $(OUT)/reproduce-small $(TRACES:%=--trace %)
+results: $(STAMP)  ## the evidence, on real CIFAR below $(DATA) (days; TRACES as above, TUNED="FILE …" from asfl tune)
+	@$(BIN)/asfl reproduce $(RESULTS) $(if $(TRACES),measured-channel) --scale evidence --data-dir $(DATA) \
+		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TRACES:%=--trace %) $(TUNED:%=--tuned %)
+
+figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
+	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
+	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results
+
+advice: $(STAMP)  ## the page "Which scheme should I use?" (about 20 minutes of played rounds)
+	@$(BIN)/asfl advise vgg19-cifar10 --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
+		--plot docs/results/which-scheme.png --page docs/results/which-scheme.md
 
 docs: $(STAMP)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"

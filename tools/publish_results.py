@@ -1,6 +1,6 @@
 """Put what `asfl reproduce` found into the documentation: its pages, and its pictures in few colours.
 
-python tools/publish_results.py out/reproduce-small docs/results
+python tools/publish_results.py out/reproduce-evidence docs/results
 """
 
 import sys

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from made_up import made_up_round, made_up_run
+from scipy import stats
 
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Curve, Reach, Run, reach
@@ -102,8 +103,33 @@ def test_statistic_is_numpys(values: list[float]) -> None:
         assert stat.mean == pytest.approx(np.mean(values), abs=1e-6)
     if len(values) > 1:
         assert stat.sd == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+        assert min(values) <= stat.low <= stat.median <= stat.high <= max(values)
     else:
         assert math.isnan(stat.sd)
+        assert math.isnan(stat.low)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 7, 9])
+def test_the_interval_is_that_of_all_resamples(seeds: int) -> None:
+    """The median of an odd resample is at most the k-th value iff at least half of its draws are: binomial."""
+    values = [float(2**number) for number in range(seeds)]
+    below = [stats.binom.sf(seeds // 2, seeds, k / seeds) for k in range(1, seeds + 1)]
+    low, high = (next(v for v, p in zip(values, below, strict=True) if p >= end) for end in (0.025, 0.975))
+    stat = Statistic.of(values)
+    assert (stat.low, stat.median, stat.high) == (low, values[seeds // 2], high)
+    assert (low, high) == (values[0], values[-1]) or seeds > 5
+
+
+def test_accuracy_at_equal_time_and_energy() -> None:
+    """ASFL ends after 6 s and 9 J; the other has three evaluations by then, and one for this energy."""
+    ours = made_up_run("asfl", [0.2, 0.4, 0.5], delay_s=2.0, energy_j=1.0)
+    other = made_up_run("sfl", [0.1, 0.3, 0.6, 0.9], delay_s=2.0, energy_j=3.0)
+    summary = Summary.of([ours, other, made_up_run("central", [0.9])], [])
+    assert summary.by_seed("sfl", "accuracy_in_our_time") == {1: 0.6}
+    assert summary.by_seed("sfl", "accuracy_on_our_energy") == {1: 0.1}
+    assert summary.by_seed("asfl", "accuracy_in_our_time") == {1: 0.5}
+    assert math.isnan(summary.by_seed("central", "accuracy_in_our_time")[1])
+    assert math.isnan(Summary.of([other], []).by_seed("sfl", "accuracy_in_our_time")[1])
 
 
 def test_savings_are_paired_by_seed() -> None:
@@ -129,11 +155,11 @@ def test_savings_are_paired_by_seed() -> None:
 
 def test_targets_follow_the_best_scheme() -> None:
     good, bad = made_up_run("asfl", [0.2, 0.7, 0.8, 0.86]), made_up_run("epsl", [0.2, 0.5, 0.5, 0.5])
-    assert choose_targets([good, bad]) == [0.4, 0.6, 0.75]  # 43, 64.5 and 77.4 %, down to whole 5 %
+    assert choose_targets([good, bad]) == [0.4, 0.6, 0.75, 0.83]  # 43, 64.5 and 77.4 %, down to whole 5 %; 83.4 %
     assert Summary.of([good, bad]).main_target() == 0.4  # both
-    assert choose_targets([made_up_run("asfl", [0.1])]) == [0.05, 0.07, 0.09]  # whole 1 % when small
+    assert choose_targets([made_up_run("asfl", [0.1])]) == [0.05, 0.07, 0.09]  # 9.7 % too; whole 1 % when small
     lone = [good, *(made_up_run(name, [0.1, 0.13, 0.13, 0.13]) for name in ("sl", "sfl"))]
-    assert choose_targets(lone) == [0.13, 0.4, 0.6, 0.75]  # what most schemes reach comes first
+    assert choose_targets(lone) == [0.13, 0.4, 0.6, 0.75, 0.83]  # what most schemes reach comes first
     assert choose_targets([made_up_run("asfl", [None, None])]) == []
     assert choose_targets([made_up_run("asfl", [0.0])]) == []
 
@@ -187,7 +213,11 @@ def test_json_and_csv_hold_every_run() -> None:
     runs = [made_up_run(name, [0.4, 0.8], seed=seed) for name in ("asfl", "fedavg") for seed in (2, 1)]
     summary = Summary.of(runs, [0.5, 0.99])
     data = json.loads(json.dumps(summary.to_json(), allow_nan=False))
-    assert data["schemes"]["asfl"]["final_accuracy"] == {"mean": 0.8, "sd": 0.0, "seeds": 2}
+    assert data["schemes"]["asfl"]["final_accuracy"] == {
+        **dict.fromkeys(("median", "low", "high", "mean"), 0.8),
+        "sd": 0.0,
+        "seeds": 2,
+    }
     assert data["schemes"]["asfl"]["targets"][1]["seeds_reached"] == 0
     assert data["schemes"]["fedavg"]["targets"][0]["asfl_saves"]["delay"]["mean"] == 0
     assert [run["seed"] for run in data["schemes"]["asfl"]["runs"]] == [1, 2]
@@ -216,8 +246,8 @@ def test_pictures_of_anything(accuracies: list[float | None], tmp_path: Path) ->
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
 
-def test_the_accuracy_picture_shows_the_mean_over_seeds() -> None:
-    runs = [made_up_run("asfl", [top] * 4, seed=seed) for seed, top in ((1, 0.4), (2, 0.6))]
+def test_the_accuracy_picture_shows_the_median_over_seeds() -> None:
+    runs = [made_up_run("asfl", [top] * 4, seed=seed) for seed, top in ((1, 0.4), (2, 0.5), (3, 0.9))]
     axes = draw_accuracy(runs, "rounds").axes[0]
     mean = next(line for line in axes.get_lines() if line.get_label() == "asfl")
     assert np.asarray(mean.get_ydata()) == pytest.approx(50.0)

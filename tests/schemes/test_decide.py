@@ -50,6 +50,10 @@ ALL_SCHEMES = [
     "adaptsfl",
     "hasfl",
     "energy-delay",
+    "asfl-plus-no-sync",
+    "asfl-plus-no-quant",
+    "asfl-plus-no-rate",
+    "asfl-plus-no-hetero",
 ]
 
 

@@ -143,7 +143,7 @@ def _print_reached(summary: Summary) -> None:
     out.print(
         "accuracy: of the average model, at the last evaluation and the best one; delay and energy: until the mean of "
         f"{SMOOTHED_OVER} evaluations is at the target; "
-        + ("± standard deviation over the seeds that got there" if several else "one seed")
+        + ("median and 95 % bootstrap interval over the seeds that got there" if several else "one seed")
         + ("; asfl saves: of the other's delay, of its energy\n" if saves is not None else "\n")
     )
 

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -12,17 +12,15 @@ from rich import box
 from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console, json_text, print_json, table
+from asfl.cli.output import console, print_json, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
-from asfl.results.figures.figure import save_figure
-from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe, recipe_named
-from asfl.results.reproduce.page import recipe_page
+from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
+from asfl.results.reproduce.archive import read_archive, write_archive
 from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.runs.engines import Engine
-from asfl.runs.files import write_whole
 from asfl.runs.lock import writing
 from asfl.runs.this_process import usual_threads
 
@@ -34,18 +32,31 @@ def reproduce(
         list[str] | None, typer.Argument(metavar="[NAME…]", help="Recipes; all: every one.", show_default=False)
     ] = None,
     scale: Annotated[
-        Scale, typer.Option(help="digits in minutes; real CIFAR with a small network; or the paper's models.")
+        Scale, typer.Option(help="digits in minutes; real CIFAR, narrow networks; or the paper's models.")
     ] = "demo",
     show_list: Annotated[
         bool, typer.Option("--list", help="Say what each recipe shows and how long it takes.")
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=options.MAX_SEEDS, help="How many seeds. Default: 1 for demo, else 3.")
+        int | None, typer.Option(min=1, max=options.MAX_SEEDS, help="How many seeds. Default: 1 for demo, else 3 or 5.")
     ] = None,
     trace: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A measured channel, for measured-channel; repeatable.")
     ] = None,
+    tuned: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Instead of the preset it starts from, as asfl tune writes it; repeatable."),
+    ] = None,
     overrides: options.Set = None,
+    no_training: Annotated[
+        bool, typer.Option("--no-training", help="Show what is finished, and train nothing.")
+    ] = False,
+    archive: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all runs shown into this .xz file, for --from.")
+    ] = None,
+    drawn_from: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Draw from an archive; train nothing.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where runs and results go. Default: runs/reproduce-SCALE.")
     ] = None,
@@ -60,6 +71,10 @@ def reproduce(
         options.refuse_all_but(["show_list"], "--list is about every recipe at every scale")
         _print_list()
         return
+    if drawn_from is not None:
+        options.refuse_all_but(["names", "drawn_from", "out", "as_json"], "--from draws what is in the archive")
+        _show_all(_in_archive(drawn_from, options.listed(names or [])), out or Path("runs/reproduced"), as_json)
+        return
     folder = out or Path("runs") / f"reproduce-{scale}"
     plans = [
         plan_recipe(
@@ -69,15 +84,17 @@ def reproduce(
             overrides=overrides or [],
             seeds=seeds,
             data_dir=data_dir,
+            tuned=tuned or [],
         )
         for recipe in map(recipe_named, _chosen(options.listed(names or []), bool(trace)))
     ]
     trainer = engine_named(engine, workers, address)
     with writing(folder):
-        failed = _train(plans, data_dir, trainer)
-        found = [_show(plan, as_json) for plan in plans]
-    if as_json:
-        print_json(found)
+        failed = {} if no_training else _train(plans, data_dir, trainer)
+        found = [plan.found() for plan in plans]
+        _show_all(found, folder, as_json)
+    if archive is not None:
+        print(f"{write_archive(archive, found)} runs: {archive}", file=sys.stderr)
     print_failures(failed)
     if failed:
         raise typer.Exit(2)
@@ -112,38 +129,35 @@ def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: tuple[Engine, 
     return train_runs(list(worlds.values()), data_dir, *trainer)
 
 
-def _show(plan: Plan, quietly: bool) -> dict[str, object]:
-    """Write page, claims and pictures of a recipe; print its claims."""
-    from asfl.results.figures.reproduce import recipe_figures
+def _in_archive(file: Path, names: Sequence[str]) -> list[Found]:
+    """The recipes asked for; all, if none is named."""
+    found = {one.recipe: one for one in read_archive(file)}
+    chosen = list(found) if names in ([], [ALL]) else [recipe_named(name).name for name in names]
+    for name in chosen:
+        if name not in found:
+            raise AsflError(f"{file} holds no runs of {name}; it has {', '.join(found) or 'none'}")
+    return [found[name] for name in chosen]
 
-    outcomes = plan.outcomes()
-    if not outcomes:
-        raise AsflError(f"{plan.recipe.name} has no finished run to show")
-    findings = list(plan.findings(outcomes))
-    pictures = []
-    for name, figure in recipe_figures(plan.recipe, outcomes):
-        save_figure(figure, plan.results / f"{name}.png")
-        pictures.append(f"{name}.png")
-    data: dict[str, object] = {
-        "recipe": plan.recipe.name,
-        "scale": plan.scale,
-        "worlds": [str(point.comparison.folder) for point in plan.points],
-        "findings": [asdict(finding) for finding in findings],
-        "summaries": {
-            preset: {outcome.label or preset: outcome.summary.to_json() for outcome in of_preset}
-            for preset, of_preset in outcomes.items()
-        },
-    }
-    write_whole(plan.results / "results.json", json_text(data).encode())
-    write_whole(plan.results / "results.md", recipe_page(plan, outcomes, findings, pictures).encode())
-    if not quietly:
-        title = f"{plan.recipe.name} ({plan.recipe.paper} of the paper)"
-        columns = ("world", "claim of the paper", "here", "verdict")
+
+def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
+    """Write page, claims and pictures of recipes; print their claims."""
+    from asfl.results.written import show_found
+
+    shown = []
+    for found in every:
+        there = folder / found.recipe
+        findings, pictures, data = show_found(found, there)
+        shown.append(data)
+        if as_json:
+            continue
+        title = f"{found.recipe} ({RECIPES[found.recipe].paper} of the paper)"
+        columns = ("world", "claim", "here", "verdict")
         rows = [(finding.preset, finding.claim, finding.here, finding.conclusion) for finding in findings]
         if findings:
             console().print(table(columns, rows, left=columns, title=title))
-        print(f"{plan.recipe.name}: {plan.results / 'results.md'} and {len(pictures)} pictures beside it\n")
-    return data
+        print(f"{found.recipe}: {there / 'results.md'} and {len(pictures)} pictures beside it\n")
+    if as_json:
+        print_json(shown)
 
 
 def _print_list() -> None:
@@ -160,8 +174,8 @@ def _print_list() -> None:
     console().print(table)
     print(
         f"\nDurations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "
-        f"{SEEDS['demo']}, {SEEDS['small']} and {SEEDS['paper']} seeds.\nRecipes share runs: all of them together take "
-        "less than the sum. The paper's scale is meant for a GPU."
+        f"{SEEDS['demo']}, {SEEDS['evidence']} and {SEEDS['paper']} seeds (the small network: 5).\nRecipes share runs: "
+        "all of them together take less than the sum. The paper's scale is meant for a GPU."
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from asfl.config.units import percent
 from asfl.results.charged import said_once, trained_and_charged
 from asfl.results.figures.figure import save_figure, subtitle
 from asfl.results.quantities import QUANTITIES, amount
-from asfl.results.summary import Summary, choose_targets
+from asfl.results.summary import Statistic, Summary, choose_targets
 from asfl.results.sweep import Axis, Sweep, plan_sweep
 from asfl.runs.files import write_whole
 from asfl.runs.lock import writing
@@ -76,7 +77,8 @@ def _show(planned: Sweep) -> None:
         table.add_column(column, justify="left" if column == "scheme" else "right")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*(axis.field for axis in planned.axes), "scheme", "quantity", "mean", "sd", "seeds"])
+    statistics = [field.name for field in fields(Statistic)]
+    writer.writerow([*(axis.field for axis in planned.axes), "scheme", "quantity", *statistics])
     summaries = [Summary.of(of_point, target) for of_point in runs]
     for point, summary in zip(planned.points, summaries, strict=True):
         values = [value for _, value in point.settings]
@@ -88,8 +90,8 @@ def _show(planned: Sweep) -> None:
             shown |= {one.name: (summary.over_seeds(scheme, one.name), one.scale) for one in of_rounds}
             table.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
             for quantity, (stat, _) in shown.items():
-                numbers = ("" if math.isnan(number) else number for number in (stat.mean, stat.sd))
-                writer.writerow([*values, scheme, quantity, *numbers, stat.seeds])
+                numbers = ("" if math.isnan(number) else number for number in astuple(stat))
+                writer.writerow([*values, scheme, quantity, *numbers])
     console().print(table)
     write_whole(planned.folder / "sweep.csv", text.getvalue().encode())
     print(f"numbers: {planned.folder / 'sweep.csv'}")

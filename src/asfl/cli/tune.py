@@ -77,8 +77,8 @@ def _show(planned: Tuning, seeds: int) -> bool:
     console().print(table(columns, rows, left=("scheme", "")))
     last = FIRST_SEED + seeds - 1
     print(
-        "accuracy: of the average model after the last round, mean "
-        + (f"± standard deviation of the seeds {FIRST_SEED} to {last}" if seeds > 1 else f"of the seed {FIRST_SEED}")
+        "accuracy: of the average model after the last round, "
+        + (f"median [interval] of the seeds {FIRST_SEED} to {last}" if seeds > 1 else f"of the seed {FIRST_SEED}")
         + "; –: not finished"
     )
     without = [one.scheme for one in planned.measured() if one.best is None]

@@ -25,6 +25,12 @@ class Resolved:
     config: Config
     sources: Mapping[str, str]
 
+    @property
+    def preset(self) -> str:
+        """The one it starts from; the demo's name if from none."""
+        bases = (one.removeprefix("preset ") for one in self.sources.values() if one.startswith("preset "))
+        return next(bases, DEFAULT_PRESET)
+
 
 @dataclass(frozen=True)
 class _Layer:

@@ -39,6 +39,10 @@ class Run:
     budgets: Budgets | None = None
     config: Config | None = None
     """None: nobody knows; then nothing is said about its model or its queues."""
+    commit: str = ""
+    """Of the source tree that trained it, if it is known."""
+    cpu_s: float = 0.0
+    """What training took; 0 if nobody counted."""
 
     @property
     def is_ceiling(self) -> bool:
@@ -68,6 +72,11 @@ class Curve:
     def along(self, axis: str) -> Sequence[float]:
         """Where the evaluations stand against "delay", "energy" or "rounds"."""
         return self.delay_s if axis == "delay" else self.energy_j if axis == "energy" else self.round
+
+    def accuracy_at(self, axis: str, limit: float) -> float:
+        """The last one after at most so much; NaN if there was none by then."""
+        known = [one for one, at in zip(self.accuracy, self.along(axis), strict=True) if at <= limit]
+        return known[-1] if known else math.nan
 
     @property
     def smoothed(self) -> list[float]:

@@ -42,6 +42,8 @@ def read_run(folder: Path) -> FoundRun:
         read_records(folder) if (folder / RECORDS_FILE).is_file() else [],
         manifest.budgets,
         manifest.config,
+        str(manifest.facts.get("git_commit") or ""),
+        manifest.cpu_s,
         folder=folder,
         manifest=manifest,
         finished=finished,

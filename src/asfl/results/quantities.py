@@ -41,6 +41,8 @@ class Quantity:
 ACCURACIES = (
     Quantity("final_accuracy", "at the end", "%", "accuracy", decimals=1),
     Quantity("best_accuracy", "best", "%", "best accuracy", decimals=1),
+    Quantity("accuracy_in_our_time", "in ASFL's time", "%", "accuracy in the time ASFL takes", decimals=1),
+    Quantity("accuracy_on_our_energy", "on ASFL's energy", "%", "accuracy on the energy ASFL takes", decimals=1),
     Quantity("uncalibrated_accuracy", "uncalibrated", "%", "accuracy with averaged norm statistics", decimals=1),
     Quantity("client_accuracy", "clients' own", "%", "accuracy of the clients' own models", decimals=1),
 )
@@ -79,19 +81,20 @@ ABOUT_ROUNDS = (
 
 
 def amount(stat: Statistic, scale: float = 1) -> str:
-    """A statistic in its unit, with its spread if there is one."""
-    if math.isnan(stat.mean):
+    """A median in its unit, with its interval if there is one."""
+    if not stat.seeds:
         return "–"
-    return number(scale * stat.mean) + ("" if math.isnan(stat.sd) else f" ± {number(scale * stat.sd, 2)}")
+    between = f" [{number(scale * stat.low)}, {number(scale * stat.high)}]"
+    return number(scale * stat.median) + ("" if math.isnan(stat.low) else between)
 
 
 def share(stat: Statistic, decimals: int = 1, sign: str = "") -> str:
-    """A statistic of shares in percent, followed by the sign if one is given."""
-    if math.isnan(stat.mean):
+    """A median of shares in percent and its interval, followed by the sign if one is given."""
+    if not stat.seeds:
         return "–"
-    mean = round(100 * stat.mean, decimals) + 0.0  # never -0
-    spread = "" if math.isnan(stat.sd) else f" ± {100 * stat.sd:.{decimals}f}"
-    return f"{mean:.{decimals}f}{spread}{sign}"
+    ends = (stat.median, stat.low, stat.high)
+    middle, low, high = (f"{round(100 * one, decimals) + 0.0:.{decimals}f}" for one in ends)  # never -0
+    return middle + sign + ("" if math.isnan(stat.low) else f" [{low}, {high}]")
 
 
 def partly(stat: Statistic, runs: int) -> str:

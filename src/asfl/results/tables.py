@@ -1,4 +1,4 @@
-"""The tables of a comparison as plain text, for the page, LaTeX and Markdown: mean ± standard deviation over seeds."""
+"""The tables of a comparison as plain text, for the page, LaTeX and Markdown: medians over seeds, intervals."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +20,8 @@ from asfl.results.quantities import (
 from asfl.results.summary import Saving, Summary
 
 NOT_REACHED = "not reached"
+RANGE_UP_TO = 5
+"""Seeds up to which the 95 % bootstrap interval of a median is their whole range."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,16 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numb
         yield f"| {' | '.join(row)} |"
 
 
+def spread_in_words(seeds: int) -> str:
+    """What the figures of a table are, in so many words."""
+    if seeds == 1:
+        return "one seed"
+    between = "from the lowest to the highest" if seeds <= RANGE_UP_TO else "95 % bootstrap interval"
+    return f"median [{between}] of {seeds} seeds"
+
+
 def _spread(summary: Summary) -> str:
-    return "Mean ± standard deviation over seeds" if len(summary.seeds) > 1 else "One seed"
+    return spread_in_words(len(summary.seeds)).capitalize()
 
 
 def _accuracy(summary: Summary) -> Table:

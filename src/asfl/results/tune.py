@@ -14,7 +14,6 @@ from pathlib import Path
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.config.load import DEFAULT_PRESET
 from asfl.config.show import changes_as_toml, toml_value
 from asfl.config.tree import SchemeTraining
 from asfl.results.compare import Comparison
@@ -138,8 +137,7 @@ def plan_tuning(
         if local_steps:
             axes.append(Axis(f"schemes.{scheme}.local_steps", tuple(map(str, local_steps))))
         sweeps[scheme] = plan_sweep(preset, [*overrides, *for_all], axes, [scheme], seeds, folder / scheme, data_dir)
-    bases = (source.removeprefix("preset ") for source in resolved.sources.values() if source.startswith("preset "))
-    return Tuning(folder, config, next(bases, DEFAULT_PRESET), sweeps)
+    return Tuning(folder, config, resolved.preset, sweeps)
 
 
 def _setting(comparison: Comparison, scheme: str) -> Setting:

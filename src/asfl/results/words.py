@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
 from asfl.config.units import number, percent
 from asfl.results.curves import CEILING, OURS, Resource
-from asfl.results.summary import Summary, paired
+from asfl.results.summary import Statistic, Summary, paired
 
 
 def in_words(summary: Summary) -> list[str]:
@@ -28,7 +28,7 @@ def _sentences(summary: Summary) -> Iterator[str]:
     if OURS in summary.runs:
         yield from _at_the_end(summary)
     if CEILING in summary.runs:
-        ceiling = summary.over_seeds(CEILING, "best_accuracy").mean
+        ceiling = summary.over_seeds(CEILING, "best_accuracy").median
         yield f"With all data in one place, at no cost, {percent(ceiling, 1)} would be the best: the ceiling."
     if len(summary.seeds) == 1:
         yield "One seed proves little: differences this size may be luck (--seeds 3 or more tells)."
@@ -37,7 +37,7 @@ def _sentences(summary: Summary) -> Iterator[str]:
 def _ranking(summary: Summary, target: float) -> str:
     """Who reached it, the fastest first."""
     needed = {name: summary.to_reach(name, target, "delay_s") for name in summary.ranked if name != OURS}
-    reached = sorted((stat.mean, name) for name, stat in needed.items() if stat.seeds)
+    reached = sorted((stat.median, name) for name, stat in needed.items() if stat.seeds)
     never = [name for name, stat in needed.items() if not stat.seeds]
     shown = ", ".join(f"{name} ({number(delay)} s)" for delay, name in reached)
     return f"{percent(target)} accuracy, fastest first: {shown or 'nobody'}." + _listed("Never reached it", never)
@@ -51,13 +51,13 @@ def _on_the_way(summary: Summary, target: float) -> Iterator[str]:
     partly = f", with {delay.seeds} of {runs} seeds" if delay.seeds < runs else ""
     never = [name for name in others if not summary.reached(name, target, "delay_s")]
     yield (
-        f"To reach {percent(target)} accuracy ASFL needs {number(delay.mean)} s ({number(energy.mean)} J){partly}."
+        f"To reach {percent(target)} accuracy ASFL needs {number(delay.median)} s ({number(energy.median)} J){partly}."
         + _verdicts(summary, target, "delay_s", ("Slower", "Faster"))
         + _listed("Never reached it", never)
     )
     energies = _verdicts(summary, target, "energy_j", ("More", "Less"))
     if energies:
-        yield f"Energy on the way there, compared with ASFL's {number(energy.mean)} J.{energies}"
+        yield f"Energy on the way there, compared with ASFL's {number(energy.median)} J.{energies}"
 
 
 def _verdicts(summary: Summary, target: float, resource: Resource, words: tuple[str, str]) -> str:
@@ -78,10 +78,10 @@ def _verdicts(summary: Summary, target: float, resource: Resource, words: tuple[
 def _at_the_end(summary: Summary) -> Iterator[str]:
     """Final accuracy, and who is above or below."""
     ours, found = summary.by_seed(OURS, "final_accuracy"), _Found("Higher", "Lower")
-    final = summary.over_seeds(OURS, "final_accuracy").mean
+    final = summary.over_seeds(OURS, "final_accuracy").median
     for name in (name for name in summary.ranked if name != OURS):
         pairs = paired(ours, summary.by_seed(name, "final_accuracy"))
-        theirs = summary.over_seeds(name, "final_accuracy").mean
+        theirs = summary.over_seeds(name, "final_accuracy").median
         if pairs and not math.isnan(theirs):
             found.add([their - our for our, their in pairs], 0.005, -theirs, f"{name} ({percent(theirs, 1)})")
     rounds = max(run.rounds for run in summary.runs[OURS])
@@ -97,10 +97,10 @@ class _Found:
         self.lists: dict[str, list[tuple[float, str]]] = {name: [] for name in names}
 
     def add(self, differences: Sequence[float], least: float, place: float, text: str) -> None:
-        """Clearly different: by more on average than the standard deviation over seeds; with one seed, than `least`."""
-        mean = fmean(differences)
-        clear = abs(mean) > (stdev(differences) if len(differences) > 1 else least)
-        self.lists[self.neither if not clear else self.above if mean > 0 else self.below].append((place, text))
+        """Clearly different: 0 is outside the interval of the median; with one seed, further away than `least`."""
+        stat = Statistic.of(differences)
+        clear = stat.is_clear if stat.seeds > 1 else abs(stat.median) > least
+        self.lists[self.neither if not clear else self.above if stat.median > 0 else self.below].append((place, text))
 
     def __str__(self) -> str:
         return "".join(_listed(word, [text for _, text in sorted(entries)]) for word, entries in self.lists.items())

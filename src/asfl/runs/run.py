@@ -1,6 +1,6 @@
 """A run: one scheme trained from the first round to the last, in a folder of its own that survives anything.
 
-    manifest.json     the resolved configuration, scheme, budgets, versions, git commit; written once, at the start
+    manifest.json     the resolved configuration, scheme, budgets, versions, git commit; CPU seconds so far
     rounds.jsonl      one line per finished round
     checkpoints/      the state after some of the rounds
     model.safetensors the average model, once the run is finished; model.json is its seal
@@ -72,7 +72,7 @@ def run(
     config = config.for_scheme(scheme_named(scheme).name)
     data_dir = watching.get("data_dir")
     if run_to_go_on_with(folder, config, scheme) is None:
-        check_training(config, data_dir, real_clients=world is not None)  # before anything is written
+        check_training(config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)  # nothing written
     elif is_finished(folder):
         return True
     with writing(folder):
@@ -92,8 +92,13 @@ def run(
         return _go_on(folder, manifest, watching, fleet, world)
 
 
-def check_training(config: Config, data_dir: Path | None = None, *, real_clients: bool = False) -> None:
-    """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing."""
+def check_training(
+    config: Config, data_dir: Path | None = None, *, real_clients: bool = False, elsewhere: bool = False
+) -> None:
+    """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing.
+
+    `elsewhere`: clients aren't in this process; `real_clients`: and their costs are measured.
+    """
     check_trackers(config.output.track)
     if config.field.costs == "measured" and not real_clients:
         raise AsflError(
@@ -106,7 +111,12 @@ def check_training(config: Config, data_dir: Path | None = None, *, real_clients
 
     data, clients = load_data(config, data_dir), config.scenario.clients
     samples = len(data.train_labels) // clients
-    if samples < config.training.batch_size:
+    if config.data.private and not elsewhere:
+        raise AsflError(
+            f"data.name = '{config.data.name}' are images that only devices have, but here clients are in this "
+            "process; let devices in with asfl serve"
+        )
+    if samples < config.training.batch_size and not config.data.private:
         raise AsflError(
             f"training.batch_size = {config.training.batch_size}, but {len(data.train_labels):,} training images of "
             f"{config.data.name} give each of {clients} clients only {samples}"
@@ -138,9 +148,10 @@ def _go_on(
     """In a folder that this process has locked."""
     if is_finished(folder):
         return True
+    started = time.process_time()
     remove_abandoned(folder / CHECKPOINTS)
     data_dir = manifest.data_dir(watching.get("data_dir"))
-    check_training(manifest.config, data_dir, real_clients=world is not None)
+    check_training(manifest.config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
 
@@ -165,7 +176,7 @@ def _go_on(
     finished = False
     try:
         tracking.begin(folder, _settings(manifest), start.rounds.records[: start.round])
-        finished = _play(simulation, manifest, folder, journal, tracking, watching)
+        finished = _play(simulation, manifest, folder, journal, tracking, watching, started)
     finally:
         tracking.end(finished)
     return finished
@@ -178,8 +189,9 @@ def _play(
     journal: Journal,
     tracking: Tracking,
     watching: Watching,
+    started: float,
 ) -> bool:
-    """Round after round, to the last one (True) or until somebody says stop."""
+    """Round after round, to the last one (True) or until somebody says stop; CPU time counts from `started` on."""
     from safetensors.torch import save
 
     from asfl.runs.checkpoints import save_checkpoint
@@ -191,6 +203,8 @@ def _play(
         save_checkpoint(
             folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint, records_seal=journal.seal
         )
+        spent = manifest.cpu_s + time.process_time() - started
+        write_manifest(folder, replace(manifest, facts={**manifest.facts, "cpu_s": round(spent, 1)}))
         return time.monotonic()
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every

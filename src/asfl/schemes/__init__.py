@@ -1,5 +1,7 @@
 """All schemes by name. A new one is a file here and a line in `_SHIPPED`, or a file anywhere and `register_scheme`."""
 
+from dataclasses import fields, replace
+
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.registry import Registry
@@ -16,10 +18,13 @@ from asfl.schemes.energy_delay import EnergyDelayScheme
 from asfl.schemes.epsl import EpslScheme
 from asfl.schemes.hasfl import HasflScheme
 
+_ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True)
+ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
+"""`asfl-plus` with one decision switched off."""
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
-    BeyondScheme("asfl-plus", Switches(sync=True, quant=True, rate=True, hetero=True)),
+    BeyondScheme("asfl-plus", _ALL_ON),
     BeyondScheme("asfl-sync", Switches(sync=True)),
     BeyondScheme("asfl-quant", Switches(quant=True)),
     BeyondScheme("asfl-rate", Switches(rate=True)),
@@ -44,6 +49,7 @@ _SHIPPED: tuple[Scheme, ...] = (
     AdaptSflScheme(),
     HasflScheme(),
     EnergyDelayScheme(),
+    *(BeyondScheme(name, replace(_ALL_ON, **{name.rpartition("-")[2]: False})) for name in ABLATION),
 )
 SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme in _SHIPPED})
 """Every scheme that is known here, in the order of tables and colours."""
@@ -51,7 +57,7 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 
 ON_REQUEST = (
     "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1",
-    "fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl", "energy-delay",
+    "fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl", "energy-delay", *ABLATION,
 )  # fmt: skip
 """Variants and rivals that a comparison has only if they are named."""
 
@@ -91,6 +97,7 @@ def register_scheme(scheme: Scheme) -> None:
 
 
 __all__ = [
+    "ABLATION",
     "ON_REQUEST",
     "SCHEMES",
     "Decided",

@@ -1,6 +1,5 @@
 """Verdicts on claims, from runs whose numbers are known."""
 
-import math
 from random import Random
 
 import pytest
@@ -9,12 +8,14 @@ from made_up import made_up_round, made_up_run
 
 from asfl.results.curves import Run
 from asfl.results.reproduce.claims import (
+    BEST,
     Claim,
     Finding,
     Lower,
     MoreAccurate,
     MostAccurate,
     MovesLessLater,
+    NearlyAsAccurate,
     Rises,
     Saves,
     ShareOfDelay,
@@ -41,19 +42,20 @@ def learning(scheme: str, seed: int = 1, *, delay_s: float = 1.0, energy_j: floa
     return made_up_run(scheme, [top, top, top], seed=seed, delay_s=delay_s, energy_j=energy_j)
 
 
-@given(st.floats(-10, 10), st.floats(0, 10), st.floats(0, 10))
-def test_a_verdict_follows_sign_clarity_and_size(mean: float, sd: float, claimed: float) -> None:
-    verdict = judge(Statistic(mean, sd, 3), claimed)
-    assert (verdict == "not clear") == (abs(mean) <= sd)
-    assert (verdict == "doesn't hold") == (-mean > sd)
-    assert (verdict == "holds") == (mean > sd and mean + sd >= claimed)
-    assert (verdict == "holds weaker") == (mean > sd and mean + sd < claimed)
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=5), st.floats(0, 10))
+def test_a_verdict_follows_sign_clarity_and_size(values: list[float], claimed: float) -> None:
+    """With so few seeds the interval is their range."""
+    verdict, low, high = judge(Statistic.of(values), claimed), min(values), max(values)
+    assert (verdict == "not clear") == (low <= 0 <= high)
+    assert (verdict == "doesn't hold") == (high < 0)
+    assert (verdict == "holds") == (low > 0 and high >= claimed)
+    assert (verdict == "holds weaker") == (low > 0 and high < claimed)
 
 
 def test_without_values_or_spread() -> None:
-    assert judge(Statistic(math.nan, math.nan, 0)) == "can't tell"
-    assert judge(Statistic(0.1, math.nan, 1)) == "holds"
-    assert judge(Statistic(0.0, math.nan, 1)) == "not clear"
+    assert judge(Statistic.of([])) == "can't tell"
+    assert judge(Statistic.of([0.1])) == "holds"
+    assert judge(Statistic.of([0.0])) == "not clear"
 
 
 @given(st.lists(st.sampled_from(VERDICTS)), st.randoms())
@@ -72,10 +74,33 @@ def test_savings_are_ratios_at_equal_accuracy() -> None:
     runs += [learning("sfl", seed, delay_s=4.0 + seed / 10, energy_j=1.0) for seed in (1, 2, 3)]
     faster = only(Saves("delay_s", "sfl", 0.69), outcome(runs))
     ratios = [1 - 1 / (4 + seed / 10) for seed in (1, 2, 3)]
-    assert faster.here == f"{100 * sum(ratios) / 3:.0f} ± {100 * Statistic.of(ratios).sd:.0f} % to 50 %"
+    low, middle, high = (f"{100 * ratio:.0f}" for ratio in sorted(ratios))
+    assert faster.here == f"{middle} % [{low}, {high}] to 50 %"
     assert faster.conclusion == "holds"
     assert only(Saves("delay_s", "sfl", 0.9), outcome(runs)).verdict == "holds weaker"
     assert only(Saves("energy_j", "sfl", 0.56), outcome(runs)).verdict == "doesn't hold"
+
+
+def test_goals_are_measured_against_the_best_other_scheme_at_each_accuracy() -> None:
+    runs = [
+        run
+        for seed in (1, 2)
+        for run in (
+            learning("asfl-plus", seed, delay_s=1.0),
+            learning("asfl-plus-no-sync", seed, delay_s=0.1),  # a variant of it is no other scheme
+            learning("asfl", seed, delay_s=5.0),
+            learning("epsl", seed, delay_s=2.0, top=0.4),  # the fastest, as far as it gets
+            learning("central", seed, delay_s=0.0, top=0.62),
+        )
+    ]
+    at = outcome(runs, (0.3, 0.5))
+    finding = only(Saves("delay_s", BEST, 0.5, "asfl-plus"), at)
+    assert finding.here == "50 % [50, 50] (epsl) to 30 %, 80 % [80, 80] (asfl) to 50 %"
+    assert finding.claim.startswith("asfl-plus: delay to an accuracy 50 % below the best other")
+    assert finding.verdict == "holds"
+    assert only(NearlyAsAccurate("central", 0.03, "asfl-plus"), at).verdict == "holds"
+    assert only(NearlyAsAccurate("central", 0.01, "asfl-plus"), at).verdict == "doesn't hold"
+    assert only(Saves("delay_s", BEST, 0.5, "asfl-plus"), outcome([learning("asfl-plus")])).verdict == "can't tell"
 
 
 def test_who_gets_there_alone() -> None:

@@ -1,6 +1,7 @@
 """`asfl reproduce`: every recipe from plan to page without training, and the real command, tiny."""
 
 import json
+import lzma
 from pathlib import Path
 from typing import get_args
 
@@ -13,11 +14,11 @@ from asfl.cli.reproduce import ALL
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
-from asfl.results.figures.reproduce import recipe_figures
 from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
-from asfl.results.reproduce.page import recipe_page
-from asfl.results.reproduce.plan import estimated_duration_s, world_name
+from asfl.results.reproduce.archive import read_archive, write_archive
+from asfl.results.reproduce.plan import estimated_duration_s, usual_seeds, world_name
 from asfl.results.reproduce.recipes import on_traces
+from asfl.results.written import show_found
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES
@@ -44,7 +45,9 @@ def _pretend(job: Job) -> None:
         made_up_round(n, (0.9 - 0.03 * place) * n / 4, delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n)
         for n in range(1, 5)
     ]
-    manifest = Manifest(job.config, job.scheme, Budgets(1.6, 1.0), 1, {}, job.recorded)
+    facts = {"git_commit": "abcdef0123456789", "cpu_s": 1800.0}
+    config = job.config.for_scheme(job.scheme)
+    manifest = Manifest(config, job.scheme, Budgets(1.6, 1.0), 1, facts, job.recorded)
     leave_run(job.folder, manifest, records, finished=True)
 
 
@@ -66,30 +69,63 @@ def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path) -> None:
     plan = plan_recipe(recipe, "demo", tmp_path / "out", overrides=TINY, seeds=2)
     assert not (tmp_path / "out").exists()  # a plan writes nothing
     pretend_all(plan)
-    outcomes = plan.outcomes()
-    findings = list(plan.findings(outcomes))
-    figures = dict(recipe_figures(recipe, outcomes))
-    assert figures
+    found = plan.found()
+    findings, pictures, _ = show_found(found, tmp_path / "shown")
+    assert pictures
     assert all(finding.here for finding in findings)
     assert len(findings) >= len(recipe.claims)
-    page = recipe_page(plan, outcomes, findings, [f"{name}.png" for name in figures])
-    for expected in (
-        f"# {name}",
-        *recipe.schemes,
-        *(f"({name}.png)" for name in figures),
-        *(f.claim for f in findings),
-    ):
+    page = (tmp_path / "shown" / "results.md").read_text("utf-8")
+    runs = {(point.world, run.scheme, run.seed) for point in found.points for run in point.runs}
+    hours = 0.5 * len(runs)
+    seen = [f"({picture})" for picture in pictures]
+    claims = [finding.claim for finding in findings]
+    origin = f"Seeds 1, 2; commit abcdef012345; {hours:g} CPU hours."
+    for expected in (f"# {name}", f"$ {plan.command()}", origin, *recipe.schemes, *seen, *claims):
         assert expected in page
     assert open_jobs(plan) == []  # nothing is trained twice
+
+    assert write_archive(tmp_path / "records.xz", [found]) == len(runs)
+    (again,) = read_archive(tmp_path / "records.xz")
+    assert show_found(again, tmp_path / "again")[:2] == (findings, pictures)
+    for file in ("results.md", *pictures):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "shown" / file).read_bytes()
 
 
 def test_recipes_share_their_worlds(tmp_path: Path) -> None:
     headline = plan_recipe(RECIPES["accuracy-delay-energy"], "demo", tmp_path / "out", overrides=TINY)
     pretend_all(headline)
-    for name in ("errors-discrepancy", "resplit-overhead", "table3"):
+    for name in ("errors-discrepancy", "resplit-overhead", "table3", "second-world"):
         assert open_jobs(plan_recipe(RECIPES[name], "demo", tmp_path / "out", overrides=TINY)) == []
     mixes = open_jobs(plan_recipe(RECIPES["heterogeneity"], "demo", tmp_path / "out", overrides=TINY))
     assert {job.config.data.dirichlet_alpha for job in mixes} == {0.1, 10.0, 100.0}  # the preset has 1
+
+
+def test_a_tuned_file_stands_for_its_preset(tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned.toml"
+    tuned.write_text('base = "demo"\n[schemes.asfl]\nlearning_rate = 0.005\n')
+    plan = plan_recipe(RECIPES["resplit-overhead"], "demo", tmp_path / "out", overrides=TINY, tuned=[tuned])
+    (job,) = open_jobs(plan)
+    assert job.config.for_scheme("asfl").training.learning_rate == 0.005
+    assert (plan.points[0].comparison.folder.name.split(",")[0], plan.points[0].preset) == ("demo", "demo")
+    assert "--tuned tuned.toml" in plan.command()
+    pretend_all(plan)
+    with pytest.raises(AsflError, match=r"another world \(schemes.asfl.learning_rate"):
+        plan_recipe(RECIPES["resplit-overhead"], "demo", tmp_path / "out", overrides=TINY)
+
+
+def test_the_small_network_has_more_seeds(tmp_path: Path) -> None:
+    assert usual_seeds("small-cifar10", "evidence") > usual_seeds("vgg19-cifar10", "evidence") >= 3
+    plan = plan_recipe(RECIPES["pareto"], "demo", tmp_path / "out", overrides=TINY)
+    schemes = {point.variant.label: point.comparison.schemes for point in plan.points}
+    assert schemes["energy price 3"] == ("asfl-plus",)
+    assert len(schemes[""]) > 1
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", lzma.compress(b"[]"), lzma.compress(b'{"format": 9}')])
+def test_what_is_no_archive_is_refused(content: bytes, asfl: Asfl, tmp_path: Path) -> None:
+    (tmp_path / "records.xz").write_bytes(content)
+    assert_refused(asfl("reproduce", "--from", "records.xz"), "records.xz is not an archive of runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_world_is_named_by_what_differs() -> None:
@@ -106,8 +142,8 @@ def test_every_scale_can_be_planned_and_estimated(name: str) -> None:
             for variant in recipe.points(scale):
                 load_config(preset, list(variant.overrides))
         assert estimated_duration_s(name, scale, 4) == pytest.approx(estimated_duration_s(name, scale, 2) / 2)
-    small, paper = (load_config(recipe.presets[scale][0], []).config for scale in ("small", "paper"))
-    assert small.data.name.startswith("cifar")
+    evidence, paper = (load_config(recipe.presets[scale][0], []).config for scale in ("evidence", "paper"))
+    assert evidence.data.name.startswith("cifar")
     assert (paper.model.architecture, paper.training.rounds) == ("vgg19", 200)
 
 
@@ -120,15 +156,20 @@ def test_the_command_on_measured_channels(
     words += [word for one in (*TINY, "scenario.clients=4") for word in ("--set", one)]
     result = asfl("reproduce", "measured-channel", *words)
     assert result.returncode == 0, result.stderr
-    assert "total delay below that of sfl (renew.hdf5)" in result.stdout
+    assert "total delay below that of sfl-best (renew.hdf5)" in result.stdout
     shown = tmp_path / "out" / "measured-channel"
     data = json.loads((shown / "results.json").read_text())
     assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.hdf5"]
     assert (shown / "totals.png").stat().st_size > 1000
     assert len(list((tmp_path / "out" / "worlds").iterdir())) == 2
-    again = asfl_process("reproduce", "measured-channel", *words, "--json")
+    again = asfl_process("reproduce", "measured-channel", *words, "--json", "--archive", "records.xz")
     assert json.loads(again.stdout)[0] == data
     assert "rounds" not in again.stderr  # nothing was trained
+    table.unlink()
+    drawn = asfl("reproduce", "--from", "records.xz", "--out", "drawn")  # neither runs nor traces
+    assert drawn.returncode == 0, drawn.stderr
+    page = Path("measured-channel", "results.md")
+    assert (tmp_path / "drawn" / page).read_text() == (tmp_path / "out" / page).read_text()
 
 
 def test_the_list_names_every_recipe(asfl: Asfl) -> None:
@@ -147,7 +188,10 @@ def test_the_list_names_every_recipe(asfl: Asfl) -> None:
         (["measured-channel", "--trace", "gone.npz"], "gone.npz: no such file"),
         (["clients", "--set", "training.batch_size=100"], "training.batch_size = 100"),
         (["clients", "--address", "here:1"], "--engine ray"),
-        (["fixed-cuts", "--scale", "small", "--data-dir", "nowhere"], "nowhere"),
+        (["fixed-cuts", "--scale", "evidence", "--data-dir", "nowhere"], "nowhere"),
+        (["fixed-cuts", "--tuned", "gone.toml"], "gone.toml"),
+        (["--from", "gone.xz"], "can't read gone.xz"),
+        (["--from", "gone.xz", "--seeds", "2"], "--seeds doesn't count here"),
     ],
 )
 def test_mistakes(asfl: Asfl, tmp_path: Path, words: list[str], message: str) -> None:

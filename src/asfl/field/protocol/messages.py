@@ -28,6 +28,8 @@ from asfl.train.quantise import UNQUANTISED, Crossing, Quantised, QuantisedLayer
 
 MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
+MOST_SAMPLES = 10**9
+"""Of one client."""
 NODE_NAME = 32
 """Letters in the name of a node, at most."""
 MOST_WEIGHT, MOST_SQUARE = 1e6, 1e12
@@ -182,6 +184,8 @@ class Where(Answer):
     cut: Natural
     round: Natural | None = None
     """In which its state last changed; None if it has no state."""
+    samples: Annotated[Natural, Field(ge=1, le=MOST_SAMPLES)] | None = None
+    """How many images it trains with, if they are its own."""
 
 
 class Side(Answer):
@@ -224,6 +228,21 @@ class Uploaded(Answer):
     statistics: Statistics
     parameters: Vector | None = None
     codes: Codes | None = None
+
+
+class Calibrated(Answer):
+    """Running statistics, measured on some of the client's own images."""
+
+    statistics: Statistics
+
+
+class Scored(Answer):
+    """On the images that the client holds out; of them, only how many there are is known."""
+
+    samples: Annotated[Natural, Field(le=MOST_SAMPLES)]
+    right: Annotated[Natural, Field(le=MOST_SAMPLES)] = 0
+    loss: Annotated[Amount, Field(le=MOST_WEIGHT)] = 0.0
+    """Mean."""
 
 
 class Probed(Answer):
@@ -369,6 +388,20 @@ class Gather(Request[ClientState]):
     stage = "gather"
     memory: Flag
     """Whether what the optimiser remembers is wanted too."""
+
+
+class Calibrate(Request[Calibrated]):
+    """Measure the running statistics of this whole model."""
+
+    stage = "gather"
+    model: Layers
+
+
+class Score(Request[Scored]):
+    """How good is this whole model?"""
+
+    stage = "gather"
+    model: Layers
 
 
 class Ping(Request[Where]):

@@ -20,7 +20,7 @@ GOOD, MEDIAN, BAD, BUDGET = "#1b7f5c", "#3565a8", "#c2452d", "#333333"
 """Colours of a good, a median and a bad client, and of budgets; told apart also by colour-blind readers."""
 
 OTHER, FAINT, NOTHING = "#b9c4d4", "#999999", "#ececec"
-"""Bars of schemes that aren't ours; words about what isn't there; parts of bars that stand for nothing."""
+"""Bars that aren't the point; words about what isn't there; parts of bars that stand for nothing."""
 CUT_LABEL = "cut: layers on the client"
 
 LOGARITHMIC_FROM = 10

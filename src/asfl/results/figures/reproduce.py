@@ -11,11 +11,12 @@ from asfl.config.units import percent
 from asfl.results.charged import said_once
 from asfl.results.curves import OURS, Run
 from asfl.results.figures.figure import BUDGET, MEDIAN, drawing, make_logarithmic, spans_magnitudes, subtitle
-from asfl.results.figures.sweep import Panel, draw_sweep, quantity_panel, total_panels
-from asfl.results.figures.training import draw_accuracy, draw_way_to, style_of
+from asfl.results.figures.front import draw_ablation, draw_front
+from asfl.results.figures.sweep import draw_sweep, quantity_panel, total_panels
+from asfl.results.figures.training import draw_headline, draw_way_to, style_of
 from asfl.results.quantities import QUANTITIES
 from asfl.results.reproduce import Outcome, Recipe
-from asfl.results.summary import Statistic, Summary, moves
+from asfl.results.summary import Summary, moves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +41,10 @@ def _figures(recipe: Recipe, outcomes: Sequence[Outcome]) -> "Iterator[tuple[str
         if picture == "accuracy" and len(outcomes) == 1:
             yield ("accuracy", draw_bars(summaries[0], ["final_accuracy"]))
         elif picture == "accuracy":
-            panels = [quantity_panel(summaries, "final_accuracy"), _panel_in_our_time(outcomes)]
+            panels = [quantity_panel(summaries, name) for name in ("final_accuracy", "accuracy_in_our_time")]
             yield "accuracy", draw_sweep(recipe.varied, labels, panels)
+        elif picture == "pareto":
+            yield from draw_front(outcomes)
         elif picture == "totals":
             yield "totals", draw_sweep(recipe.varied, labels, total_panels(summaries))
         else:
@@ -51,22 +54,14 @@ def _figures(recipe: Recipe, outcomes: Sequence[Outcome]) -> "Iterator[tuple[str
                     yield prefix + name, figure
 
 
-def _panel_in_our_time(outcomes: Sequence[Outcome]) -> Panel:
-    schemes = dict.fromkeys(scheme for outcome in outcomes for scheme in outcome.summary.runs)
-    values = {
-        scheme: [Statistic.of(outcome.accuracy_in_our_time(scheme).values()) for outcome in outcomes]
-        for scheme in schemes
-    }
-    return Panel("… when ASFL has done its rounds", "%", values, 100)
-
-
 def _of_one_world(picture: str, outcome: Outcome) -> "Iterator[tuple[str, Figure]]":
     target = outcome.summary.main_target()
     if picture == "curves":
-        for axis in ("delay", "energy"):
-            yield f"accuracy-{axis}", draw_accuracy(outcome.runs, axis, outcome.summary.targets)
+        yield "accuracy-delay-energy", draw_headline(outcome.runs, outcome.summary.targets)
     elif picture == "way" and target is not None:
         yield "time-to-accuracy", draw_way_to(outcome.summary, target)
+    elif picture == "ablation" and target is not None:
+        yield "ablation", draw_ablation(outcome.summary, target)
     elif picture == "errors":
         yield "errors-discrepancy", draw_bars(outcome.summary, ["packet_error_rate", "discrepancy"])
     elif picture == "resplits":
@@ -79,16 +74,16 @@ def draw_bars(summary: Summary, quantities: Sequence[str]) -> "Figure":
     with drawing(4.75 * len(quantities), 3.6) as figure:
         for axes, name in zip(figure.subplots(1, len(quantities), squeeze=False)[0], quantities, strict=True):
             shown = QUANTITIES[name]
-            means = [shown.scale * summary.over_seeds(scheme, name).mean for scheme in schemes]
+            medians = [shown.scale * summary.over_seeds(scheme, name).median for scheme in schemes]
             colours = [style_of(scheme)["color"] for scheme in schemes]
-            if spans_magnitudes(means):  # where a bar would begin is arbitrary there
-                axes.scatter(range(len(schemes)), means, s=80, color=colours, zorder=3)
+            if spans_magnitudes(medians):  # where a bar would begin is arbitrary there
+                axes.scatter(range(len(schemes)), medians, s=80, color=colours, zorder=3)
             else:
-                axes.bar(range(len(schemes)), means, color=colours, width=0.66)
+                axes.bar(range(len(schemes)), medians, color=colours, width=0.66)
             for place, scheme in enumerate(schemes):
                 seen = np.array(list(summary.by_seed(scheme, name).values()))
                 axes.plot(np.full(len(seen), place), shown.scale * seen, ".", color=BUDGET, markersize=4)
-            if spans_magnitudes(means):
+            if spans_magnitudes(medians):
                 make_logarithmic(axes, "y")
             axes.set(title=shown.in_words.capitalize(), ylabel=shown.unit)
             axes.set_xticks(range(len(schemes)), schemes, rotation=20, ha="right")

@@ -1,6 +1,5 @@
 """Numbers of several comparisons side by side, against what is varied between them."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,18 +61,19 @@ def _panel(
 
 
 def draw_sweep(varied: str, labels: Sequence[str], panels: Sequence[Panel]) -> "Figure":
-    """One line per scheme in each panel; bars are ± a standard deviation over seeds."""
+    """One line per scheme in each panel; bars are intervals of the median over seeds."""
     places = np.arange(len(labels))
     turned = max(map(len, labels)) > 8
     with drawing(3.4 * len(panels) + 1.6, 4.2) as figure:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             shown: list[float] = []
             for scheme, stats in panel.values.items():
-                means = [panel.scale * stat.mean for stat in stats]
-                spread = [0.0 if math.isnan(stat.sd) else panel.scale * stat.sd for stat in stats]
+                medians = panel.scale * np.array([stat.median for stat in stats])
+                ends = panel.scale * np.array([[stat.low, stat.high] for stat in stats]).T
+                around = np.nan_to_num(np.abs(ends - medians))
                 style = {**style_of(scheme), "marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
-                axes.errorbar(places, means, spread, label=scheme, **style)
-                shown += means
+                axes.errorbar(places, medians, around, label=scheme, **style)
+                shown += medians.tolist()
             axes.set(title=panel.title, ylabel=panel.unit, xlabel=varied)
             if spans_magnitudes(shown):
                 make_logarithmic(axes, "y")

@@ -24,7 +24,7 @@ from asfl.results.figures.figure import (
 from asfl.results.figures.links import draw_links, is_measured
 from asfl.results.quantities import CURVE_AXES, partly
 from asfl.results.summary import Summary
-from asfl.schemes import SCHEMES
+from asfl.schemes import ABLATION, SCHEMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,8 +36,11 @@ CROWDED = 6
 """With more schemes than this, only our band is more than a hint."""
 _COLOURS = (
     *("#c2452d", "#1b7f5c", "#3565a8", "#e0952b", "#8a4fa3", "#2aa3b8"),
-    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#000000"),
+    *("#6b6b6b", "#a0522d", "#d65f9e", "#7f9a2a", "#1f2f6b", "#c9a800"),
+    *("#7a1f5c", "#5f8fb0", "#9c7a5b", "#000000"),
 )
+_FIRST = ("asfl", "asfl-plus", "sfl-best", "acc-sfl", "epsl", "fedavg", "sl-best", "asfl-pmax", *ABLATION)
+"""Schemes that meet most often: each has a colour of its own, and so do the next few."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)))
 
 
@@ -80,7 +83,8 @@ def style_of(scheme: str) -> dict[str, Any]:
     """
     if scheme == CEILING:
         return {"color": BUDGET, "linestyle": "--", "linewidth": 1.4, "zorder": 2}
-    number = list(SCHEMES).index(scheme) if scheme in SCHEMES else len(_COLOURS) + crc32(scheme.encode())
+    order = list(dict.fromkeys([*_FIRST, *SCHEMES]))
+    number = order.index(scheme) if scheme in order else len(_COLOURS) + crc32(scheme.encode())
     ours = scheme == OURS
     return {
         "color": _COLOURS[number] if number < len(_COLOURS) else _one_more_colour(number - len(_COLOURS)),
@@ -97,49 +101,67 @@ def _one_more_colour(number: int) -> str:
 
 
 def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> "Figure":
-    """Accuracy against delay, energy or rounds: mean over seeds, in a band from the lowest to the highest seed.
+    """Accuracy against delay, energy or rounds: median over seeds, in a band from the lowest to the highest seed.
 
     The ceiling has no delay and no energy: it is a horizontal line at its best accuracy.
     """
+    with drawing(9.5, 5.2) as figure:
+        axes = figure.subplots()
+        _draw_curves(axes, runs, axis, targets)
+        axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{_band(runs)})")
+        figure.legend(loc="outside right center", handlelength=3.2)
+    return figure
+
+
+def draw_headline(runs: Sequence[Run], targets: Sequence[float] = ()) -> "Figure":
+    """Accuracy against seconds, and against joules."""
+    with drawing(11.5, 5) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, axis in ((left, "delay"), (right, "energy")):
+            _draw_curves(axes, runs, axis, targets)
+        left.set_title("Accuracy against delay")
+        right.set(title="… and against the energy of all clients", ylabel="")
+        names: Any = {"ncols": 5, "handlelength": 3.2, "title": f"mean of 3 evaluations{_band(runs)}"}
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", title_fontsize=8, **names)
+    return figure
+
+
+def _band(runs: Sequence[Run]) -> str:
+    seeds = len({run.seed for run in runs})
+    return f"; median and range of {seeds} seeds" if seeds > 1 else "; one seed"
+
+
+def _draw_curves(axes: "Axes", runs: Sequence[Run], axis: str, targets: Sequence[float]) -> None:
     words, unit = CURVE_AXES[axis]
     curves = {name: [c for c in group if c.accuracy] for name, group in _by_scheme(runs).items()}
     ceiling = curves.pop(CEILING, [])
     ends = [max(curve.along(axis)) for group in curves.values() for curve in group]
     logarithmic = spans_magnitudes(ends)
-    with drawing(9.5, 5.2) as figure:
-        axes = figure.subplots()
-        for target in targets:
-            axes.axhline(100 * target, color=BUDGET, linestyle=":", linewidth=0.9, zorder=1)
-        for name, group in curves.items():
-            x, accuracy = together(group, axis)
-            if not x.size:
-                continue
-            style = style_of(name)
-            mean = 100 * accuracy.mean(axis=0)
-            axes.plot(x, mean, label=name, **style)
-            axes.plot(x[-1], mean[-1], "o", color=style["color"], markersize=4, zorder=style["zorder"])
-            if len(group) > 1:
-                low, high = 100 * accuracy.min(axis=0), 100 * accuracy.max(axis=0)
-                faint = name != OURS and len(curves) > CROWDED
-                axes.fill_between(
-                    x, low, high, color=style["color"], alpha=0.05 if faint else 0.15, linewidth=0, zorder=2
-                )
-        if ceiling:
-            _draw_ceiling(axes, ceiling)
-        axes.set(xlabel=f"{words} [{unit}]" if unit else words, ylabel="accuracy of the average model [%]")
-        if logarithmic:
-            make_logarithmic(axes, "x")
-        axes.set_ylim(bottom=0)
-        seeds = len({run.seed for run in runs})
-        band = f"; mean and range of {seeds} seeds" if seeds > 1 else "; one seed"
-        axes.set_title(f"Accuracy against {axis} (mean of 3 evaluations{band})")
-        figure.legend(loc="outside right center", handlelength=3.2)
-    return figure
+    for target in targets:
+        axes.axhline(100 * target, color=BUDGET, linestyle=":", linewidth=0.9, zorder=1)
+    for name, group in curves.items():
+        x, accuracy = together(group, axis)
+        if not x.size:
+            continue
+        style = style_of(name)
+        middle = 100 * np.median(accuracy, axis=0)
+        axes.plot(x, middle, label=name, **style)
+        axes.plot(x[-1], middle[-1], "o", color=style["color"], markersize=4, zorder=style["zorder"])
+        if len(group) > 1:
+            low, high = 100 * accuracy.min(axis=0), 100 * accuracy.max(axis=0)
+            faint = name != OURS and len(curves) > CROWDED
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.05 if faint else 0.15, linewidth=0, zorder=2)
+    if ceiling:
+        _draw_ceiling(axes, ceiling)
+    axes.set(xlabel=f"{words} [{unit}]" if unit else words, ylabel="accuracy of the average model [%]")
+    if logarithmic:
+        make_logarithmic(axes, "x")
+    axes.set_ylim(bottom=0)
 
 
 def _draw_ceiling(axes: "Axes", curves: Sequence[Curve]) -> None:
     best = [100 * max(curve.smoothed) for curve in curves]
-    axes.axhline(float(np.mean(best)), label=f"{CEILING} (ceiling)", **style_of(CEILING))
+    axes.axhline(float(np.median(best)), label=f"{CEILING} (ceiling)", **style_of(CEILING))
     if len(best) > 1:
         axes.axhspan(min(best), max(best), color=BUDGET, alpha=0.08, linewidth=0, zorder=1)
 
@@ -167,7 +189,7 @@ def draw_way_to(summary: Summary, target: float) -> "Figure":
         for text in left.get_yticklabels():
             text.set_fontweight("bold" if text.get_text() == OURS else "normal")
         if len(summary.seeds) > 1:
-            note = f"mean ± standard deviation over the seeds that reached it, of {len(summary.seeds)}; dots: seeds"
+            note = f"median and its interval over the seeds that reached it, of {len(summary.seeds)}; dots: seeds"
             figure.supxlabel(note, fontsize=8, color="#666666")
     return figure
 
@@ -185,17 +207,17 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
             continue
         colour = style_of(name)["color"]
         if logarithmic:  # where a bar would begin is arbitrary there
-            axes.plot(stat.mean, row, "o", color=colour, markersize=9, zorder=3)
+            axes.plot(stat.median, row, "o", color=colour, markersize=9, zorder=3)
         else:
-            axes.barh(row, stat.mean, height=0.66, color=colour, zorder=2)
+            axes.barh(row, stat.median, height=0.66, color=colour, zorder=2)
         seen = np.array(list(values[name].values()))
-        end = stat.mean
+        end = stat.median
         if stat.seeds > 1:
-            low = stat.mean - max(stat.mean - stat.sd, floor)
-            axes.errorbar(stat.mean, row, xerr=[[low], [stat.sd]], color=BUDGET, capsize=2.5, linewidth=1, zorder=4)
+            around = [[stat.median - stat.low], [stat.high - stat.median]]
+            axes.errorbar(stat.median, row, xerr=around, color=BUDGET, capsize=2.5, linewidth=1, zorder=4)
             axes.plot(seen, np.full(len(seen), row), ".", color=BUDGET, markersize=4, zorder=4, alpha=0.7)
-            end = max(stat.mean + stat.sd, seen.max())
-        text = number(stat.mean) + partly(stat, runs)
+            end = seen.max()
+        text = number(stat.median) + partly(stat, runs)
         axes.annotate(text, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
         top = max(top, end)
     axes.grid(axis="y", visible=False)

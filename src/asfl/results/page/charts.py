@@ -40,7 +40,7 @@ Styles = dict[str, Json]
 
 # ---------------------------------------------------------------------- accuracy
 def accuracy(collected: Collected, looks: Styles, targets: Sequence[float]) -> dict[str, Json]:
-    """Accuracy against delay, energy and rounds: finished seeds as mean and range, unfinished runs one by one."""
+    """Accuracy against delay, energy and rounds: finished seeds as median and range, unfinished runs one by one."""
     curves = [one for group in collected.groups for one in _curves(group)]
     ceilings = [one for one in curves if looks[one[0]]["ceiling"]]
     curves = [one for one in curves if not looks[one[0]]["ceiling"]]
@@ -58,7 +58,7 @@ def _curves(group: RunGroup) -> Iterator[tuple[str, str, bool, list[Curve]]]:
         known = [(run, curve) for run in group.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
         done = [curve for run, curve in known if run.finished]
         if done:
-            yield group.series(scheme), f"mean of {len(done)} seeds" if len(done) > 1 else "", True, done
+            yield group.series(scheme), f"median of {len(done)} seeds" if len(done) > 1 else "", True, done
         for run, curve in known:
             if not run.finished:
                 said = f"seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
@@ -85,14 +85,14 @@ def _accuracy_chart(
     for series, said, finished, group in curves:
         look = looks[series]
         x, y = together(group, axis, MOST_POINTS)
-        mean, low, high = 100 * y.mean(axis=0), 100 * y.min(axis=0), 100 * y.max(axis=0)
+        middle, low, high = 100 * np.median(y, axis=0), 100 * y.min(axis=0), 100 * y.max(axis=0)
         most.append(float(x[-1]))
         name = "<br>".join(filter(None, (plain(series), said)))
         line = {"color": look["color"], "dash": look["dash"], "width": look["width"] if finished else 1}
         spread = " (%{customdata[0]:.1f} – %{customdata[1]:.1f})" if len(group) > 1 else ""
         lines.append(
             go.Scatter(
-                x=compact(x), y=compact(mean), mode="lines" if len(x) > 1 else "markers", name=name, meta=series,
+                x=compact(x), y=compact(middle), mode="lines" if len(x) > 1 else "markers", name=name, meta=series,
                 line=line, marker={"color": look["color"]}, opacity=1 if finished else 0.75,
                 customdata=compact(np.stack([low, high], axis=1)) if len(group) > 1 else None,
                 hovertemplate=f"%{{y:.1f}} %{spread} after %{{x:,.4~g}} {unit}",
@@ -100,7 +100,7 @@ def _accuracy_chart(
         )  # fmt: skip
         if finished:
             dot = {"color": look["color"], "size": 7}
-            end = {"x": compact(x[-1:]), "y": compact(mean[-1:]), "marker": dot}
+            end = {"x": compact(x[-1:]), "y": compact(middle[-1:]), "marker": dot}
             ends.append(go.Scatter(mode="markers", meta=series, hoverinfo="skip", **end))
         if len(group) > 1:
             around = {"x": compact([*x, *x[::-1]]), "y": compact([*high, *low[::-1]]), "fillcolor": look["color"]}
@@ -129,20 +129,20 @@ def _accuracy_chart(
 
 
 def _ceiling(series: str, said: str, best: Sequence[float], reach: Sequence[float], look: Json) -> list[Any]:
-    """A horizontal line at the mean of the best accuracies, in a band from the lowest to the highest seed."""
+    """A horizontal line at the median of the best accuracies, in a band from the lowest to the highest seed."""
     from plotly import graph_objects as go
 
     line = {"color": look["color"], "dash": "dash", "width": look["width"]}
     name = "<br>".join(filter(None, (f"{plain(series)}: the ceiling", said)))
-    mean = go.Scatter(
-        x=reach, y=[float(np.mean(best))] * 2, mode="lines", name=name, meta=series, line=line,
+    middle = go.Scatter(
+        x=reach, y=[float(np.median(best))] * 2, mode="lines", name=name, meta=series, line=line,
         hovertemplate="at best %{y:.1f} %, with all data in one place",
     )  # fmt: skip
     if len(best) < 2:
-        return [mean]
+        return [middle]
     around = {"x": [*reach, *reach[::-1]], "y": [max(best)] * 2 + [min(best)] * 2, "fillcolor": look["color"]}
     fill = {"fill": "toself", "opacity": 0.1, "line": {"width": 0}, "hoverinfo": "skip"}
-    return [go.Scatter(mode="lines", meta=series, **around, **fill), mean]
+    return [go.Scatter(mode="lines", meta=series, **around, **fill), middle]
 
 
 # ---------------------------------------------------------------------- way to a target
@@ -153,11 +153,12 @@ def way_to(group: RunGroup, summary: Summary, target: float, resource: Resource,
     what, unit = ("Delay", "s") if resource == "delay_s" else ("Energy", "J")
     order = summary.fastest_first(target)[::-1]
     stats = [summary.to_reach(name, target, resource) for name in order]
-    known = [stat.mean for stat in stats if stat.seeds and stat.mean > 0]
+    known = [stat.median for stat in stats if stat.seeds and stat.median > 0]
     log = spans_magnitudes(known)
     floor = min(known) / 2 if log else 0.0
-    spread = [0 if math.isnan(stat.sd) else stat.sd for stat in stats]
-    ends = [stat.mean + more if stat.seeds else floor for stat, more in zip(stats, spread, strict=True)]
+    above, below = ([0 if math.isnan(end) else abs(end - middle) for end, middle in ends]
+                    for ends in ([(s.high, s.median) for s in stats], [(s.low, s.median) for s in stats]))  # fmt: skip
+    ends = [stat.median + more if stat.seeds else floor for stat, more in zip(stats, above, strict=True)]
     most = max(*ends, 2 * floor, 1e-12)
     texts = [amount(stat) + partly(stat, len(summary.runs[name])) for name, stat in zip(order, stats, strict=True)]
     saves = [_saves(summary, name, target, resource) for name in order]
@@ -169,7 +170,7 @@ def way_to(group: RunGroup, summary: Summary, target: float, resource: Resource,
         else partial(go.Bar, orientation="h", marker={"color": colours})
     )
     bars = shape(
-        y=places, x=[stat.mean if stat.seeds else None for stat in stats],
+        y=places, x=[stat.median if stat.seeds else None for stat in stats],
         hoverinfo="text",
         hovertext=[
             "<br>".join(filter(None, (f"{plain(name)}: {text} {unit}", said))) if stat.seeds else ""
@@ -178,8 +179,8 @@ def way_to(group: RunGroup, summary: Summary, target: float, resource: Resource,
     )  # fmt: skip
     whiskers = go.Scatter(
         mode="markers", marker={"size": 1, "color": LEVEL}, hoverinfo="skip", y=places,
-        x=[stat.mean if stat.seeds > 1 else None for stat in stats],
-        error_x={"array": spread, "color": LEVEL, "thickness": 1.2, "width": 3},
+        x=[stat.median if stat.seeds > 1 else None for stat in stats],
+        error_x={"array": above, "arrayminus": below, "color": LEVEL, "thickness": 1.2, "width": 3},
     )  # fmt: skip
 
     def notes(saved: bool) -> list[Json]:

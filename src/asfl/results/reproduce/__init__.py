@@ -4,8 +4,8 @@ Recipes share their runs: a world (a preset with some settings) is trained once,
 """
 
 from asfl.results.reproduce.claims import Finding
-from asfl.results.reproduce.outcome import Outcome
+from asfl.results.reproduce.outcome import Found, Outcome
 from asfl.results.reproduce.plan import Plan, plan_recipe
 from asfl.results.reproduce.recipes import RECIPES, Recipe, Scale, recipe_named
 
-__all__ = ["RECIPES", "Finding", "Outcome", "Plan", "Recipe", "Scale", "plan_recipe", "recipe_named"]
+__all__ = ["RECIPES", "Finding", "Found", "Outcome", "Plan", "Recipe", "Scale", "plan_recipe", "recipe_named"]

@@ -1,9 +1,9 @@
 """What the paper claims, and what the runs say to it.
 
-A difference is clear if its mean over seeds is larger than its standard deviation over seeds. A claim *holds* if the
-difference is clear, has the claimed sign, and the claimed size is within one standard deviation or exceeded. It *holds
-weaker* if just the size is missing. It is *mixed* if accuracies differ in what they say. With one seed there is no
-deviation, and a verdict says so.
+A difference is clear if 0 is outside the 95 % bootstrap interval of its median over seeds. A claim *holds* if the
+difference is clear, has the claimed sign, and the claimed size is within the interval or exceeded. It *holds weaker* if
+just the size is missing. It is *mixed* if accuracies differ in what they say. With one seed there is no interval, and a
+verdict says so.
 """
 
 import math
@@ -19,6 +19,8 @@ from asfl.results.summary import Saving, Statistic, Summary, moves, paired
 
 Verdict = Literal["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "can't tell"]
 Moment = Literal["rounds", "time"]
+BEST = "the best other scheme"
+"""Whichever needs least, of all that are neither ours nor a variant of ours."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,14 @@ class ClaimOfEach:
 
 def judge(difference: Statistic, claimed: float = 0.0) -> Verdict:
     """`difference` and `claimed` are positive if they favour the claim."""
-    if math.isnan(difference.mean):
+    if not difference.seeds:
         return "can't tell"
-    spread = 0.0 if math.isnan(difference.sd) else difference.sd
-    if abs(difference.mean) <= spread or difference.mean == 0:
+    if not difference.is_clear:
         return "not clear"
-    if difference.mean < 0:
+    if difference.median < 0:
         return "doesn't hold"
-    return "holds" if difference.mean + spread >= claimed else "holds weaker"
+    most = difference.median if math.isnan(difference.high) else difference.high
+    return "holds" if most >= claimed else "holds weaker"
 
 
 def agreement(verdicts: Sequence[Verdict]) -> Verdict:
@@ -84,28 +86,46 @@ class Saves(ClaimOfEach):
 
     resource: Resource
     against: str
+    """A scheme, or `BEST`."""
     by: float
     """As a share; 0 if the paper gives no figure."""
+    ours: str = OURS
 
     def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
         what = "delay" if self.resource == "delay_s" else "energy"
         summary, size = outcome.summary, f"{percent(self.by)} " if self.by else ""
-        claim = f"{what} to an accuracy {size}below {self.against}"
-        if not summary.targets or {OURS, self.against} - summary.runs.keys():
+        whose = "" if self.ours == OURS else f"{self.ours}: "
+        claim = f"{whose}{what} to an accuracy {size}below {self.against}"
+        known = [target for target in summary.targets if self._other(summary, target) in summary.runs]
+        if self.ours not in summary.runs or not known:
             return claim, "no run reached any accuracy", "can't tell"
-        here = ", ".join(f"{self._text(summary, target)} to {percent(target)}" for target in summary.targets)
-        return claim, here, agreement([self._verdict(summary, target) for target in summary.targets])
+        here = ", ".join(f"{self._text(summary, target)} to {percent(target)}" for target in known)
+        return claim, here, agreement([self._verdict(summary, target) for target in known])
+
+    def _other(self, summary: Summary, target: float) -> str:
+        """The scheme it is compared with; the best one may be another for each accuracy."""
+        if self.against != BEST:
+            return self.against
+        needed = {
+            name: summary.to_reach(name, target, self.resource)
+            for name in summary.ranked
+            if not name.startswith(self.ours)
+        }
+        return min(needed, key=lambda name: needed[name].median if needed[name].seeds else math.inf, default="")
 
     def _saved(self, summary: Summary, target: float) -> tuple[Saving, Statistic]:
-        saving = summary.saving(self.against, target)
+        saving = summary.saving(self._other(summary, target), target, self.ours)
         assert saving is not None
         return saving, saving.delay if self.resource == "delay_s" else saving.energy
 
     def _text(self, summary: Summary, target: float) -> str:
         saving, saved = self._saved(summary, target)
+        other = self._other(summary, target)
         if saved.seeds:
-            return share(saved, 0, " %") + partly(saved, len(summary.seeds))
-        return "only ASFL" if saving.only_ours else f"only {self.against}" if saving.only_theirs else "neither"
+            named = f" ({other})" if self.against == BEST else ""
+            return share(saved, 0, " %") + partly(saved, len(summary.seeds)) + named
+        ours = "ASFL" if self.ours == OURS else self.ours
+        return f"only {ours}" if saving.only_ours else f"only {other}" if saving.only_theirs else "neither"
 
     def _verdict(self, summary: Summary, target: float) -> Verdict:
         saving, saved = self._saved(summary, target)
@@ -142,20 +162,20 @@ class MostAccurate:
     def _place(self, outcome: Outcome) -> tuple[str, int | None]:
         """A text, and +1 if ASFL is clearly ahead of the best other, −1 if clearly behind, 0 if neither."""
         values = {name: self._accuracies(outcome, name) for name in outcome.summary.runs}
-        means = {name: Statistic.of(by_seed.values()) for name, by_seed in values.items()}
-        others = {name: stat.mean for name, stat in means.items() if name not in (OURS, CEILING) and stat.seeds}
-        if OURS not in means or not means[OURS].seeds or not others:
-            return "no other scheme was evaluated by then" if OURS in means else "no run of ASFL", None
+        stats = {name: Statistic.of(by_seed.values()) for name, by_seed in values.items()}
+        ranked = {name: stat.median for name, stat in stats.items() if name != CEILING and stat.seeds}
+        others = {name: accuracy for name, accuracy in ranked.items() if not name.startswith(OURS)}
+        if OURS not in ranked or not others:
+            return "no other scheme was evaluated by then" if OURS in stats else "no run of ASFL", None
         best = max(others, key=lambda name: others[name])
         ahead = Statistic.of(ours - theirs for ours, theirs in paired(values[OURS], values[best]))
         verdict = judge(ahead)
         sign = {"holds": 1, "doesn't hold": -1}.get(verdict, 0)
-        return f"{share(means[OURS], 1, ' %')} against {share(means[best], 1, ' %')} ({best})", sign
+        return f"{share(stats[OURS], 1, ' %')} against {share(stats[best], 1, ' %')} ({best})", sign
 
     def _accuracies(self, outcome: Outcome, scheme: str) -> Mapping[int, float]:
-        if self.when == "time":
-            return outcome.accuracy_in_our_time(scheme)
-        return outcome.summary.by_seed(scheme, "final_accuracy")
+        quantity = "final_accuracy" if self.when == "rounds" else "accuracy_in_our_time"
+        return outcome.summary.by_seed(scheme, quantity)
 
 
 @dataclass(frozen=True)
@@ -180,12 +200,26 @@ class MoreAccurate(ClaimOfEach):
 
     than: str
     by: float
+    ours: str = OURS
 
     def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
-        ours, theirs = (outcome.summary.by_seed(scheme, "final_accuracy") for scheme in (OURS, self.than))
-        ahead = Statistic.of(our - their for our, their in paired(ours, theirs))
+        ahead = Statistic.of(self._ahead(outcome))
         claim = f"{100 * self.by:g} points more accurate than {self.than}"
         return claim, f"{share(ahead)} points", judge(ahead, self.by)
+
+    def _ahead(self, outcome: Outcome) -> list[float]:
+        ours, theirs = (outcome.summary.by_seed(scheme, "final_accuracy") for scheme in (self.ours, self.than))
+        return [our - their for our, their in paired(ours, theirs)]
+
+
+@dataclass(frozen=True)
+class NearlyAsAccurate(MoreAccurate):
+    """No more than `by` behind another scheme, or the ceiling, after as many rounds."""
+
+    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
+        ahead = self._ahead(outcome)
+        claim = f"{self.ours}: at most {100 * self.by:g} points less accurate than {self.than}"
+        return claim, f"{share(Statistic.of(ahead))} points", judge(Statistic.of(one + self.by for one in ahead))
 
 
 @dataclass(frozen=True)
@@ -196,10 +230,10 @@ class ShareOfDelay(ClaimOfEach):
 
     def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
         shares = outcome.summary.over_seeds(OURS, "resplit_share")
-        spread = 0.0 if math.isnan(shares.sd) else shares.sd
-        verdict: Verdict = "holds" if shares.mean - spread <= self.at_most else "doesn't hold"
+        least = shares.median if math.isnan(shares.low) else shares.low
+        verdict: Verdict = "holds" if least <= self.at_most else "doesn't hold"
         claim = f"re-splits take no more than {percent(self.at_most)} of the delay"
-        return claim, share(shares, 1, " %"), "can't tell" if math.isnan(shares.mean) else verdict
+        return claim, share(shares, 1, " %"), verdict if shares.seeds else "can't tell"
 
 
 @dataclass(frozen=True)

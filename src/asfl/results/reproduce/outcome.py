@@ -1,11 +1,10 @@
-"""What a recipe has to look at: the runs at one of its points, in numbers."""
+"""What a recipe has to look at: the runs at each of its points, and the same in numbers."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asfl.results.curves import OURS, Curve, Run
-from asfl.results.summary import Summary
+from asfl.results.curves import Run
+from asfl.results.summary import Summary, choose_targets
 
 
 @dataclass(frozen=True)
@@ -17,17 +16,35 @@ class Outcome:
     """What is varied, at this point: "0.1". Empty if nothing is."""
     runs: Sequence[Run]
     summary: Summary
-
-    def accuracy_in_our_time(self, scheme: str) -> dict[int, float]:
-        """By seed: how accurate a scheme is when ASFL has finished its last round; NaN if never evaluated by then."""
-        ends = {run.seed: run.records[-1].total_delay_s for run in self.runs if run.scheme == OURS and run.records}
-        return {
-            run.seed: _accuracy_after(Curve.of(run.records), ends[run.seed])
-            for run in self.runs
-            if run.scheme == scheme and run.seed in ends
-        }
+    world: str = ""
+    """Points that differ in nothing share one."""
 
 
-def _accuracy_after(curve: Curve, delay_s: float) -> float:
-    known = [accuracy for accuracy, at in zip(curve.accuracy, curve.delay_s, strict=True) if at <= delay_s]
-    return known[-1] if known else math.nan
+@dataclass(frozen=True)
+class Point:
+    """All finished runs of a recipe in one world."""
+
+    preset: str
+    label: str
+    world: str
+    """The name of the world's folder."""
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a recipe has found: all that its page and its pictures are made of."""
+
+    recipe: str
+    command: str
+    """That found it."""
+    points: Sequence[Point]
+
+    def outcomes(self) -> dict[str, list[Outcome]]:
+        """By preset, in the order of the variants; all points of a preset have the same target accuracies."""
+        found: dict[str, list[Outcome]] = {}
+        for preset in dict.fromkeys(point.preset for point in self.points if point.runs):
+            points = [point for point in self.points if point.preset == preset and point.runs]
+            targets = choose_targets([run for point in points for run in point.runs])
+            found[preset] = [Outcome(preset, p.label, p.runs, Summary.of(p.runs, targets), p.world) for p in points]
+        return found

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from asfl.config.units import percent
+from asfl.config.units import number, percent
 from asfl.results.charged import said_once, with_note
 from asfl.results.quantities import COSTS, OF_ROUNDS, QUANTITIES, amount, partly
 from asfl.results.reproduce.claims import Finding
 from asfl.results.reproduce.outcome import Outcome
-from asfl.results.reproduce.plan import Plan
+from asfl.results.reproduce.recipes import Recipe
 from asfl.results.summary import Summary
-from asfl.results.tables import NOT_REACHED, markdown_table
+from asfl.results.tables import NOT_REACHED, RANGE_UP_TO, markdown_table, spread_in_words
 
 _SHOWN = [
     *(one for one in COSTS if not one.name.endswith(("_over", "_owed"))),
@@ -17,20 +17,25 @@ _SHOWN = [
     *(QUANTITIES[name] for name in ("client_accuracy", "uncalibrated_accuracy")),
 ]
 
+_COMPARED = [QUANTITIES[name] for name in ("final_accuracy", "accuracy_in_our_time", "accuracy_on_our_energy")]
 _HOW = (
-    "A difference is clear if its mean over seeds exceeds its standard deviation over seeds. *holds*: clear, and the "
-    "paper's figure is within one standard deviation or exceeded; *holds weaker*: clear, but smaller; *mixed*: "
-    "different at different accuracies; *doesn't hold*: clearly the other way round."
+    "A difference is clear if 0 is outside the 95 % bootstrap interval of its median over seeds. *holds*: clear, and "
+    "the claimed figure is within the interval or exceeded; *holds weaker*: clear, but smaller; *mixed*: different at "
+    "different accuracies; *doesn't hold*: clearly the other way round."
 )
 
 
 def recipe_page(
-    plan: Plan, outcomes: Mapping[str, Sequence[Outcome]], findings: Sequence[Finding], pictures: Iterable[str]
+    recipe: Recipe,
+    command: str,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    findings: Sequence[Finding],
+    pictures: Iterable[str],
 ) -> str:
     """`pictures`: file names beside the page."""
-    recipe = plan.recipe
     intro = f"{recipe.paper} of the paper" if recipe.paper != "–" else "Not in the paper"
-    lines = [f"# {recipe.name}", "", f"{intro}: {recipe.shows}.", "", "```console", f"$ {command(plan)}", "```", ""]
+    lines = [f"# {recipe.name}", "", f"{intro}: {recipe.shows}.", "", "```console", f"$ {command}", "```", ""]
+    lines += [origin(outcome for of_preset in outcomes.values() for outcome in of_preset), ""]
     if findings:
         rows = ([f.preset, f.claim, f.here, f.conclusion] for f in findings)
         lines += [*markdown_table(["world", "claim", "here", "verdict"], rows, numbers=False), ""]
@@ -39,36 +44,53 @@ def recipe_page(
         lines += [f"![{name.rpartition('.')[0]}]({name})", ""]
     for preset, of_preset in outcomes.items():
         model = said_once(outcome.summary.model for outcome in of_preset)
-        lines += [f"## {with_note(preset, model)}", "", _what(of_preset), "", *_numbers(plan, of_preset), ""]
+        lines += [f"## {with_note(preset, model)}", "", _what(of_preset), "", *_numbers(recipe, of_preset), ""]
     return "\n".join(lines)
 
 
-def command(plan: Plan) -> str:
-    traces = "" if plan.recipe.name != "measured-channel" else " --trace FILE" * len(plan.recipe.points(plan.scale))
-    settings = "".join(f" --set {one}" for one in plan.overrides)
-    return f"asfl reproduce {plan.recipe.name} --scale {plan.scale}{traces} --seeds {plan.seeds}{settings}"
+def origin(outcomes: Iterable[Outcome]) -> str:
+    """Which seeds and commits the runs are of, and what training them took."""
+    runs = {(o.world, run.scheme, run.seed): run for o in outcomes for run in o.runs}.values()
+    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+    commits = ", ".join(sorted({run.commit[:12] for run in runs if run.commit})) or "not recorded"
+    counted = [run.cpu_s for run in runs if run.cpu_s > 0]
+    hours = f"{number(sum(counted) / 3600, 2)} CPU hours" if counted else "CPU time not recorded"
+    partly = f" ({len(counted)} of {len(runs)} runs counted)" if 0 < len(counted) < len(runs) else ""
+    return f"Seeds {seeds}; commit {commits}; {hours}{partly}."
 
 
 def _what(outcomes: Sequence[Outcome]) -> str:
     seeds = max(len(outcome.summary.seeds) for outcome in outcomes)
-    spread = "mean ± standard deviation over" if seeds > 1 else "of"
+    few = (
+        " With so few seeds this range is their 95 % bootstrap interval; it holds the true median with "
+        f"{percent(1 - 0.5 ** (seeds - 1))} probability only."
+        if 1 < seeds <= RANGE_UP_TO
+        else ""
+    )
     return (
-        f"Accuracy after the last round, delay and energy until an accuracy is reached, and means (and medians) "
-        f"over rounds; {spread} {seeds} seed{'s' if seeds > 1 else ''}."
+        "Accuracy after the last round, in the time and on the energy that ASFL takes for all its rounds; delay and "
+        "energy until an accuracy is reached; and means (and medians) over rounds. "
+        f"{spread_in_words(seeds).capitalize()}.{few}"
     )
 
 
-def _numbers(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    varied = [plan.recipe.varied] if any(outcome.label for outcome in outcomes) else []
+def _numbers(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    varied = [recipe.varied] if any(outcome.label for outcome in outcomes) else []
     targets = outcomes[0].summary.targets
-    header = [*varied, "scheme", "accuracy, %", *(f"to {percent(target)}: s / J" for target in targets)]
+    header = [
+        *varied,
+        "scheme",
+        *(f"accuracy {one.title}, %" for one in _COMPARED),
+        *(f"to {percent(target)}: s / J" for target in targets),
+    ]
     cases = [(outcome, scheme) for outcome in outcomes for scheme in outcome.summary.runs]
 
     def named(outcome: Outcome, scheme: str) -> list[str]:
         return [*([outcome.label] if varied else []), scheme]
 
     reached = (
-        [*named(o, s), amount(o.summary.over_seeds(s, "final_accuracy"), 100), *_ways(o.summary, s)] for o, s in cases
+        [*named(o, s), *(one.format(o.summary.over_seeds(s, one.name)) for one in _COMPARED), *_ways(o.summary, s)]
+        for o, s in cases
     )
     yield from markdown_table(header, reached)
     yield ""

@@ -6,7 +6,7 @@
 A setting that changes nothing (ρ = 1 where the preset has 1) isn't part of a world's name; so the point is shared.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,16 +14,16 @@ from pathlib import Path
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison
-from asfl.results.reproduce.claims import Finding
-from asfl.results.reproduce.outcome import Outcome
-from asfl.results.reproduce.recipes import SEEDS, TARGETS, Recipe, Scale, Variant, recipe_named
-from asfl.results.summary import Summary, choose_targets
+from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant, recipe_named
 from asfl.runs.files import safe_name
 
 WORLDS = "worlds"
-SAMPLES_PER_S = {"cnn": 950, "vgg19": 30, "resnet50": 4.5}
-"""Trained per second by one core (Xeon, 2.8 GHz) at the width our presets have. For estimates only."""
+SAMPLES_PER_S = {"cnn": 950, "vgg19": 30, "resnet18": 30, "resnet50": 4.5}
+"""Trained per second by one core (Xeon, 2.8 GHz): the small CNN at half width, the others at full width; at a quarter
+ten times as many. For estimates only."""
 DIGITS_SAMPLES_PER_S = 1500.0
+NARROW = 0.25
 START_S, ROUND_S = 4.0, 0.04
 """What a run and a round take besides."""
 
@@ -44,7 +44,10 @@ class Plan:
     recipe: Recipe
     scale: Scale
     overrides: tuple[str, ...]
-    seeds: int
+    seeds: int | None
+    """None: as many as the scale and the preset have."""
+    tuned: Mapping[str, Path]
+    """By preset: the file that stands for it."""
     folder: Path
     points: tuple[PlannedWorld, ...]
 
@@ -56,23 +59,20 @@ class Plan:
         for point in self.points:
             point.comparison.remember()
 
-    def outcomes(self) -> dict[str, list[Outcome]]:
-        """By preset, in the order of the variants; of what is finished."""
-        found: dict[str, list[Outcome]] = {}
-        for preset in dict.fromkeys(point.preset for point in self.points):
-            runs = [(p, p.comparison.finished_runs()) for p in self.points if p.preset == preset]
-            targets = TARGETS.get(preset) or choose_targets([run for _, of_point in runs for run in of_point])
-            found[preset] = [
-                Outcome(preset, point.variant.label, of_point, Summary.of(of_point, targets))
-                for point, of_point in runs
-                if of_point
-            ]
-        return {preset: outcomes for preset, outcomes in found.items() if outcomes}
+    def found(self) -> Found:
+        """Of what is finished."""
+        points = [
+            Point(point.preset, point.variant.label, point.comparison.folder.name, point.comparison.finished_runs())
+            for point in self.points
+        ]
+        return Found(self.recipe.name, self.command(), points)
 
-    def findings(self, outcomes: dict[str, list[Outcome]]) -> Iterator[Finding]:
-        for of_preset in outcomes.values():
-            for claim in self.recipe.claims:
-                yield from claim.check(of_preset)
+    def command(self) -> str:
+        traces = " --trace FILE" * len(self.recipe.points(self.scale)) if self.recipe.name == "measured-channel" else ""
+        seeds = f" --seeds {self.seeds}" if self.seeds else ""
+        tuned = "".join(f" --tuned {file.name}" for file in self.tuned.values())
+        settings = "".join(f" --set {one}" for one in self.overrides)
+        return f"asfl reproduce {self.recipe.name} --scale {self.scale}{traces}{seeds}{tuned}{settings}"
 
 
 def plan_recipe(
@@ -83,24 +83,30 @@ def plan_recipe(
     overrides: Sequence[str] = (),
     seeds: int | None = None,
     data_dir: Path | None = None,
+    tuned: Sequence[Path] = (),
 ) -> Plan:
-    """Check every world before anything is trained or written."""
+    """Check every world before anything is trained or written. `tuned`: files as `asfl tune` writes them."""
     if recipe.name == "measured-channel" and not recipe.variants:
         raise AsflError(
             "measured-channel needs measurements: give --trace FILE, once or more (CSV, NPZ, or RENEW/Argos HDF5; "
             "docs/channels.md says where they are from)"
         )
-    count = seeds or SEEDS[scale]
+    files = {load_config(file).preset: file for file in tuned}
     points = []
     for preset in recipe.presets[scale]:
         for variant in recipe.points(scale):
-            config = load_config(preset, [*overrides, *variant.overrides]).config
-            first = config.scenario.seed
+            config = load_config(files.get(preset, preset), [*overrides, *variant.overrides]).config
+            first, count = config.scenario.seed, seeds or usual_seeds(preset, scale)
             name = world_name(preset, (*overrides, *variant.overrides))
             there, every = folder / WORLDS / name, range(first, first + count)
-            comparison = plan_comparison(config, recipe.schemes, every, there, data_dir, name)
+            comparison = plan_comparison(config, variant.schemes or recipe.schemes, every, there, data_dir, name)
             points.append(PlannedWorld(preset, variant, comparison))
-    return Plan(recipe, scale, tuple(overrides), count, folder, tuple(points))
+    used = {preset: file for preset, file in files.items() if preset in recipe.presets[scale]}
+    return Plan(recipe, scale, tuple(overrides), seeds, used, folder, tuple(points))
+
+
+def usual_seeds(preset: str, scale: Scale) -> int:
+    return max(SEEDS[scale], MORE_SEEDS.get(preset, 0))
 
 
 def world_name(preset: str, overrides: Sequence[str]) -> str:
@@ -115,6 +121,7 @@ def world_name(preset: str, overrides: Sequence[str]) -> str:
 def estimated_seconds(config: Config, cores: int) -> float:
     """Of one run, on a core of its own among so many that share the work."""
     rate = DIGITS_SAMPLES_PER_S if config.data.name == "digits" else SAMPLES_PER_S.get(config.model.architecture, 100)
+    rate *= 10 if config.model.architecture != "cnn" and config.model.width <= NARROW else 1
     samples = config.scenario.clients * config.charged_samples
     return (START_S + config.training.rounds * (ROUND_S + samples / rate)) / cores
 
@@ -123,7 +130,10 @@ def estimated_duration_s(name: str, scale: Scale, cores: int) -> float:
     """Of a whole recipe, with nothing there yet; a recipe on traces counts two files."""
     recipe = recipe_named(name)
     variants = recipe.points(scale) * (2 if name == "measured-channel" else 1)
-    configs = (load_config(p, list(v.overrides)).config for p in recipe.presets[scale] for v in variants)
-    return SEEDS[scale] * sum(
-        estimated_seconds(config.for_scheme(scheme), cores) for config in configs for scheme in recipe.schemes
+    return sum(
+        usual_seeds(preset, scale) * estimated_seconds(config.for_scheme(scheme), cores)
+        for preset in recipe.presets[scale]
+        for variant in variants
+        for config in [load_config(preset, list(variant.overrides)).config]
+        for scheme in variant.schemes or recipe.schemes
     )

@@ -1,4 +1,4 @@
-"""The recipes: section V-B of the paper, experiment by experiment, and one of our own.
+"""The recipes: section V-B of the paper, experiment by experiment, and some of our own.
 
 Each says which schemes meet in which worlds, what is drawn, and what the paper claims about it.
 """
@@ -10,24 +10,30 @@ from typing import Literal, get_args
 
 from asfl.config.errors import AsflError, nearest, short
 from asfl.radio.traces import HDF5_SUFFIXES
+from asfl.results.curves import CEILING, OURS
 from asfl.results.reproduce.claims import (
+    BEST,
     Claim,
     Lower,
     MoreAccurate,
     MostAccurate,
     MovesLessLater,
+    NearlyAsAccurate,
     Rises,
     Saves,
     ShareOfDelay,
 )
+from asfl.schemes import ABLATION
 
-Scale = Literal["demo", "small", "paper"]
-Picture = Literal["curves", "way", "accuracy", "totals", "errors", "resplits"]
+Scale = Literal["demo", "evidence", "paper"]
+Picture = Literal["curves", "way", "accuracy", "totals", "errors", "resplits", "pareto", "ablation"]
 
-BASELINES = ("fedavg", "sl", "sfl", "acc-sfl", "epsl")
-SEEDS: Mapping[Scale, int] = {"demo": 1, "small": 3, "paper": 3}
-TARGETS: Mapping[str, tuple[float, ...]] = {"small-cifar10": (0.25, 0.3, 0.35), "small-cifar100": (0.04, 0.06, 0.08)}
-"""Accuracies on the way that most schemes reach; elsewhere they are chosen from the runs."""
+PLUS = "asfl-plus"
+BASELINES = ("fedavg", "sl-best", "sfl-best", "acc-sfl", "epsl")
+"""Each at its best: SL and SFL with their fastest cut, where the paper draws one at random."""
+SEEDS: Mapping[Scale, int] = {"demo": 1, "evidence": 3, "paper": 3}
+MORE_SEEDS: Mapping[str, int] = {"small-cifar10": 5}
+"""By preset: those that are quick enough for more."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Variant:
 
     label: str
     overrides: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
+    """Those that meet here; empty: all of the recipe's."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +67,20 @@ class Recipe:
         return self.variants.get(scale, (Variant(""),))
 
 
-def _everywhere(small: Sequence[str], paper: Sequence[str]) -> dict[Scale, tuple[str, ...]]:
-    return {"demo": ("demo",), "small": tuple(small), "paper": tuple(paper)}
+def _everywhere(evidence: Sequence[str], paper: Sequence[str] = ("paper-cifar100",)) -> dict[Scale, tuple[str, ...]]:
+    return {"demo": ("demo",), "evidence": tuple(evidence), "paper": tuple(paper)}
 
 
-_BOTH = _everywhere(["small-cifar10", "small-cifar100"], ["paper-cifar100"])
-_ONE = _everywhere(["small-cifar10"], ["paper-cifar100"])
+_MAIN = _everywhere(["vgg19-cifar10"])
+_SECOND = _everywhere(["resnet18-cifar100"])
+_MANY_ARMS = _everywhere(["small-cifar10"])
 
 
 def _over(name: str, *values: str, demo: Sequence[str] | None = None) -> dict[Scale, tuple[Variant, ...]]:
     def variants(chosen: Sequence[str]) -> tuple[Variant, ...]:
         return tuple(Variant(value, (f"{name}={value}",)) for value in chosen)
 
-    return {"demo": variants(demo or values), "small": variants(values), "paper": variants(values)}
+    return {"demo": variants(demo or values), "evidence": variants(values), "paper": variants(values)}
 
 
 def _saves(*figures: tuple[str, float, float]) -> list[Claim]:
@@ -80,8 +89,32 @@ def _saves(*figures: tuple[str, float, float]) -> list[Claim]:
     return [*delays, *(Saves("energy_j", scheme, energy) for scheme, _, energy in figures)]
 
 
-_ALL = ("asfl", *BASELINES)
+def _goals(*accurate: Claim) -> list[Claim]:
+    """What `asfl-plus` is to achieve; not in the paper."""
+    return [
+        Saves("delay_s", OURS, 0.75, PLUS),
+        Saves("energy_j", OURS, 0.5, PLUS),
+        Saves("delay_s", BEST, 0.67, PLUS),
+        Saves("energy_j", BEST, 0.5, PLUS),
+        *accurate,
+    ]
+
+
+_NINE = (OURS, PLUS, *BASELINES, "asfl-pmax", CEILING)
+_MATTER = (OURS, PLUS, "fedavg", "sfl-best", "acc-sfl", "epsl", CEILING)
+_FEW = (OURS, PLUS, "sfl-best", CEILING)
+_GOALS = _goals(NearlyAsAccurate("sfl-best", 0.01, PLUS), NearlyAsAccurate(CEILING, 0.03, PLUS))
+_HEADLINE = [
+    *_saves(("acc-sfl", 0.51, 0.8), ("sfl-best", 0.69, 0.56), ("epsl", 0.75, 0.74), ("fedavg", 0, 0)),
+    *_GOALS,
+]
 _AHEAD = [MostAccurate("rounds"), MostAccurate("time")]
+_PARETO = (
+    Variant(""),
+    *(Variant(f"energy price {p}", (f"decision.energy_price={p}",), (PLUS,)) for p in ("0", "0.3", "3", "10")),
+    *(Variant(f"V = {v}", (f"decision.penalty_weight={v}",), (OURS,)) for v in ("1", "100")),
+    *(Variant(f"budgets × {s}", (f"decision.auto_budget_scale={s}",), (OURS,)) for s in ("0.5", "2")),
+)
 _MODELS = tuple(Variant(name, (f"model.architecture={name}",)) for name in ("vgg19", "resnet50"))
 _READINGS = (
     Variant("corrected, drift"),
@@ -95,68 +128,92 @@ _READINGS = (
 )
 _RECIPES = (
     Recipe(
+        "accuracy-delay-energy", "Fig. 4", "accuracy against seconds and joules: the headline",
+        _NINE, [*_HEADLINE, *_saves(("sl-best", 0, 0))], ["curves", "way", "pareto"], _MAIN,
+    ),
+    Recipe(
+        "second-world", "Fig. 4", "the headline with another network and other data",
+        _MATTER, _HEADLINE, ["curves", "way", "pareto"], _SECOND,
+    ),
+    Recipe(
+        "label-mix", "Fig. 6", "the headline from nearly disjoint labels to nearly equal ones",
+        _MATTER, [*_AHEAD, *_GOALS], ["accuracy", "curves", "way"], _MAIN,
+        "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1", "10"),
+    ),
+    Recipe(
         "table3", "Table III", "the accuracy of every scheme, for each model and data set",
-        _ALL, [MostAccurate("rounds")], ["accuracy"],
-        _everywhere(["small-cifar10", "small-cifar100"], ["paper-cifar10", "paper-cifar100"]),
+        _MATTER, [MostAccurate("rounds")], ["accuracy"],
+        _everywhere(["vgg19-cifar10", "resnet18-cifar100"], ["paper-cifar10", "paper-cifar100"]),
         "model", {"paper": _MODELS},
     ),
     Recipe(
-        "accuracy-delay-energy", "Fig. 4", "accuracy against seconds and joules: the headline",
-        _ALL, _saves(("acc-sfl", 0.51, 0.8), ("sfl", 0.69, 0.56), ("epsl", 0.75, 0.74), ("fedavg", 0, 0), ("sl", 0, 0)),
-        ["curves", "way"], _BOTH,
-    ),
-    Recipe(
         "errors-discrepancy", "Fig. 5", "packet errors, and how far client models drift apart",
-        _ALL,
+        _NINE,
         [
             *(Lower("packet_error_rate", name) for name in ("acc-sfl", "epsl")),
             *(Lower("discrepancy", name) for name in BASELINES),
         ],
-        ["errors"], _BOTH,
+        ["errors"], _MAIN,
     ),
     Recipe(
         "heterogeneity", "Fig. 6", "accuracy from nearly disjoint labels to nearly equal ones",
-        _ALL, _AHEAD, ["accuracy"], _ONE, "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1", "10", "100"),
+        _MATTER, _AHEAD, ["accuracy"], _MANY_ARMS,
+        "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1", "10", "100"),
     ),
     Recipe(
         "clients", "Fig. 7", "accuracy with 10 to 50 clients on 8 resource blocks",
-        _ALL, _AHEAD, ["accuracy"], _ONE,
+        _MATTER, _AHEAD, ["accuracy"], _MANY_ARMS,
         "clients N", _over("scenario.clients", "10", "20", "30", "40", "50", demo=["6", "12", "24", "36"]),
     ),
     Recipe(
         "resplit-overhead", "Fig. 8", "what moving the cut costs, and when it moves",
-        ("asfl",), [ShareOfDelay(0.2086), MovesLessLater()], ["resplits"], _BOTH,
+        (OURS,), [ShareOfDelay(0.2086), MovesLessLater()], ["resplits"], _MAIN,
     ),
     Recipe(
         "measured-channel", "Fig. 9", "the same on measured channels; needs --trace FILE",
-        _ALL,
-        [*_AHEAD, *(Lower(what, name) for what in ("total_delay_s", "total_energy_j") for name in BASELINES)],
-        ["curves", "totals"], _ONE, "trace",
+        _MATTER,
+        [
+            *_AHEAD,
+            *(Lower(what, name) for what in ("total_delay_s", "total_energy_j") for name in _MATTER[2:-1]),
+        ],
+        ["curves", "totals"], _MANY_ARMS, "trace",
     ),
     Recipe(
         "fixed-cuts", "Fig. 10", "what adapting the cut is worth, against cuts fixed at 2 and 3",
-        ("asfl", "sfl-cut2", "sfl-cut3"),
+        (OURS, "sfl-cut2", "sfl-cut3", CEILING),
         [MoreAccurate("sfl-cut3", 0.076), Saves("energy_j", "sfl-cut2", 0.17), Saves("energy_j", "sfl-cut3", 0.23)],
-        ["curves", "way"], _BOTH,
+        ["curves", "way"], _MANY_ARMS,
     ),
     Recipe(
         "power-rb", "Fig. 11", "what power control and block allocation are worth",
-        ("asfl", "asfl-pmax", "asfl-prand", "asfl-rbrand"),
+        (OURS, "asfl-pmax", "asfl-prand", "asfl-rbrand", CEILING),
         _saves(("asfl-pmax", 0.5, 0.63), ("asfl-prand", 0.61, 0.41), ("asfl-rbrand", 0, 0)),
-        ["curves", "way"], _BOTH,
+        ["curves", "way"], _MANY_ARMS,
     ),
     Recipe(
         "queue-memory", "Fig. 12", "what the memory μ of the queues trades",
-        ("asfl",), [Rises("final_accuracy"), Rises("total_delay_s"), Rises("total_energy_j")], ["totals"], _ONE,
+        (OURS,), [Rises("final_accuracy"), Rises("total_delay_s"), Rises("total_energy_j")], ["totals"], _MANY_ARMS,
         "queue memory μ", _over("decision.queue_memory", "0.1", "0.3", "0.5", "0.7", "0.9"),
     ),
     Recipe(
+        "ablation", "–", "what each decision of asfl-plus is worth: switched off in turn",
+        (OURS, PLUS, *ABLATION, CEILING), [], ["ablation", "curves"], _MANY_ARMS,
+    ),
+    Recipe(
+        "pareto", "–", "delay against energy at equal accuracy: every scheme, and what prices and budgets trade",
+        _MATTER, _goals(), ["pareto"], _MANY_ARMS, "setting", dict.fromkeys(get_args(Scale), _PARETO),
+    ),
+    Recipe(
+        "local-steps", "–", "what more mini-batches between two exchanges trade: 1, 5 and 20",
+        _FEW, [], ["accuracy", "totals"], _MANY_ARMS, "local steps", _over("training.local_steps", "1", "5", "20"),
+    ),
+    Recipe(
         "epsl-share", "–", "what EPSL's share φ of averaged gradients trades: 0, 0.5 and 1",
-        ("asfl", "epsl-0", "epsl", "epsl-1"), [], ["curves", "way"], _ONE,
+        (OURS, "epsl-0", "epsl", "epsl-1", CEILING), [], ["curves", "way"], _MANY_ARMS,
     ),
     Recipe(
         "readings", "–", "what each reading of the equations learns",
-        ("asfl",), [], ["totals"], _ONE, "reading", dict.fromkeys(get_args(Scale), _READINGS),
+        (OURS,), [], ["totals"], _MANY_ARMS, "reading", dict.fromkeys(get_args(Scale), _READINGS),
     ),
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}

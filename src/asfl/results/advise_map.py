@@ -1,0 +1,84 @@
+"""Which scheme should I use? The answer by model size, bandwidth, price of energy and spread of processors."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from asfl.config import Config
+from asfl.results.advise import ADVISED, Learnt, advise, joule_in_seconds, ranked
+
+MODELS = {"small CNN": ("cnn", 0.5), "ResNet-18": ("resnet18", 1.0), "VGG-19": ("vgg19", 1.0)}
+BANDWIDTHS = (0.1, 0.3, 1.0, 3.0)
+"""Times that of the world that was asked about."""
+PRICES = {"time is all": 0.0, "both count": 1.0, "mostly energy": 10.0}
+SPREADS = {"processors alike": 1.0, "processors from 1 to 8": 8.0}
+"""The fastest processor as a multiple of the slowest."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One world of the map, and who is best there."""
+
+    model: str
+    bandwidth: float
+    price: str
+    spread: str
+    best: str
+    ahead: float
+    """The price of the second as a multiple of the best's."""
+
+
+DEPENDS_ON_PRICE = "asfl-plus"
+"""The only one whose decisions do; the others are played once for all prices."""
+
+
+def which_scheme(
+    config: Config, rounds: int, learnt: Learnt | None = None, *, progress: Callable[[str], None] = lambda _: None
+) -> list[Cell]:
+    """The best scheme in worlds around one world; `progress` hears of every world that is done."""
+    cells = []
+    for spread, factor in SPREADS.items():
+        for model in MODELS:
+            for bandwidth in BANDWIDTHS:
+                there = _there(config, model, bandwidth, factor)
+                cells += [
+                    Cell(model, bandwidth, price, spread, best, ahead)
+                    for price, (best, ahead) in _best(there, rounds, learnt).items()
+                ]
+                progress(f"{model}, {bandwidth:g} × bandwidth, {spread}")
+    return cells
+
+
+def _best(config: Config, rounds: int, learnt: Learnt | None) -> dict[str, tuple[str, float]]:
+    """By price: who is best, and how far the second is behind."""
+    others = advise(config, rounds, 1, learnt, schemes=_all_but(DEPENDS_ON_PRICE)).candidates
+    found = {}
+    for price, value in PRICES.items():
+        priced = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": value})})
+        ours = advise(priced, rounds, 1, learnt, schemes=(DEPENDS_ON_PRICE,)).candidates
+        weight = joule_in_seconds(priced)
+        order = ranked((*ours, *(replace(one, weight=weight) for one in others)), learnt)
+        found[price] = order[0].scheme, order[1].price / order[0].price if len(order) > 1 else math.inf
+    return found
+
+
+def _all_but(scheme: str) -> Sequence[str]:
+    return [name for name in ADVISED if name != scheme]
+
+
+def _there(config: Config, model: str, bandwidth: float, spread: float) -> Config:
+    """The same world with another network on CIFAR-10, other links and other processors."""
+    scenario, radio = config.scenario, config.radio
+    architecture, width = MODELS[model]
+    middle = math.sqrt(scenario.min_cpu_hz * scenario.max_cpu_hz)
+    ends = {"min_cpu_hz": middle / math.sqrt(spread), "max_cpu_hz": middle * math.sqrt(spread)}
+    wide = {name: bandwidth * getattr(radio, name) for name in ("rb_bandwidth_hz", "downlink_bandwidth_hz")}
+    network = {"architecture": architecture, "width": width, "charged_as": ""}
+    return config.model_copy(
+        update={
+            "scenario": scenario.model_copy(update=ends),
+            "radio": radio.model_copy(update=wide),
+            "model": config.model.model_copy(update=network),
+            "data": config.data.model_copy(update={"name": "cifar10"}),
+        }
+    )

@@ -1,0 +1,141 @@
+"""All runs behind some recipes as one small file, from which every page and picture can be drawn again.
+
+An xz file of JSON lines: first the recipes, their commands and points, then one run per line, its rounds by column.
+Costs have six digits, and what no page needs is left out: powers, queues, losses. What is left out is read as
+nothing, or as infinite where there is no nothing.
+"""
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.costs.budgets import Budgets
+from asfl.results.curves import Run
+from asfl.results.reproduce.outcome import Found, Point
+from asfl.runs.files import write_whole
+from asfl.runs.records import RoundRecord
+
+FORMAT = 1
+LONGEST_LINE = 50_000_000
+_KEPT = (
+    "round", "cut", "rb_count", "packet_error_rate", "arrived", "delay_s", "resplit_delay_s", "energy_j",
+    "total_delay_s", "total_energy_j", "spread", "discrepancy", "accuracy", "client_accuracy", "uncalibrated_accuracy",
+    "synced",
+)  # fmt: skip
+_LEFT_OUT = (
+    "uplink_stage_delay_s", "server_stage_delay_s", "delay_queue", "train_loss", "update_scale", "resplit_shift",
+    "test_loss",
+)  # fmt: skip
+_LEFT_OUT_BY_CLIENT = ("resplit_energy_j", "energy_queue", "participation_queue", "update_norm2")
+ACCURACIES = ("accuracy", "client_accuracy", "uncalibrated_accuracy")
+"""All digits are kept, since a target is reached or not."""
+RunKey = tuple[str, str, int]
+"""World, scheme, seed."""
+
+
+def write_archive(file: Path, found: Sequence[Found]) -> int:
+    """Write all runs that some recipes look at, each once; returns how many."""
+    runs: dict[RunKey, Run] = {
+        (point.world, run.scheme, run.seed): run for one in found for point in one.points for run in point.runs
+    }
+    recipes = [
+        {
+            "recipe": one.recipe,
+            "command": one.command,
+            "points": [
+                {
+                    **{name: getattr(p, name) for name in ("preset", "label", "world")},
+                    "runs": [_key(run) for run in p.runs],
+                }
+                for p in one.points
+            ],
+        }
+        for one in found
+    ]
+    head = {"format": FORMAT, "recipes": recipes}
+    lines = [head, *({"world": world, **_run_as_json(run)} for (world, _, _), run in runs.items())]
+    text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+    write_whole(file, lzma.compress(text.encode(), preset=9))
+    return len(runs)
+
+
+def read_archive(file: Path) -> list[Found]:
+    try:
+        head, *lines = _lines(file)
+        if head["format"] != FORMAT:
+            raise ValueError(f"format {head['format']}, not {FORMAT}")
+        runs = {(line["world"], line["scheme"], line["seed"]): _run_of_json(line) for line in lines}
+        return [
+            Found(
+                one["recipe"],
+                one["command"],
+                [
+                    Point(
+                        p["preset"],
+                        p["label"],
+                        p["world"],
+                        [runs[p["world"], scheme, seed] for scheme, seed in p["runs"]],
+                    )
+                    for p in one["points"]
+                ],
+            )
+            for one in head["recipes"]
+        ]
+    except OSError as error:
+        raise AsflError(f"can't read {file}: {error.strerror or error}") from None
+    except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise AsflError(f"{file} is not an archive of runs ({type(error).__name__}: {reason})") from None
+
+
+def _lines(file: Path) -> Iterator[Any]:
+    with lzma.open(file, "rb") as stream:
+        while line := stream.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise ValueError("a line without end")
+            yield json.loads(line)
+
+
+def _key(run: Run) -> tuple[str, int]:
+    return run.scheme, run.seed
+
+
+def _run_as_json(run: Run) -> dict[str, Any]:
+    budgets = None if run.budgets is None else [run.budgets.delay_s, run.budgets.energy_j]
+    config = None if run.config is None else run.config.model_dump(mode="json")
+    of_run = {"scheme": run.scheme, "seed": run.seed, "commit": run.commit, "cpu_s": run.cpu_s}
+    plain = [json.loads(record.to_line()) for record in run.records]
+    rounds = {name: [_short(name, record.get(name)) for record in plain] for name in _KEPT}
+    return {**of_run, "budgets": _finite(budgets), "config": config, "rounds": rounds}
+
+
+def _run_of_json(line: dict[str, Any]) -> Run:
+    budgets = line["budgets"] and Budgets(*(np.inf if one is None else one for one in line["budgets"]))
+    config = line["config"] and Config.model_validate(line["config"])
+    rows = zip(*(line["rounds"][name] for name in _KEPT), strict=True)
+    records = [_record(dict(zip(_KEPT, row, strict=True))) for row in rows]
+    return Run(line["scheme"], line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
+
+
+def _record(kept: dict[str, Any]) -> RoundRecord:
+    clients = len(kept["rb_count"])
+    nothing = {**dict.fromkeys(_LEFT_OUT), **dict.fromkeys(_LEFT_OUT_BY_CLIENT, [None] * clients)}
+    known = {name: value for name, value in kept.items() if name != "synced" or value is not None}
+    return RoundRecord.from_line(json.dumps({**nothing, "tx_power_w": [0.0] * clients, **known}).encode())
+
+
+def _short(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(name, one) for one in value]
+    rounded = isinstance(value, float) and name not in ACCURACIES
+    return float(f"{value:.6g}") if rounded else value
+
+
+def _finite(values: Iterable[float] | None) -> list[float | None] | None:
+    return None if values is None else [one if np.isfinite(one) else None for one in values]
