@@ -100,7 +100,7 @@ def test_the_numbers_of_the_curves(tmp_path: Path) -> None:
     text = _page(comparison_folder(tmp_path / "both"))
     charts = _charts(text)
     (ours,) = (curve for curve in _curves(text, "rounds") if curve["meta"] == "asfl")
-    assert ours["name"] == "asfl<br>mean of 2 seeds"
+    assert ours["name"] == "asfl<br>median of 2 seeds"
     # Two seeds with a top of 61 and 62 %; a point is the mean of up to 3 evaluations.
     ends = [100 * np.mean([top / 3, top / 2, top]) for top in (0.61, 0.62)]
     assert (_values(ours["x"])[-1], _values(ours["y"])[-1]) == (3, pytest.approx(np.mean(ends)))
