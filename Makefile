@@ -11,8 +11,8 @@ RESULTS := accuracy-delay-energy second-world label-mix table3 errors-discrepanc
            fixed-cuts power-rb queue-memory ablation pareto local-steps readings
 RECORDS := docs/results/records.jsonl.xz
 
-.PHONY: help env demo fleet degrading test browser city bler lint bench study torture reproduce results figures advice docs \
-        wheel profiles clean
+.PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
+        figures advice docs wheel profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and c
 
 fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
 	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
+
+devices: $(STAMP)  ## a server and three devices with images of their own, in namespaces: one is lost and comes back
+	@$(BIN)/python tools/three_devices.py $(OUT)/devices
 
 degrading: $(STAMP)  ## the same with costs by the clock, and one client's link that gets 20 times slower: the cut moves
 	@$(BIN)/asfl fleet demo --clients 4 --set field.costs=measured --set field.shaping=examples/degrading.toml \
@@ -55,6 +58,11 @@ city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by
 		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
 	@$(BIN)/python -m pytest -m city tests/radio/city
+
+munich: $(STAMP)  ## the main schemes trained on a walk through ray-traced Munich (hours; CIFAR-10 below $(DATA))
+	@$(BIN)/asfl compare small-cifar10 --schemes asfl,asfl-plus,sfl-best,acc-sfl,epsl,central --seeds 3 \
+		--data-dir $(DATA) --out $(OUT)/munich --set scenario.channel.kind=trace \
+		--set scenario.channel.trace_file=examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
 
 lint: $(STAMP)  ## ruff, mypy, and who may import whom
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

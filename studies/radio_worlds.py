@@ -124,8 +124,13 @@ def page(found: dict[str, dict[str, Rows]], rounds: int, seeds: int) -> str:
 
 
 def _verdicts(found: dict[str, dict[str, Rows]]) -> list[str]:
-    """Each comparison of the paper's world, and in how many of the other worlds and links it comes out the same."""
-    lines = ["| in the paper's world, per update | the same elsewhere | not in |", "| --- | ---: | --- |"]
+    """Each comparison of the paper's world, and how it comes out in the other worlds and links."""
+    lines = [
+        "A scheme is ahead if it is in every seed; else it is open, as few seeds don't tell small differences.",
+        "",
+        "| in the paper's world, per update | the same elsewhere | open in | the other way round in |",
+        "| --- | ---: | --- | --- |",
+    ]
     reference = found["waterfall"]["paper"]
     others = {
         f"{world}{', NR' if link == 'nr' else ''}": rows
@@ -135,15 +140,27 @@ def _verdicts(found: dict[str, dict[str, Rows]]) -> list[str]:
     }
     for rival in RIVALS:
         for key, words in (("delay_s", ("faster", "slower")), ("energy_j", ("thriftier", "costlier"))):
-            wins = _wins(reference, rival, key)
-            differs = [name for name, rows in others.items() if _wins(rows, rival, key) != wins]
-            claim = f"`asfl` is {words[0] if wins else words[1]} than `{rival}`"
-            lines.append(f"| {claim} | {len(others) - len(differs)} of {len(others)} | {'; '.join(differs)} |")
+            here = _ahead(reference, rival, key)
+            sides = {name: _ahead(rows, rival, key) for name, rows in others.items()}
+            opened = [name for name, side in sides.items() if side == 0 and here != 0]
+            turned = [name for name, side in sides.items() if side != here and side != 0]
+            claim = "open between `asfl` and" if here == 0 else f"`asfl` is {words[0 if here > 0 else 1]} than"
+            same = len(others) - len(opened) - len(turned)
+            lines.append(
+                f"| {claim} `{rival}`{f' ({words[0]})' if here == 0 else ''} | {same} of {len(others)} "
+                f"| {'; '.join(opened)} | {_turned(turned, sides, words)} |"
+            )
     return lines
 
 
-def _wins(rows: Rows, rival: str, key: str) -> bool:
-    return float(np.mean(rows["asfl"][key])) < float(np.mean(rows[rival][key]))
+def _turned(names: Sequence[str], sides: dict[str, int], words: tuple[str, str]) -> str:
+    return "; ".join(f"{name}: {words[0 if sides[name] > 0 else 1]}" for name in names)
+
+
+def _ahead(rows: Rows, rival: str, key: str) -> int:
+    """1 if ASFL takes less in every seed, −1 if it takes more in every seed, else 0."""
+    signs = {int(np.sign(theirs - ours)) for ours, theirs in zip(rows["asfl"][key], rows[rival][key], strict=True)}
+    return signs.pop() if len(signs) == 1 else 0
 
 
 def _mean(row: dict[str, list[float]], key: str) -> str:

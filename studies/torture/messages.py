@@ -19,6 +19,7 @@ from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import Message, decode, encode
+from asfl.field.protocol.kinds import MOST_SQUARE
 from asfl.field.protocol.wire import MAGIC, VERSION
 from asfl.train.layout import ModelVectors
 from studies.torture.counts import Counts
@@ -63,10 +64,10 @@ def campaign(share: float, folder: Path, random: Random) -> Counts:
 def _check(message: Message, counts: Counts) -> None:
     """What was accepted can be sent again, and every number in it is in its range."""
     encode(message)
-    if isinstance(message, msg.Update) and not 0 <= float(message.norm2) <= msg.MOST_SQUARE:
+    if isinstance(message, msg.Update) and not 0 <= float(message.norm2) <= MOST_SQUARE:
         counts.defect("silent", f"norm2 = {float(message.norm2)} was accepted")
     for name, tensor in _tensors(message):
-        if tensor.is_floating_point() and not (tensor.abs() <= msg.MOST_SQUARE).all():
+        if tensor.is_floating_point() and not (tensor.abs() <= MOST_SQUARE).all():
             counts.defect("silent", f"{message.name}: {name} was accepted")
 
 

@@ -175,7 +175,7 @@ def test_the_command_trains_once(asfl: Asfl, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == runs | files
     for words in ("what it reaches", "what the rounds look like", "After 3 rounds ASFL", "picture: out/cut-queue.png"):
         assert words in result.stdout
-    assert "[2/2]" in result.stderr
+    assert "[2 of 2 finished]" in result.stderr
     assert "after 3 rounds" in result.stderr
     ours, theirs = (read_records(out / f"{scheme}-seed1") for scheme in ("asfl", "fedavg"))
     assert [one.rb_count for one in ours] == [one.rb_count for one in theirs]  # FedAvg borrows ASFL's blocks
@@ -210,7 +210,7 @@ def test_failed_runs_are_named_and_the_rest_is_shown(
     assert json.loads((out / "summary.json").read_text())["failed"].keys() == {"epsl seed 1", "acc-sfl seed 1"}
 
     compare(schemes=["asfl", "fedavg"], overrides=three, seeds=2, out=out)
-    assert "[4/4]" in capsys.readouterr().err
+    assert "[4 of 4 finished]" in capsys.readouterr().err
     compare(redraw=out, as_json=True)
     schemes = json.loads(capsys.readouterr().out)["schemes"]
     assert {name: len(one["runs"]) for name, one in schemes.items()} == {"asfl": 2, "fedavg": 2}

@@ -118,7 +118,7 @@ def test_the_command_chooses_and_writes_it_down(
     assert "schemes.asfl.learning_rate=0.003 asfl seed 1001" in shown.err
     assert "learning_rate=0.01 asfl" not in shown.err  # was finished
     assert "chosen, at the edge of the grid: try further" in shown.out
-    with pytest.raises(AsflError, match=r"another world \(training.rounds = 2 there, 3 here\)"):
+    with pytest.raises(AsflError, match=r"another world \(output.evaluate_every = 2 there, 3 here\)"):
         call(overrides=["radio.num_rbs=5"], rounds=3)
     with pytest.raises(typer.Exit) as left:
         call(overrides=["radio.num_rbs=5"], learning_rates=["10"])
@@ -171,7 +171,7 @@ def test_the_real_command(asfl: Asfl, tmp_path: Path) -> None:
     call = ["tune", "demo", "--schemes", "asfl", "--learning-rates", "1e-3,1e-2", "--seeds", 1, "--rounds", 1, *words]
     result = asfl(*call, "--out", "out")
     assert result.returncode == 0, result.stderr
-    assert "[2/2]" in result.stderr
+    assert "[2 of 2 finished]" in result.stderr
     assert "chosen" in result.stdout
     assert "choice: out/tuned.toml; use it: asfl compare out/tuned.toml" in result.stdout
     tuned = load_config(tmp_path / "out" / TUNED_FILE).config

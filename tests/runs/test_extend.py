@@ -171,3 +171,20 @@ def test_measured_rounds_are_not_played_again(tmp_path: Path) -> None:
     with pytest.raises(AsflError, match="measured, which can't be repeated"):
         extend_to(folder, tiny(4, "output.test_samples=50", "field.costs=measured"), "asfl")
     assert read_manifest(folder) == manifest
+
+
+def test_fields_that_came_later_do_not_make_it_another_run(tmp_path: Path) -> None:
+    """A manifest of an earlier version lacks them; its run goes on, and keeps lacking them."""
+    folder = tmp_path / "run"
+    run(tiny(2), "asfl", folder, threads=1)
+    manifest = replace(read_manifest(folder), unknown_then=frozenset({"data.augment", "compute.server_hz"}))
+    records = read_records(folder)
+    write_manifest(folder, manifest)
+    assert "augment" not in json.loads((folder / "manifest.json").read_text())["config"]["data"]
+    assert read_manifest(folder) == manifest
+    (folder / RECORDS_FILE).unlink()
+    journal = Journal(folder, first_seal(manifest.fingerprint))
+    for record in records:
+        journal.append(record)
+    assert read_records(folder) == records
+    assert manifest.fingerprint != replace(manifest, unknown_then=frozenset()).fingerprint

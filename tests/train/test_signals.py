@@ -65,7 +65,7 @@ def test_sampled_spreads_are_unbiased(ratio: float) -> None:
     sides = fast.state.clients.parameters
     random = np.random.default_rng(0)
     drawn = [sample_coordinates(sides.shape[1], ratio, random) for _ in range(400)]
-    samples = [layer_spreads(fast.layout, fast.fleet.report(columns), columns) / ratio for columns in drawn]
+    samples = [layer_spreads(fast.layout, fast.fleet.report(columns)[0], columns) / ratio for columns in drawn]
     exact = layer_spreads(fast.layout, sides)
     error = np.std(samples, axis=0) / np.sqrt(len(samples))
     assert (np.abs(np.mean(samples, axis=0) - exact) <= 5 * error + 1e-12).all()

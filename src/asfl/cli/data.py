@@ -1,5 +1,6 @@
 """`asfl data`: get a data set, and see how it is spread over the clients."""
 
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from asfl.cli import options
 from asfl.cli.output import show as show_result, table
 from asfl.config.errors import AsflError, nearest
+from asfl.config.randomness import random_stream
 from asfl.data import load_data
 from asfl.data.cifar import CIFAR
 from asfl.data.load import default_folder
@@ -114,3 +116,22 @@ def _print_table(mix: LabelMix, out: Console) -> None:
         f"mean distance {mix.distance.mean():.2f} (0: the mix of the whole set, 1: no label in common)"
         + (f"; {unused} training images stay unused, so that all clients have as many" if unused else "")
     )
+
+
+@app.command()
+def deal(
+    name: Annotated[str, typer.Argument(help="digits, cifar10, cifar100, or the path of an .npz file.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where part-0.npz, part-1.npz, … are written.")],
+    sizes: Annotated[str, typer.Option("--sizes", metavar="N,…", help="How many images each device gets.")],
+    data_dir: options.DataDir = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which images.")] = 1,
+) -> None:
+    """Deal a data set out to files, one for each device: something to try `asfl join --data` with."""
+    from asfl.data.private import deal_out
+
+    counts = [int(size) for size in sizes.split(",") if size.strip().isdecimal()]
+    if len(counts) != len(sizes.split(",")):
+        raise AsflError(f"--sizes {sizes}: give whole numbers with commas between them, for example 200,700,400")
+    data = load_data(options.configuration("demo", [f"data.name={name}"]).config, data_dir)
+    for file in deal_out(data, counts, out, random_stream(seed, "dealt out")):
+        print(file)

@@ -134,6 +134,9 @@ def _print_table(manifest: Manifest, run: Run) -> None:
     rows = {"accuracy": accuracy, **_costs(manifest, run, summary)}
     if run.is_ceiling:
         rows = {"accuracy": percent(summary.final_accuracy, 1), "costs": "none: all data is in one place"}
+    if run.records[-1].epsilon is not None:
+        delta = manifest.config.privacy.delta
+        rows["privacy"] = f"ε = {number(run.records[-1].epsilon)} at δ = {delta:g}, for one image of one client"
     title = with_note(f"{manifest.scheme}, {summary.rounds} rounds", summary.model)
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")

@@ -10,14 +10,14 @@ from .load import (
     load_config as load_config,
     preset_names as preset_names,
 )
+from .network import Deadlines as Deadlines, Network as Network
+from .protection import Privacy as Privacy, Robustness as Robustness
 from .tree import (
     Compute as Compute,
     Config as Config,
     Data as Data,
-    Deadlines as Deadlines,
     DecisionRules as DecisionRules,
     Model as Model,
-    Network as Network,
     Output as Output,
     Scenario as Scenario,
     Training as Training,

@@ -5,6 +5,7 @@ What a name stands for is known further on: `models.build`, `data.arrays` and `r
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from asfl.config.errors import AsflError, nearest, short
@@ -34,15 +35,34 @@ def is_own_file(name: str) -> bool:
     return name.lower().endswith(".npz")
 
 
+def is_own_folder(name: str) -> bool:
+    """Whether a data set's name is a folder that Hugging Face's `datasets` saved."""
+    return "\0" not in name and (Path(name).expanduser() / "dataset_dict.json").is_file()
+
+
+_PRIVATE = re.compile(r"private_([1-4])x([1-9][0-9]{0,3})x([1-9][0-9]{0,3})_([1-9][0-9]{0,4})")
+
+
+def private_shape(name: str) -> tuple[int, int, int, int] | None:
+    """Channels, height, width and classes of images that clients keep to themselves: `private_3x32x32_10`."""
+    match = _PRIVATE.fullmatch(name)
+    if match is None or int(match[4]) < 2:
+        return None
+    channels, height, width, classes = map(int, match.groups())
+    return channels, height, width, classes
+
+
 def is_known(name: str) -> bool:
     """Whether `name` can be a data set; whether the file it may name exists and is right shows when it is read."""
-    return name in DATASETS or is_own_file(name)
+    known = name in DATASETS or is_own_file(name) or is_own_folder(name)
+    return known or private_shape(name) is not None
 
 
 def unknown_data_set(name: str, inside: str = "") -> str:
     """What is wrong with a name that isn't known, where it was found, and what would be right."""
     hint = nearest(name, DATASETS)
-    own = ", or the path of an .npz file" if hint.startswith("valid") else ""
+    own = ", private_3x32x32_10 (channels, height, width, classes), or the path of an .npz file"
+    own = own if hint.startswith("valid") else ""
     return f"unknown data set {short(name)}{inside}: {with_own(hint + own)}"
 
 
@@ -53,7 +73,8 @@ class ModelSpec:
     architecture: str
     """One of `Architecture`, or a name given to `register_model`."""
     dataset: str
-    """One of `Dataset`, the path of an `.npz` file, or a name given to `asfl.data.register_arrays`."""
+    """One of `Dataset`, the path of an `.npz` file, a name given to `asfl.data.register_arrays`, or what images look
+    like that nobody but their owners has (`private_shape`)."""
     width: float = 1.0
     norm: Norm = "batch"
     own: tuple[tuple[str, Any], ...] = ()

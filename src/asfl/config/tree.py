@@ -26,15 +26,24 @@ from asfl.config.fields import (
     OwnSettings,
     Positive,
     PositiveShare,
-    Second,
     Section,
     Share,
     ShareBelowOne,
-    Watt,
     Width,
     known_name,
 )
-from asfl.config.names import MODELS, Architecture, Dataset, ModelSpec, Norm, is_known, unknown_data_set
+from asfl.config.names import (
+    MODELS,
+    Architecture,
+    Dataset,
+    ModelSpec,
+    Norm,
+    is_known,
+    private_shape,
+    unknown_data_set,
+)
+from asfl.config.network import Network
+from asfl.config.protection import Privacy, Robustness
 from asfl.config.registry import NAME_PATTERN
 
 
@@ -101,7 +110,8 @@ class Data(Section):
     """What is learnt, and how it is spread over the clients."""
 
     name: Annotated[Dataset | str, FILE_NAME, known_name(is_known, unknown_data_set)] = "cifar100"
-    """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays."""
+    """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays. Images that stay
+    on the devices that have them: what they look like, "private_3x32x32_10" (channels, height, width, classes)."""
     folder: FileName = ""
     """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
     partition: Literal["dirichlet", "shards", "groups"] = "dirichlet"
@@ -113,6 +123,16 @@ class Data(Section):
     """With `partition = "shards"`: how many shards a client gets; fewer is more heterogeneous."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
+    held_out: ShareBelowOne = 0.1
+    """Share of its private images with which a device measures accuracy instead of training."""
+    test_file: FileName = ""
+    """An .npz file with images and labels of the server's own, to measure accuracy with where images are private;
+    empty: the devices measure it, on the images they hold out."""
+
+    @property
+    def private(self) -> bool:
+        """Whether images stay on the devices that have them."""
+        return private_shape(self.name) is not None
 
 
 class Training(Section):
@@ -234,51 +254,6 @@ class Output(Section):
         return self
 
 
-class Deadlines(Section):
-    """How long the server waits for a real client, by what it was asked for; who is later is lost for the round.
-
-    "auto": 120 s at most (600 s for a whole step), and much less once it is known how long others take
-    (docs/measured.md).
-    """
-
-    sync_s: AutoSecond = "auto"
-    """The current layers have reached a client that begins or comes back."""
-    resplit_s: AutoSecond = "auto"
-    """Layers have moved down, or are up."""
-    forward_s: AutoSecond = "auto"
-    """Activations are up."""
-    backward_s: AutoSecond = "auto"
-    """Gradients are down, and the client has learnt from them."""
-    learn_s: AutoSecond = "auto"
-    """A whole step without a cut (FedAvg) is done."""
-    give_s: AutoSecond = "auto"
-    """The client's layers are up, in schemes that average them every round."""
-    report_s: AutoSecond = "auto"
-    """The sampled parameters for the discrepancy are up."""
-    gather_s: AutoSecond = "auto"
-    """The client's layers are up, for an evaluation or a checkpoint."""
-
-
-class Network(Section):
-    """Clients in other processes and on other machines (docs/field.md); nothing of it matters to a simulation."""
-
-    costs: Literal["modelled", "measured"] = "modelled"
-    """Where delays and energies come from: the simulated radio, as without real clients, or clocks and meters. With
-    measured costs nothing is simulated: the cut is decided from what was measured, and only what is lost is lost."""
-    memory: ShareBelowOne = 0.6
-    """How much of what was measured before counts after another round; smaller follows changes faster."""
-    caution: NonNegative = 0.0
-    """Decide as if every link and processor were slower than estimated, by this many standard errors."""
-    client_power_w: Watt = 5.0
-    """What a client is taken to draw while it computes or sends, if it doesn't report its energy."""
-    deadlines: Deadlines = Field(default_factory=Deadlines)
-    nobody_s: Second = 300.0
-    """With nobody to be reached when a round begins, the run stops after this time."""
-    shaping: FileName = ""
-    """A file that says how slow the stream to each client is made from which round on, for demonstrations on one
-    machine; empty: it isn't."""
-
-
 SchemeName = Annotated[str, Field(pattern=NAME_PATTERN)]
 """Which schemes there are isn't known here: `asfl.schemes.check_scheme_settings`."""
 
@@ -305,6 +280,8 @@ class Config(Section):
     budget: TotalBudgets = Field(default_factory=TotalBudgets)
     output: Output = Field(default_factory=Output)
     field: Network = Field(default_factory=Network)
+    privacy: Privacy = Field(default_factory=Privacy)
+    robust: Robustness = Field(default_factory=Robustness)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
     """Settings of single schemes, by their names; `asfl tune` finds good ones."""
 
@@ -340,6 +317,11 @@ class Config(Section):
                     f"decision.min_participants = {self.decision.min_participants} is more than can be served: "
                     f"{self.scenario.clients} clients, {self.radio.num_rbs} resource blocks"
                 )
+        if self.privacy.noisy and self.model.norm == "batch":
+            raise ValueError(
+                'privacy: noise needs model.norm = "group" or "none"; batch norm mixes the samples of a mini-batch, '
+                "and its statistics leave a client as they are"
+            )
         batteries = self.budget.battery_j
         if isinstance(batteries, list) and len(batteries) != self.scenario.clients:
             raise ValueError(f"budget.battery_j has {len(batteries)} numbers for {self.scenario.clients} clients")

@@ -95,7 +95,8 @@ def _fair_costs(
     full_power = np.full(num_clients, radio.max_tx_power_w)
     if procedure.in_sequence:  # one client after the other, with all the blocks
         fair_share = np.full(num_clients, float(radio.num_rbs))
-    allowed = world.profile.cuts - 1 if cuts is None else np.minimum(cuts, world.profile.num_layers - 1) - 1
+    wanted = world.profile.cuts if cuts is None else np.clip(cuts, world.profile.min_cut, world.profile.num_layers - 1)
+    allowed = wanted - world.profile.min_cut
     delays, energies = [], []
     for round_ in rounds:  # one after the other: the costs of all cuts and clients in all rounds would take gigabytes
         cost = cost_of_all_cuts(round_, fair_share, full_power, procedure=procedure)

@@ -83,9 +83,9 @@ class World:
 
 def charged_profile(config: Config) -> ModelProfile:
     """The profile that costs are computed from: the trained network's, or the one `model.charged_as` names."""
-    trained, name = load_profile(config.model_spec), config.model.charged_as
+    trained, name, min_cut = load_profile(config.model_spec), config.model.charged_as, config.privacy.min_cut
     if not name:
-        return trained
+        return trained.cut_from(min_cut)
     charged = load_profile(name)
     if charged.unit_names != trained.unit_names:
         raise AsflError(
@@ -93,4 +93,4 @@ def charged_profile(config: Config) -> ModelProfile:
             f"{charged.unit_names[-1]}), but the trained {trained.name} has {trained.num_layers} "
             f"({trained.unit_names[0]} … {trained.unit_names[-1]}); both must be the same architecture"
         )
-    return charged
+    return charged.cut_from(min_cut)

@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.errors import AsflError, short
 from asfl.config.files import check_file
-from asfl.config.names import DATASETS, Dataset, is_own_file, unknown_data_set
+from asfl.config.names import DATASETS, Dataset, is_own_file, is_own_folder, unknown_data_set
+from asfl.data.folders import read_folder
 from asfl.data.images import ImageData, with_statistics
 from asfl.data.npz import read_arrays
 
@@ -68,9 +69,11 @@ def own_data(name: str) -> ImageData:
     """The images of a registered name or of an NPZ file; a file is read again only if it changed."""
     if name in DATASETS and not DATASETS.ships(name):
         return cast(ImageData, DATASETS[name])
+    path = Path(name).expanduser()
+    if is_own_folder(name):
+        return _read_folder_once(path.resolve(), (path / "dataset_dict.json").stat().st_mtime_ns)
     if not is_own_file(name):
         raise AsflError(unknown_data_set(name))
-    path = Path(name).expanduser()
     check_file(path, f"data.name = {short(name, 200)}")
     state = path.stat()
     return _read_once(path.resolve(), state.st_mtime_ns, state.st_size)
@@ -79,6 +82,12 @@ def own_data(name: str) -> ImageData:
 @lru_cache(maxsize=2)
 def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
     return read_npz(path, path.name)
+
+
+@lru_cache(maxsize=2)
+def _read_folder_once(path: Path, mtime_ns: int) -> ImageData:
+    arrays, num_classes = read_folder(path)
+    return _checked(path.name, str(path), arrays, num_classes, 255.0)
 
 
 def read_npz(path: Path, name: str) -> ImageData:
@@ -108,7 +117,7 @@ def _checked(
             f"{where}: scale = {scale:g} must be a number above 0 (1e-9 … 1e9), the pixel value that means 1"
         )
     arrays = {**arrays, **_in_bytes(where, arrays["train_images"], arrays["test_images"])}
-    images = {key: _as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
+    images = {key: as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
     train_shape, test_shape = (image.shape[1:] for image in images.values())
     if train_shape != test_shape:
         raise AsflError(
@@ -116,7 +125,7 @@ def _checked(
             f"and test images {_times(test_shape)}; give all images the same shape"
         )
     labels = {
-        part: _as_labels(where, f"{part}_labels", arrays[f"{part}_labels"], len(images[f"{part}_images"]))
+        part: as_labels(where, f"{part}_labels", arrays[f"{part}_labels"], len(images[f"{part}_images"]))
         for part in ("train", "test")
     }
     largest = int(max(values.max() for values in labels.values()))
@@ -172,7 +181,7 @@ def _in_bytes(where: str, train: NDArray[Any], test: NDArray[Any]) -> dict[str, 
     return made
 
 
-def _as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
+def as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
     """uint8 [S, C, H, W], contiguous, whatever the order of the axes was."""
     found = f"{where}: {key} is {images.dtype} {list(images.shape)}"
     if images.dtype != np.uint8:
@@ -192,7 +201,7 @@ def _as_images(where: str, key: str, images: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(images)
 
 
-def _as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+def as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     if labels.dtype.kind not in "iu" or labels.shape != (count,):
         raise AsflError(
             f"{where}: {key} is {labels.dtype} {list(labels.shape)}; give one whole number for each of the "

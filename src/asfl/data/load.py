@@ -8,6 +8,7 @@ from asfl.data.arrays import own_data
 from asfl.data.cifar import CIFAR, find_cifar, read_cifar
 from asfl.data.digits import load_digits
 from asfl.data.images import ImageData
+from asfl.data.private import of_server
 
 if TYPE_CHECKING:
     from asfl.config import Config
@@ -28,6 +29,8 @@ def load_data(config: "Config", data_dir: Path | None = None) -> ImageData:
         first = data_dir or (Path(config.data.folder) if config.data.folder else None)
         folders = dict.fromkeys((default_folder(first), _LAST_RESORT))
         return read_cifar(CIFAR[name], find_cifar(CIFAR[name], list(folders)))
+    if config.data.private:
+        return of_server(name, config.data.test_file)
     return own_data(name)
 
 

@@ -13,26 +13,33 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.names import is_own_file
-from asfl.data import deal, load_data
+from asfl.config.randomness import random_stream
+from asfl.data import ImageData, deal, load_data
+from asfl.data.private import of_device
 from asfl.field.emulate.shaping import Pace
 from asfl.field.measure.layer_times import layer_seconds
 from asfl.field.measure.meters import CarefulMeter, Meter
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
+from asfl.field.protocol.kinds import MOST_WEIGHT
 from asfl.field.protocol.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import Data, WireError
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
+from asfl.train.calibrate import Calibrator
 from asfl.train.device import device_named
+from asfl.train.evaluate import Evaluator
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
+from asfl.train.privacy import Blur, nobody_knows
 from asfl.train.quantise import UNQUANTISED
 from asfl.train.state import TrainingState
 
@@ -45,7 +52,10 @@ class ClientNode:
     """One client of one run; `answer` is all it does."""
 
     def __init__(self, welcome: Welcome, data_dir: Path | None = None) -> None:
-        """`welcome` says which run this is and which of its clients; the data are looked for in `data_dir`."""
+        """`welcome` says which run this is and which of its clients.
+
+        The data are looked for in `data_dir`; where images are private, that says which (`asfl.data.private`).
+        """
         agreement, self.client = welcome.agreement, welcome.client
         config = _with_own_files(agreement.config, data_dir)
         if self.client >= config.scenario.clients:
@@ -56,8 +66,11 @@ class ClientNode:
         blueprint = Blueprint.of(config, self._device)  # numbers come from the server
         self._model, self._shapes, self._layout = blueprint.model, blueprint.shapes, blueprint.shapes.layout
         self.largest_message = blueprint.largest_message
-        self._batches = _own_batches(config, self.client, data_dir, self._device)
+        self._private = config.data.private
+        self._data, self._batches = _own_data(config, self.client, data_dir, self._device)
         self._rule = rule_named(config.training.optimizer, config.training.learning_rate)
+        privacy = config.privacy
+        self._blur = Blur(privacy, nobody_knows) if privacy.noisy else None
         self._pace, self._meter = Pace(agreement.shaping), CarefulMeter(None)
         self.said_bye = False
         self.round_index: int | None = None
@@ -109,7 +122,7 @@ class ClientNode:
             self._state.clients, self._state.server = _rows(side), side.clone()
         self._state.make_room(cut)
         parts = self._model, self._state, self._batches, self._rule
-        self._fleet = LocalFleet(*parts, keeps_sides=self._keeps_sides, first_client=self.client)
+        self._fleet = LocalFleet(*parts, keeps_sides=self._keeps_sides, first_client=self.client, blur=self._blur)
         self._open: tuple[int, int, int] | None = None
         """Round, step and cut of a forward pass whose backward pass is to come."""
         self._open_bits = UNQUANTISED
@@ -130,7 +143,8 @@ class ClientNode:
         return request.round
 
     def _where(self) -> Where:
-        return Where(self._state.cut, self.round_index)
+        samples = len(self._data.train_labels) if self._private else None
+        return Where(self._state.cut, self.round_index, samples)
 
     # ------------------------------------------------------------------ state from and to the server
     @_do.register
@@ -187,6 +201,8 @@ class ClientNode:
     def _forward(self, request: msg.Forward) -> msg.Activations:
         if request.cut >= self._layout.num_units:
             raise WireError(f"cut = {request.cut} must be 1 … {self._layout.num_units - 1}")
+        if request.cut < self._agreement.config.privacy.min_cut:
+            raise WireError(f"cut = {request.cut}, but privacy.min_cut = {self._agreement.config.privacy.min_cut}")
         place = self._begin_step(request, request.cut)
         (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits], request.batch)
         assert packet is not None
@@ -209,6 +225,8 @@ class ClientNode:
 
     @_do.register
     def _learn(self, request: msg.Learn) -> msg.Update:
+        if self._blur is not None:
+            raise WireError("privacy: a loss leaves as it is; without a cut nothing is hidden")
         place = self._begin_step(request, self._layout.num_units)
         (loss,), (norm2,) = self._fleet.learn(*place[:2], [0], [request.bits], request.batch)
         assert norm2 is not None
@@ -286,7 +304,28 @@ class ClientNode:
         columns = np.cumsum(gaps)
         if gaps.size and (gaps.min() < 0 or gaps.max() >= size or columns[-1] >= size or columns.min() < 0):
             raise WireError(f"a column that isn't among the {size} here")
-        return msg.Values(self._fleet.report(columns)[0])
+        return msg.Values(self._fleet.report(columns)[0][0])
+
+    @_do.register
+    def _calibrate(self, request: msg.Calibrate) -> msg.Calibrated:
+        model = self._whole(request.model)
+        calibrator = Calibrator(self._model, self._layout, self._batches, self._device, torch.float32)
+        return msg.Calibrated(calibrator.calibrated(model).statistics)
+
+    @_do.register
+    def _score(self, request: msg.Score) -> msg.Scored:
+        model, held_out = self._whole(request.model), len(self._data.test_labels)
+        if not held_out:
+            return msg.Scored(0)
+        evaluator = Evaluator(self._model, self._layout, self._data, self._device, torch.float32)
+        score = evaluator.score(model)
+        return msg.Scored(held_out, round(score.accuracy * held_out), min(score.loss, MOST_WEIGHT))
+
+    def _whole(self, model: ModelVectors) -> ModelVectors:
+        """A model to look at; nothing here changes by that."""
+        if not self._private:
+            raise WireError("the images are not private here: the server has its own")
+        return self._shapes.check_layers(model, 0, self._layout.num_units)
 
     @_do.register
     def _ping(self, request: msg.Ping) -> Where:
@@ -316,20 +355,30 @@ def _joined(first: ModelVectors, then: ModelVectors) -> ModelVectors:
     return ModelVectors(torch.cat([first.parameters, then.parameters]), torch.cat([first.statistics, then.statistics]))
 
 
-def _own_batches(config: Config, client: int, data_dir: Path | None, device: torch.device) -> Batches:
-    """The client's own samples and nobody else's; which ones is drawn from the seed, as on the server."""
-    data, training = load_data(config, data_dir), config.training
-    own = deal(data, config)[client]
-    if len(own) < training.batch_size:
-        raise AsflError(f"training.batch_size = {training.batch_size}, but this client has only {len(own)} images")
-    data = replace(data, train_images=data.train_images[own], train_labels=data.train_labels[own])
-    # Orders are drawn for all clients at once, whatever they hold.
-    return Batches.of(data, np.tile(np.arange(len(own)), (config.scenario.clients, 1)), config, device)
+def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.device) -> tuple[ImageData, Batches]:
+    """The client's own samples and nobody else's: what it brings, or what the seed deals it, as on the server."""
+    clients, seed, needed = config.scenario.clients, config.scenario.seed, config.training.batch_size
+    parts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * clients
+    if config.data.private:
+        if data_dir is None:
+            raise AsflError("this run learns from images of the device's own: say which (--data)")
+        mine = random_stream(seed, f"held out by client {client}")
+        data = of_device(config.data.name, str(data_dir), config.data.held_out, mine)
+    else:
+        data = load_data(config, data_dir)
+        own = deal(data, config)[client]
+        data = replace(data, train_images=data.train_images[own], train_labels=data.train_labels[own])
+    count = len(data.train_labels)
+    if count < needed:
+        raise AsflError(f"training.batch_size = {needed}, but this client has only {count} images")
+    # Where images are dealt, orders are drawn for all clients at once, whatever they hold.
+    parts = [np.arange(count) if n == client or not config.data.private else part for n, part in enumerate(parts)]
+    return data, Batches.of(data, parts, config, device)
 
 
 def _with_own_files(config: Config, data_dir: Path | None) -> Config:
     """Which files are read here is never the server's choice: they are looked for in this client's own folder."""
     name = config.data.name
-    if is_own_file(name):
+    if is_own_file(name) or "/" in name or "\\" in name:
         name = str((data_dir or Path()) / PurePosixPath(name.replace("\\", "/")).name)
     return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})

@@ -23,6 +23,7 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field.averaging import Averaging
 from asfl.field.copies import Copies
+from asfl.field.held_out import Samples, read_score, read_statistics, samples_of, together
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
 from asfl.field.patience import Patience
@@ -34,6 +35,7 @@ from asfl.field.roster import Roster
 from asfl.field.usual import Kind, Place, Usual
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
+from asfl.train.evaluate import Score
 from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
@@ -69,10 +71,10 @@ class RemoteFleet:
         if len(links) != state.num_clients:
             raise AsflError(f"{len(links)} links, but scenario.clients = {state.num_clients}")
         self.state, self._keeps_sides = state, keeps_sides
-        images, _ = batches.batch(0, 0)
         device = state.server.parameters.device
-        self._shapes = Shapes.of(model, images.shape[1:], batches.batch_size, rule.num_moments, device)
+        self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
+        self._samples = Samples()
         self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
         self._forget_steps()
 
@@ -167,7 +169,7 @@ class RemoteFleet:
         if state.cut and not copies.side[clients].all():
             self.gather()  # which also fills the rows of those whose side nobody knows
         roster.present[clients] = True
-        synced = list(self._ask_all(clients, partial(copies.sync_of, state), _done))
+        synced = self._samples.heard(self._ask_all(clients, partial(copies.sync_of, state), samples_of), state)
         copies.given(synced)
         roster.in_sync[synced] = True
         self._averaging.has_shared[synced] = state.cut == 0
@@ -179,7 +181,9 @@ class RemoteFleet:
         """
         roster = self._roster
         roster.present[clients] = True
-        where = self._ask_all(clients, lambda _: msg.Ping(), lambda answer: (answer.round, answer.cut))
+        answers = self._ask_all(clients, lambda _: msg.Ping(), lambda answer: answer)
+        self._samples.heard({client: samples_of(answer) for client, answer in answers.items()}, self.state)
+        where = {client: (answer.round, answer.cut) for client, answer in answers.items()}
         for client in where:
             roster.in_sync[client] = where[client] == (int(roster.round_of[client]), self.state.cut)
         roster.present[clients] = roster.in_sync[clients]
@@ -347,7 +351,7 @@ class RemoteFleet:
         self._copies.outdated(client, side=self._keeps_sides)
 
     # ------------------------------------------------------------------ what the server wants to know
-    def report(self, columns: NDArray[np.int64]) -> Tensor:
+    def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
         # Differences are small: a byte each, and much less to send than the values that come back.
         gaps = torch.from_numpy(np.diff(columns, prepend=0))
         if not len(gaps) or gaps.max() < 256:
@@ -357,7 +361,9 @@ class RemoteFleet:
         rows = self._ask_all(
             present, lambda _: msg.Sample(gaps), lambda answer: self._shapes.check("values", answer.values, size)
         )
-        return torch.stack(list(rows.values())) if rows else self.state.server.parameters.new_zeros(1, len(columns))
+        if not rows:
+            return self.state.server.parameters.new_zeros(1, len(columns)), [0]
+        return torch.stack(list(rows.values())), list(rows)
 
     def gather(self, *, optimizers: bool = False) -> None:
         """Ask those clients of which the server doesn't know everything.
@@ -374,6 +380,19 @@ class RemoteFleet:
         for client, (side, memory) in self._ask_all(asked, lambda _: msg.Gather(optimizers), read).items():
             self._copies.put(state, client, side, memory)
         self._copies.guess_sides(state)
+
+    # ------------------------------------------------------------------ what only clients have images for
+    def calibrated(self, model: ModelVectors) -> ModelVectors:
+        present = np.flatnonzero(self._roster.present).tolist() if len(model.statistics) else []
+        found = self._ask_all(present, lambda _: msg.Calibrate(model), partial(read_statistics, self._shapes, model))
+        if not found:
+            return model
+        measured = self.state.average(torch.stack(list(found.values())), model.statistics, list(found))
+        return ModelVectors(model.parameters, measured)
+
+    def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
+        asked = np.flatnonzero(self._roster.present).tolist()
+        return together(self._ask_all(asked, lambda client: msg.Score(model_of(client)), read_score).values())
 
 
 def _done(answer: Answer) -> bool:

@@ -5,7 +5,7 @@ the named models ship with the package, so nothing here needs PyTorch; `asfl.mod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -42,6 +42,8 @@ class ModelProfile:
     param_groups: NDArray[np.float64] = field(default_factory=_none)
     groups_per_batch: NDArray[np.float64] = field(default_factory=_none)
     groups_per_sample: NDArray[np.float64] = field(default_factory=_none)
+    min_cut: int = 1
+    """No cut is shallower."""
 
     def __post_init__(self) -> None:
         lengths = set()
@@ -71,8 +73,17 @@ class ModelProfile:
 
     @property
     def cuts(self) -> NDArray[np.int64]:
-        """Every allowed cut, 1 … M−1."""
-        return np.arange(1, self.num_layers)
+        """Every allowed cut, `min_cut` … M−1."""
+        return np.arange(self.min_cut, self.num_layers)
+
+    def cut_from(self, min_cut: int) -> Self:
+        """The same network, never cut shallower than that."""
+        if min_cut >= self.num_layers:
+            raise AsflError(
+                f"privacy.min_cut = {min_cut} must be 1 … {self.num_layers - 1}: {self.name} has {self.num_layers} "
+                "layers, and the server holds at least the last one"
+            )
+        return self if min_cut == self.min_cut else replace(self, min_cut=min_cut)
 
     # Prefix sums over the client side: index them with a cut c (0 … M) to get the sum over layers ≤ c.
     @cached_property
@@ -100,7 +111,7 @@ class ModelProfile:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         there = (*_COLUMNS, *(column for column in _GROUPS if data.get(column) is not None))
-        columns = {column: np.asarray(data[column], dtype=float) for column in there}
+        columns: dict[str, Any] = {column: np.asarray(data[column], dtype=float) for column in there}
         return cls(**columns, name=data.get("name", "custom"), unit_names=tuple(data.get("unit_names", ())))
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -26,6 +27,8 @@ class LoopState:
     """How far client sides would have drifted apart under ASFL, for schemes that borrow from it."""
     beyond: BeyondSignals | None = None
     """In schemes that decide more than the paper's."""
+    took_part: NDArray[np.int64] | None = None
+    """[N] in how many rounds, where privacy is accounted for."""
     total_delay_s: float = 0.0
     total_energy_j: float = 0.0
 
@@ -43,6 +46,7 @@ class LoopState:
             "signals.rounds": torch.tensor(self.signals.rounds),
             **named("beyond.", tensors_of({} if self.beyond is None else self.beyond.arrays())),
             **named("radio.", tensors_of(self.radio.arrays())),
+            **({} if self.took_part is None else {"took_part": torch.from_numpy(self.took_part)}),
             "total_delay_s": torch.tensor(self.total_delay_s, dtype=torch.float64),
             "total_energy_j": torch.tensor(self.total_energy_j, dtype=torch.float64),
         }
@@ -63,6 +67,7 @@ class LoopState:
             ),
             assumed_drift=replace(self.assumed_drift, layer_spread=tensors["assumed_drift.layer_spread"].numpy()),
             beyond=None if self.beyond is None else BeyondSignals.of(arrays_of(below("beyond.", tensors))),
+            took_part=tensors["took_part"].numpy() if "took_part" in tensors else None,
             total_delay_s=tensors["total_delay_s"].item(),
             total_energy_j=tensors["total_energy_j"].item(),
         )

@@ -4,6 +4,7 @@ import hashlib
 import json
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +58,8 @@ class Manifest:
     """What ASFL decided in this world, round by round, for a scheme that borrows from it; empty: it decides here."""
     begun_with_rounds: int | None = None
     """How many rounds it was to have at first, if it was extended (asfl.runs.extend)."""
+    unknown_then: frozenset[str] = frozenset()
+    """Fields that didn't exist when it began; they don't count, and have the values they have if nobody sets them."""
 
     @property
     def fingerprint(self) -> str:
@@ -64,7 +67,7 @@ class Manifest:
 
         An extended run keeps the one it began with.
         """
-        config = comparable(self.config)
+        config = _without(comparable(self.config), self.unknown_then)
         rounds = config["training"]["rounds"] = self.begun_with_rounds or self.config.training.rounds
         parts = [FORMAT, self.scheme, config, self._budgets_as_json(), self._recorded_as_json()[:rounds]]
         text = json.dumps(parts, sort_keys=True)
@@ -93,7 +96,7 @@ class Manifest:
             "facts": self.facts,
             "recorded": self._recorded_as_json(),
             "begun_with_rounds": self.begun_with_rounds,
-            "config": self.config.model_dump(mode="json"),
+            "config": _without(self.config.model_dump(mode="json"), self.unknown_then),
         }
 
     def _budgets_as_json(self) -> dict[str, float | None]:
@@ -175,7 +178,31 @@ def read_manifest(folder: Path) -> Manifest:
         raise AsflError(f"{file} is not the manifest of a run: {_first_line(error)}") from None
     budgets = Budgets(**{name: np.inf if value is None else value for name, value in dict(read.budgets).items()})
     recorded = tuple(Decision(of.cut, np.array(of.rb_count), np.array(of.tx_power_w)) for of in read.recorded)
-    return Manifest(config, read.scheme, budgets, read.threads, read.facts, recorded, read.begun_with_rounds)
+    unknown_then = by_name(config.model_dump(mode="json")).keys() - by_name(read.config).keys()
+    return Manifest(
+        config,
+        read.scheme,
+        budgets,
+        read.threads,
+        read.facts,
+        recorded,
+        read.begun_with_rounds,
+        frozenset(unknown_then),
+    )
+
+
+def _without(tree: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A tree without these fields, and without sections that then have none."""
+    for name in names:
+        *sections, field = name.split(".")
+        inside = [tree]
+        for section in sections:
+            inside.append(inside[-1].get(section, {}))
+        inside[-1].pop(field, None)
+        for above, section, emptied in zip(inside[-2::-1], sections[::-1], inside[:0:-1], strict=True):
+            if not emptied:
+                above.pop(section, None)
+    return tree
 
 
 def first_difference(before: Config, now: Config) -> str | None:

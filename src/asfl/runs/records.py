@@ -29,6 +29,10 @@ _INFINITE = (
 """On a dead link; null in JSON, which knows no infinity."""
 _NOT_A_NUMBER = ("update_scale", "spread", "discrepancy", "resplit_shift")
 """Null in JSON if it couldn't be computed."""
+_OPTIONAL = (
+    "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults", "measured",
+)  # fmt: skip
+"""Left out of a line if there is none."""
 _BY_CLIENT = (
     "rb_count", "tx_power_w", "packet_error_rate", "arrived", "energy_j", "resplit_energy_j", "energy_queue",
     "participation_queue", "update_norm2",
@@ -99,6 +103,9 @@ class RoundRecord:
     """Of every value that crossed."""
     noise_scale: Amount | None = None
     """B: at how many mini-batches noise and signal of the gradient are equal, as the server saw it before the round."""
+    epsilon: Amount | None = None
+    """ε of the client that has revealed most so far, at `privacy.delta`; only with noise (docs/security.md). Null in
+    JSON if only activations or only updates are noisy: then nothing is guaranteed."""
     time_left_s: Amount | None = None
     """Of `budget.total_delay_s`, after the round; None without such a budget."""
     battery_left_j: list[Amount] | None = None
@@ -150,8 +157,19 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in ("synced", "bits", "noise_scale", "time_left_s", "battery_left_j", "batch", "faults", "measured"):
-            if plain[name] is None:
+        optional = (
+            "synced",
+            "bits",
+            "noise_scale",
+            "epsilon",
+            "time_left_s",
+            "battery_left_j",
+            "batch",
+            "faults",
+            "measured",
+        )
+        for name in optional:
+            if getattr(self, name) is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
 

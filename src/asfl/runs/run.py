@@ -72,7 +72,7 @@ def run(
     config = config.for_scheme(scheme_named(scheme).name)
     data_dir = watching.get("data_dir")
     if run_to_go_on_with(folder, config, scheme) is None:
-        check_training(config, data_dir, real_clients=world is not None)  # before anything is written
+        check_training(config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)  # nothing written
     elif is_finished(folder):
         return True
     with writing(folder):
@@ -92,8 +92,13 @@ def run(
         return _go_on(folder, manifest, watching, fleet, world)
 
 
-def check_training(config: Config, data_dir: Path | None = None, *, real_clients: bool = False) -> None:
-    """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing."""
+def check_training(
+    config: Config, data_dir: Path | None = None, *, real_clients: bool = False, elsewhere: bool = False
+) -> None:
+    """Refuse what can't be trained here: PyTorch, the GPU, the data or a tracker is missing.
+
+    `elsewhere`: clients aren't in this process; `real_clients`: and their costs are measured.
+    """
     check_trackers(config.output.track)
     if config.field.costs == "measured" and not real_clients:
         raise AsflError(
@@ -106,7 +111,12 @@ def check_training(config: Config, data_dir: Path | None = None, *, real_clients
 
     data, clients = load_data(config, data_dir), config.scenario.clients
     samples = len(data.train_labels) // clients
-    if samples < config.training.batch_size:
+    if config.data.private and not elsewhere:
+        raise AsflError(
+            f"data.name = '{config.data.name}' are images that only devices have, but here clients are in this "
+            "process; let devices in with asfl serve"
+        )
+    if samples < config.training.batch_size and not config.data.private:
         raise AsflError(
             f"training.batch_size = {config.training.batch_size}, but {len(data.train_labels):,} training images of "
             f"{config.data.name} give each of {clients} clients only {samples}"
@@ -141,7 +151,7 @@ def _go_on(
     started = time.process_time()
     remove_abandoned(folder / CHECKPOINTS)
     data_dir = manifest.data_dir(watching.get("data_dir"))
-    check_training(manifest.config, data_dir, real_clients=world is not None)
+    check_training(manifest.config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
 

@@ -5,7 +5,8 @@ into a round, the next comes out.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
 from asfl.runs.loop_state import LoopState, arrays_of, below, named, tensors_of
 from asfl.runs.records import RoundRecord
+from asfl.runs.scoring import Evaluation, scoring_of
 from asfl.runs.stand_in import StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
@@ -45,12 +47,12 @@ from asfl.schemes.rounds import (
 )
 from asfl.train.batches import Batches
 from asfl.train.beyond import BeyondSignals
-from asfl.train.calibrate import Calibrator
+from asfl.train.combine import Combining
 from asfl.train.device import device_named
-from asfl.train.evaluate import Evaluator
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import Fault, FleetMaker, LocalFleet
 from asfl.train.optimizers import rule_named
+from asfl.train.privacy import Blur, drawn_from, epsilon
 from asfl.train.signals import Signals, sample_coordinates
 from asfl.train.trainer import RoundPlan, Trained
 
@@ -63,17 +65,6 @@ BORROWED_DIVERGENCE = 17.0
 that drift. Updates of different clients are about orthogonal, which would be 1; but those of one client point the same
 way for many rounds, and their sum grows faster than their number. Fitted with the default `drift_weight`: in the demo,
 mean error rates and powers are then ASFL's within 5 %, for FedAvg and SFL (3 seeds, 60 rounds)."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Of the average model with calibrated statistics; and with the running ones, of it and of the clients' models."""
-
-    accuracy: float
-    loss: float
-    uncalibrated_accuracy: float
-    client_accuracy: float
-    """Mean over clients of [own client side; server side]."""
 
 
 class Simulation:
@@ -101,11 +92,17 @@ class Simulation:
         self.rules = rules_of(config, self.budgets, self.switches)
         clients, seed, training = config.scenario.clients, config.scenario.seed, config.training
         self.device = device_named(training.device)
-        self.parts = deal(data, config)
-        batches = clients_batches = Batches.of(data, self.parts, config, self.device)
+        check_protection(config, scheme)
+        if fleet is LocalFleet and config.privacy.noisy:
+            fleet = partial(LocalFleet, blur=Blur(config.privacy, drawn_from(seed)))
+        parts: Sequence[NDArray[np.int64]] | NDArray[np.int64] = [np.zeros(0, np.int64)] * clients
+        self._samples_each = np.full(clients, len(data.train_labels) // clients)
+        if not config.data.private:  # else nobody knows who has what
+            parts = deal(data, config)
+        batches = clients_batches = Batches.of(data, parts, config, self.device)
         if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)
-            batches = Batches.of(data, self.parts.reshape(1, -1), config, self.device, local_steps=steps)
+            batches = Batches.of(data, np.reshape(parts, (1, -1)), config, self.device, local_steps=steps)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random_stream(seed, "initial weights").integers(2**62)))
             model = build_model(config.model_spec)
@@ -122,13 +119,9 @@ class Simulation:
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
             watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
+            combining=Combining(config.robust.average, config.robust.trim, config.robust.clip),
         )
-        self._evaluator = Evaluator(model, self.trainer.layout, data, self.device, torch.float32)
-        self._calibrator = Calibrator(model, self.trainer.layout, clients_batches, self.device, torch.float32)
-        order = random_stream(seed, "test images").permutation(self._evaluator.num_samples)
-        on_the_way = config.output.test_samples or self._evaluator.num_samples
-        self._test_samples = np.sort(order[:on_the_way])
-
+        self._scoring = scoring_of(config, model, data, clients_batches, self.trainer.fleet, self.device)
         self.accountant = self.world.accountant()
         self.state = LoopState(
             round_index=0,
@@ -138,6 +131,7 @@ class Simulation:
             beyond=BeyondSignals.none_yet(self.world.profile.num_layers)
             if self.switches.any or watches_noise(scheme)
             else None,
+            took_part=np.zeros(clients, dtype=np.int64) if config.privacy.noisy else None,
         )
 
     @property
@@ -176,7 +170,7 @@ class Simulation:
         lost = _lost(ready, faults) & np.isnan(trained.loss)
         arrived = decided.arrived & ~lost
         self._check(trained, arrived)
-        state = self._state_after(state, decided, accounted, trained, lost)
+        state = self._state_after(state, decided, accounted, trained, lost, decided.arrived & ready)
         # 5. Evaluate.
         due = state.round_index % self.config.output.evaluate_every == 0 or self._is_last(state)
         evaluation = self.evaluate(whole=self._is_last(state)) if due else None
@@ -184,32 +178,15 @@ class Simulation:
         faults += fleet.take_faults()
         return state, self._record(state, decided, accounted, arrived, trained, evaluation, faults)
 
-    def evaluate(self, *, whole: bool) -> Evaluation:
+    def evaluate(self, *, whole: bool) -> Evaluation | None:
         """On all test images, or on the configured number of them."""
         self.trainer.fleet.gather()
-        state = self.trainer.state
-        samples = None if whole else self._test_samples
-        average = state.average_model()
-        calibrated = self._calibrator.calibrated(average)
-        score = self._evaluator.score(calibrated, samples)
-        uncalibrated = score if calibrated is average else self._evaluator.score(average, samples)
-        if state.cut == 0:  # everybody has the average model
-            return Evaluation(score.accuracy, score.loss, uncalibrated.accuracy, uncalibrated.accuracy)
-        # Every client on a share of the images of its own: together one pass over the test set, and unbiased.
-        shares = np.array_split(
-            random_stream(self.config.scenario.seed, "test shares").permutation(self._test_samples), state.num_clients
-        )
-        own = [
-            self._evaluator.score(state.client_model(client), share).accuracy
-            for client, share in enumerate(shares)
-            if share.size
-        ]
-        return Evaluation(score.accuracy, score.loss, uncalibrated.accuracy, float(np.mean(own)))
+        return self._scoring.evaluate(self.trainer.state, whole=whole)
 
     def average_model(self) -> dict[str, Tensor]:
         """The trained model as it is scored, as a `state_dict`."""
         self.trainer.fleet.gather()
-        return self.trainer.layout.state_dict(self._calibrator.calibrated(self.trainer.state.average_model()))
+        return self.trainer.layout.state_dict(self._scoring.calibrated(self.trainer.state.average_model()))
 
     # ------------------------------------------------------------------ pieces
     def _recorded_in(self, round_index: int) -> Decision | None:
@@ -257,7 +234,13 @@ class Simulation:
         )
 
     def _state_after(
-        self, state: LoopState, decided: DecidedRound, accounted: AccountedRound, trained: Trained, lost: Bools
+        self,
+        state: LoopState,
+        decided: DecidedRound,
+        accounted: AccountedRound,
+        trained: Trained,
+        lost: Bools,
+        asked: Bools,
     ) -> LoopState:
         radio, drift, answering = accounted.state, state.assumed_drift, accounted.answering
         if lost.any() and self.scheme.procedure.keeps_client_sides and radio.previous_cut is not None:
@@ -275,6 +258,7 @@ class Simulation:
             signals=state.signals.after(trained),
             assumed_drift=drift,
             beyond=beyond,
+            took_part=None if state.took_part is None else state.took_part + asked,
             total_delay_s=state.total_delay_s + float(accounted.charge.delay_s),
             total_energy_j=state.total_energy_j + float(accounted.charge.energy_j.sum()),
         )
@@ -340,9 +324,21 @@ class Simulation:
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
             **self._beyond_record(decided),
             **({} if state.radio.reserves is None else state.radio.reserves.record()),
+            epsilon=self._epsilon(state, epochs=decision.batch is None),
             faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
             measured=self.accountant.facts(),
         )
+
+    def _epsilon(self, state: LoopState, *, epochs: bool) -> float | None:
+        """Of the client that has revealed most so far; without `epochs`, any sample may be in any mini-batch."""
+        if state.took_part is None:
+            return None
+        training, samples = self.config.training, self.trainer.state.samples
+        steps = state.took_part * training.local_steps
+        # A sample crosses once in an epoch, and epochs go on while a client sits out.
+        epoch = np.maximum((samples if self.config.data.private else self._samples_each) // training.batch_size, 1)
+        crossed = np.minimum(steps, np.ceil(state.round_index * training.local_steps / epoch)) if epochs else steps
+        return epsilon(self.config.privacy, int(crossed.max()))
 
     def _beyond_record(self, decided: DecidedRound) -> dict[str, Any]:
         decision, beyond = decided.decision, decided.problem.learning.beyond
@@ -383,6 +379,17 @@ def _lost(ready: Bools, faults: list[Fault]) -> Bools:
     lost = ~ready
     lost[[fault.client for fault in faults]] = True
     return lost
+
+
+def check_protection(config: Config, scheme: Scheme) -> None:
+    """Refuse settings that a scheme's rounds can't keep."""
+    procedure = scheme.procedure
+    if config.privacy.noisy and (procedure.full_local_model or procedure.central):
+        raise AsflError(f"privacy: noise hides what crosses a cut, and {scheme.name} has none; choose another scheme")
+    if procedure.aggregated_share > 0 and (config.robust.average != "mean" or config.robust.clip):
+        raise AsflError(
+            f"robust: {scheme.name} mixes clients' gradients before anybody sees them; choose another scheme"
+        )
 
 
 def clients_a_pass(profile: ModelProfile, batch_size: int, num_clients: int) -> int:

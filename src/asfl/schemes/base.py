@@ -78,8 +78,9 @@ def draw(problem: Problem, seed: int, purpose: str) -> np.random.Generator:
 
 
 def random_cut(problem: Problem, seed: int) -> int:
-    """A cut drawn uniformly from all M−1."""
-    return int(draw(problem, seed, "cut").integers(1, problem.round.profile.num_layers))
+    """A cut drawn uniformly from all that are allowed."""
+    profile = problem.round.profile
+    return int(draw(problem, seed, "cut").integers(profile.min_cut, profile.num_layers))
 
 
 def random_powers(problem: Problem, seed: int) -> Floats:

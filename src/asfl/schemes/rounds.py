@@ -293,6 +293,9 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             rb_sharing=problem.rules.rb_sharing,
             in_sequence=scheme.procedure.in_sequence,
         )
+        served = np.broadcast_to(decision.cut, round_.num_clients)[decision.scheduled]
+        if (served < round_.profile.min_cut).any() and not scheme.procedure.full_local_model:
+            raise AsflError(f"it cuts at {served.min()}, but privacy.min_cut = {round_.profile.min_cut}")
     except AsflError as error:
         raise AsflError(f"scheme {scheme.name}, round {round_.index + 1}: {error}") from None
 

@@ -34,9 +34,12 @@ def average_sides(
     ]
     parameters = torch.stack([side.parameters for side in sides])
     coins = rounding(seed, "layers", plan.index, EVERYBODY)
-    crossing = layers_to_send(layout, parameters.mean(0), shared, depth, bits, coins)
-    average = FirstLayers(crossing, torch.stack([side.statistics for side in sides]).mean(0))
-    spread = layer_spreads(layout, parameters)
+    senders = [client for client in clients if client in sent]
+    crossing = layers_to_send(layout, state.average(parameters, shared, senders), shared, depth, bits, coins)
+    statistics = torch.stack([side.statistics for side in sides])
+    known = layout.front(state.server, depth).statistics
+    average = FirstLayers(crossing, state.average(statistics, known, senders))
+    spread = layer_spreads(layout, parameters, weights=state.weights[senders])
     fleet.share(depth, average)
     state.share(depth, average.received(shared))
     return spread

@@ -3,10 +3,13 @@
 Everything is drawn from streams keyed by seed and step, never from what happened before: all schemes see the same
 mini-batches, and a resumed run sees the ones it would have seen. A client goes through its samples in a new order each
 epoch; the clock of epochs is the round, also for a client that sits out.
+
+Clients that bring images of their own don't know what others have: then every one draws by itself, and may have more or
+fewer images than others.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -24,7 +27,7 @@ class Batches:
     def __init__(
         self,
         data: ImageData,
-        parts: NDArray[np.int64],
+        parts: NDArray[np.int64] | Sequence[NDArray[np.int64]],
         *,
         batch_size: int,
         local_steps: int = 1,
@@ -32,28 +35,36 @@ class Batches:
         augment: bool,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        alone: bool = False,
     ) -> None:
-        """`parts` [N, samples] says who holds which training images."""
-        self._parts = parts
-        self.batch_size = min(batch_size, parts.shape[1])
+        """`parts` [N][samples] says who holds which training images; as many each, unless each draws `alone`.
+
+        Of clients that are elsewhere it may have none.
+        """
+        self._parts, self._alone = [np.asarray(part) for part in parts], alone
+        sizes = [len(part) for part in self._parts if len(part)]
+        self.batch_size = min([batch_size, *sizes])
+        self.samples = np.array([len(part) for part in self._parts], float) if alone and sizes else np.ones(len(parts))
+        """[N] what each client counts by in averages; 1 where all have as many."""
         self.local_steps = local_steps
         self.seed = seed
         """Of all that is drawn in training."""
         self._dtype, self._device = dtype, device
-        self._size = data.train_images.shape[2:]
+        self.image_shape = data.input_shape
+        self._size = self.image_shape[1:]
         self._margin = max(self._size[0] // 8, 1) if augment else 0
         self._pixels = torch.from_numpy(_channels_last(data.train_images, self._margin)).to(device)
         self._windows = _windows(self._pixels, *self._size)
         self._labels = torch.from_numpy(data.train_labels).to(device)
         self._to_input = Normaliser(data, device, dtype)
-        self._order: tuple[int, NDArray[np.int64]] = (-1, parts)
-        self._crops: tuple[int, NDArray[np.int64]] = (-1, parts)
+        self._order: tuple[object, NDArray[np.int64]] = (None, np.zeros(0, dtype=np.int64))
+        self._crops: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
 
     @classmethod
     def of(
         cls,
         data: ImageData,
-        parts: NDArray[np.int64],
+        parts: NDArray[np.int64] | Sequence[NDArray[np.int64]],
         config: Config,
         device: torch.device,
         local_steps: int | None = None,
@@ -67,6 +78,7 @@ class Batches:
             seed=config.scenario.seed,
             augment=config.data.augment and config.data.name != "digits" and min(data.input_shape[1:]) > 1,
             device=device,
+            alone=config.data.private,
         )
 
     def batch(self, round_index: int, client: int, step: int = 0, size: int | None = None) -> tuple[Tensor, Tensor]:
@@ -77,7 +89,7 @@ class Batches:
         """
         now = round_index * self.local_steps + step
         if size is None or size == self.batch_size:
-            chosen, crops = self._samples(now, client), self._crops_at(now)[:, client] if self._margin else None
+            chosen, crops = self._samples(now, client), self._crops_at(now, client) if self._margin else None
         else:
             random, own = random_stream(self.seed, f"batches: client {client}", now), self._parts[client]
             chosen = own[random.choice(len(own), size, replace=size > len(own))]
@@ -91,24 +103,37 @@ class Batches:
 
         As many of each client, so that there are `at_least` so many; fewer if the clients don't have them.
         """
-        count = min(math.ceil(at_least / len(self._parts)), self._parts.shape[1] // self.batch_size)
-        order = random_stream(self.seed, "calibration").permuted(self._parts, axis=1)
-        for samples in order[:, : count * self.batch_size].reshape(-1, self.batch_size):
-            chosen = torch.from_numpy(samples).to(self._device)
-            yield self._to_input(self._windows[chosen, self._margin, self._margin].permute(0, 3, 1, 2))
+        wanted = math.ceil(at_least / len(self._parts))
+        for client, part in enumerate(self._parts):
+            order = self._permuted("calibration", 0, client)
+            count = min(wanted, len(part) // self.batch_size)
+            for samples in order[: count * self.batch_size].reshape(-1, self.batch_size):
+                chosen = torch.from_numpy(samples).to(self._device)
+                yield self._to_input(self._windows[chosen, self._margin, self._margin].permute(0, 3, 1, 2))
 
     def _samples(self, now: int, client: int) -> NDArray[np.int64]:
-        epoch, place = divmod(now, self._parts.shape[1] // self.batch_size)
-        if self._order[0] != epoch:
-            self._order = epoch, random_stream(self.seed, "batches", epoch).permuted(self._parts, axis=1)
-        return self._order[1][client, place * self.batch_size : (place + 1) * self.batch_size]
+        epoch, place = divmod(now, len(self._parts[client]) // self.batch_size)
+        order = self._permuted("batches", epoch, client)
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
 
-    def _crops_at(self, now: int) -> NDArray[np.int64]:
-        """[3, N, b] of all clients."""
+    def _permuted(self, purpose: str, index: int, client: int) -> NDArray[np.int64]:
+        """A client's samples in a random order; all clients' are drawn at once unless each draws alone."""
+        if self._alone:
+            own = random_stream(self.seed, f"{purpose} of client {client}", index)
+            return own.permutation(self._parts[client])
+        if self._order[0] != (purpose, index):
+            drawn = random_stream(self.seed, purpose, index).permuted(np.stack(self._parts), axis=1)
+            self._order = (purpose, index), drawn
+        return np.asarray(self._order[1][client])
+
+    def _crops_at(self, now: int, client: int) -> NDArray[np.int64]:
+        """[3, b] of a client; all clients' are drawn at once unless each draws alone."""
+        if self._alone:
+            return self._draw_crops(random_stream(self.seed, f"augment of client {client}", now), (self.batch_size,))
         if self._crops[0] != now:
             random = random_stream(self.seed, "augment", now)
             self._crops = now, self._draw_crops(random, (len(self._parts), self.batch_size))
-        return self._crops[1]
+        return np.asarray(self._crops[1][:, client])
 
     def _draw_crops(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """Top, left, and whether it is mirrored."""

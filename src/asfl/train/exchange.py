@@ -12,6 +12,7 @@ from torch import Tensor
 from asfl.models.cuttable import Carry
 from asfl.train.aggregated import backward_aggregated
 from asfl.train.batches import Batches
+from asfl.train.combine import Floats
 from asfl.train.fleet import Fleet, Norms, Packet
 from asfl.train.quantise import quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
@@ -34,14 +35,20 @@ class Exchange:
     """Of what clients sent in this round, step by step."""
 
     def run(
-        self, plan: RoundPlan, step: int, clients: Sequence[int], cuts: Sequence[int], statistics: Sequence[Tensor]
+        self,
+        plan: RoundPlan,
+        step: int,
+        clients: Sequence[int],
+        cuts: Sequence[int],
+        statistics: Sequence[Tensor],
+        weights: Floats | None = None,
     ) -> tuple[list[Tensor | None], Norms]:
         """Forward on the clients, server pass, backward and a step on the clients. Cuts must not fall;
         mini-batches must be of the same size.
 
         Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer. The sum
         of the losses goes backward, so each client gets the gradient of its own mean loss, and the server the sum over
-        clients.
+        clients, by these weights (None: each counts once).
         """
         bits, batch = [plan.bits_of(client) for client in clients], plan.batch_of(clients[0])
         if cuts[0] == self.units:  # FedAvg: the client has the loss itself
@@ -66,11 +73,12 @@ class Exchange:
             if packet.error is not None:
                 self.errors.setdefault(clients[place], []).append(packet.error)
         shared = round(self.aggregated_share * self.batches.batch_size)
+        weigh = losses.new_ones(len(packets)) if weights is None else torch.from_numpy(weights[there]).to(losses)
         if shared:
             units = range(joining[0].cut, self.units)
-            returned = [backward_aggregated(self.server, losses, logits, joining[0].received, units, shared)]
+            returned = [backward_aggregated(self.server, losses, logits, joining[0].received, units, shared, weigh)]
         else:
-            torch.autograd.backward(losses.sum())
+            torch.autograd.backward(losses, weigh)
             returned = [tuple(t.grad for t in group.received if t.grad is not None) for group in joining]
         asked = [clients[place] for place in there]
         by_client = [
@@ -78,6 +86,10 @@ class Exchange:
             for group, gradients in zip(joining, returned, strict=True)
             for own in zip(*(tensor.chunk(group.clients) for tensor in gradients), strict=True)
         ]
+        for own, weight in zip(by_client, weigh.tolist(), strict=True):
+            if weight != 1:  # a client's own gradient is that of its own loss
+                for gradient in own:
+                    gradient.div_(weight)
         coins = (rounding(self.batches.seed, "down", plan.index, client, step) for client in asked)
         crossing = list(map(quantise_carry, by_client, [bits[place] for place in there], coins))
         norms_there = self.fleet.backward(asked, crossing)

@@ -3,7 +3,8 @@
 Equal to `asfl.train.plain`, which reads like the paper. What makes it fast, all of it the same maths:
 
 - Averaging server-side models that started equal and took one SGD step each is one step with the mean gradient. So
-  there is one server model, into which the gradients of all arrived clients are added.
+  there is one server model, into which the gradients of all arrived clients are added, by their samples. (Where means
+  are robust, each client's gradient is kept, and combined with the others' in the end.)
 - The server takes the activations of up to `merge` clients in one batch; batch norm still treats them one by one.
 - Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
 - Clients whose packet is lost train nothing, so they aren't asked to.
@@ -31,12 +32,14 @@ from asfl.models.cuttable import CuttableModel
 from asfl.train.averages import average_sides
 from asfl.train.batches import Batches
 from asfl.train.client_models import models_to_send
+from asfl.train.combine import Combining
 from asfl.train.exchange import Exchange
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.replica import Replica
+from asfl.train.robust import RobustStep
 from asfl.train.state import TrainingState
 from asfl.train.trainer import RoundPlan, Trained
 
@@ -51,18 +54,20 @@ class FastTrainer:
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, rule: Rule, *, num_clients: int, seed: int,
         device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1, fleet: FleetMaker = LocalFleet,
-        watch_noise: bool = False,
+        watch_noise: bool = False, combining: Combining = Combining(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
         """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
 
         `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
-        `fleet` makes the clients, which are in this process unless somebody says otherwise.
+        `fleet` makes the clients, which are in this process unless somebody says otherwise. `combining`: what averages
+        are.
         """
         self.layout = Layout(model)
         self.procedure, self.rule = procedure, rule
         self._batches, self._seed, self._merge = batches, seed, merge
         initial = self.layout.flatten(model, device, dtype)
         self._state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
+        self._state.combining, self._state.samples = combining, batches.samples
         self._server = Replica(model, self.layout, device, dtype, server=True)
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
         self._watch_noise = watch_noise
@@ -132,33 +137,39 @@ class FastTrainer:
         lowest, server = int(cuts.min()), self._server_to_train(cuts)
         self._server_gradient[edges[lowest] :].zero_()
         self._server.bind(server, self._server_gradient, lowest, units)
-        statistics = server.statistics.repeat(len(arrived), 1)
+        statistics, weights = server.statistics.repeat(len(arrived), 1), state.weights[arrived]
+        robust = None if state.combining.plain else RobustStep(state, server, cuts)
         losses: dict[int, Tensor] = {}
         waiting: list[tuple[list[int], Norms]] = []
         gave = np.zeros(len(arrived), dtype=np.bool_)
         total = None if self.procedure.keeps_client_sides else torch.zeros_like(server.parameters)
         bits, batches = list(map(plan.bits_of, arrived)), list(map(plan.batch_of, arrived))
         sides = None if total is None else models_to_send(state, self._batches.seed, plan.index, cuts, bits)
-        noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if self._watch_noise else None
+        watch = self._watch_noise and robust is None
+        noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if watch else None
         self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides, batches)
         for members in self._groups(cuts, batches):
             clients, own_cuts = arrived[members].tolist(), cuts[members].tolist()
             if sides is not None:
                 self.fleet.load(clients, [sides[member] for member in members])
-            of_group, norms = self._exchange.run(
-                plan, step, clients, own_cuts, [statistics[member] for member in members]
-            )
+            own_statistics, own_weights = [statistics[m] for m in members], None if robust else weights[members]
+            of_group, norms = self._exchange.run(plan, step, clients, own_cuts, own_statistics, own_weights)
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
                 samples = batches[members[0]] or self._batches.batch_size
                 noise.add(sum(loss is not None for loss in of_group), self._batches.batch_size / samples)
+            if robust is not None:
+                robust.take_gradient(members[0], self._server_gradient)
             waiting.append((members, norms))
             if total is not None:
                 given = self.fleet.give(plan.index, clients, [bits[member] for member in members])
                 for member, cut, side in zip(members, own_cuts, given, strict=True):
                     if side is not None:
                         gave[member] = True
-                        total[: edges[cut]] += side.received(server.parameters[: edges[cut]]).parameters
+                        received = side.received(server.parameters[: edges[cut]]).parameters
+                        total[: edges[cut]].add_(received, alpha=float(weights[member]))
+                        if robust is not None:
+                            robust.sides[member] = received.clone()
                         statistics[member, : self.layout.statistic_edges[cut]] = side.statistics
         client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
         passed = sorted(losses)
@@ -169,9 +180,12 @@ class FastTrainer:
 
         # The server steps with the mean gradient of the clients whose layer it holds.
         lowest = int(cuts[passed].min())
-        on_server = (cuts[passed, None] <= np.arange(units)).sum(axis=0)
-        for first, last in _runs(on_server, lowest, units):
-            self._server_gradient[edges[first] : edges[last]].div_(int(on_server[first]))
+        on_server = (weights[passed, None] * (cuts[passed, None] <= np.arange(units))).sum(axis=0)
+        if robust is not None:
+            robust.combine_gradients(passed, weights, self._server_gradient)
+        else:
+            for first, last in _runs(on_server, lowest, units):
+                self._server_gradient[edges[first] : edges[last]].div_(float(on_server[first]))
         between = server.parameters[edges[lowest] : edges[cuts[passed].max()]]
         before = between.clone()
         server_norm = self._step_server(server, self._server_gradient, state.server_optimizer, lowest)
@@ -179,16 +193,18 @@ class FastTrainer:
 
         # Average: the server's step already is one; client sides only where the scheme says so.
         known = passed if total is None else np.flatnonzero(gave).tolist()
-        self._average_statistics(server, statistics, known, cuts)
-        if total is not None:
+        self._average_statistics(server, statistics, known, cuts, arrived)
+        if total is not None and robust is not None:
+            robust.combine_models(passed, weights)
+        elif total is not None:
             for first, last in _runs(on_server, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
-                total[here].add_(server.parameters[here], alpha=int(on_server[first]))
-            summed = on_server + (cuts[gave, None] > np.arange(units)).sum(axis=0)
+                total[here].add_(server.parameters[here], alpha=float(on_server[first]))
+            summed = on_server + (weights[gave, None] * (cuts[gave, None] > np.arange(units))).sum(axis=0)
             for first, last in _runs(summed, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
                 if summed[first]:  # else everybody who held these layers was lost, and the server keeps what it had
-                    torch.div(total[here], int(summed[first]), out=server.parameters[here])
+                    torch.div(total[here], float(summed[first]), out=server.parameters[here])
         self._keep_what_is_shared(server, int(cuts[passed].max()))
         own = {m: server_norm - moved[: edges[cuts[m]] - edges[lowest]].sum() for m in passed}
         return {int(arrived[m]): (losses[m], _plus(client_norms[m], own[m])) for m in passed}
@@ -208,7 +224,9 @@ class FastTrainer:
         if server is not self.state.server:
             self.layout.behind(self.state.server, deepest).copy_(self.layout.behind(server, deepest))
 
-    def _average_statistics(self, server: ModelVectors, rows: Tensor, known: list[int], cuts: Ints) -> None:
+    def _average_statistics(
+        self, server: ModelVectors, rows: Tensor, known: list[int], cuts: Ints, arrived: Ints
+    ) -> None:
         """Running statistics [A, B] become one; those of a layer over the clients that the server passed it for.
 
         Schemes that exchange client models have those of the client sides in these rows, too.
@@ -220,7 +238,8 @@ class FastTrainer:
             of_clients = rows if len(passed) == len(rows) else rows[passed]
             here = slice(int(edges[first]), int(edges[last]))
             if passed:
-                server.statistics[here] = of_clients[:, here].mean(0)
+                had = server.statistics[here]
+                had.copy_(self.state.average(of_clients[:, here], had, arrived[passed].tolist()))
 
     def _groups(self, cuts: Ints, batches: Sequence[int | None]) -> Iterator[list[int]]:
         """Positions among the arrived clients that share a server pass, in the order of their cuts.
@@ -228,7 +247,9 @@ class FastTrainer:
         Their mini-batches are of the same size.
         """
         together = len(cuts) if self.procedure.aggregated_share > 0 else self._merge
-        if self._watch_noise:
+        if not self.state.combining.plain:
+            together = 1
+        elif self._watch_noise:
             together = min(together, max(1, len(cuts) // 2))
         sizes = np.array([batch or 0 for batch in batches])
         for size in np.unique(sizes):
@@ -242,6 +263,7 @@ class FastTrainer:
         state, layout, units = self.state, self.layout, self.layout.num_units
         edges, local_steps, server = layout.parameter_edges, self._batches.local_steps, self._server_to_train(cuts)
         sums = ModelVectors(torch.zeros_like(state.server.parameters), torch.zeros_like(state.server.statistics))
+        kept: list[ModelVectors] = []  # where a mean won't do
         moments = torch.zeros_like(state.server_optimizer.moments)
         losses: dict[int, Tensor] = {}
         norms: dict[int, Tensor | None] = {}
@@ -268,25 +290,34 @@ class FastTrainer:
             if side is not None:
                 layout.front(copy, cut).copy_(side.received(layout.front(server, cut).parameters))
             trained, total = (layout.behind(one, 0 if averages_sides else cut) for one in (copy, sums))
-            total.parameters += trained.parameters
-            total.statistics += trained.statistics
-            moments[:, edges[cut] :] += optimizer.moments[:, edges[cut] :]
+            weight = float(state.weights[client])
+            total.parameters.add_(trained.parameters, alpha=weight)
+            total.statistics.add_(trained.statistics, alpha=weight)
+            if not state.combining.plain:
+                kept.append(copy)
+            moments[:, edges[cut] :].add_(optimizer.moments[:, edges[cut] :], alpha=weight)
         if not losses:
             return {}
 
-        cuts = cuts[np.isin(arrived, list(losses))]
-        on_server = (cuts[:, None] <= np.arange(units)).sum(axis=0)
+        there = np.array(list(losses))
+        cuts, weights = cuts[np.isin(arrived, there)], state.weights[there]
+        on_server = (weights[:, None] * (cuts[:, None] <= np.arange(units))).sum(axis=0)
         lowest = int(cuts.min())
         before = server.parameters.clone()
-        summed = on_server if self.procedure.keeps_client_sides else np.full(units, len(losses))
+        summed = on_server if self.procedure.keeps_client_sides else np.full(units, weights.sum())
         for first, last in _runs(summed, 0, units):
             if summed[first]:
-                for edge, mean, added in zip(layout.edges, server.both, sums.both, strict=True):
+                holders = np.flatnonzero((cuts <= first) | averages_sides).tolist()
+                for part, (edge, mean, added) in enumerate(zip(layout.edges, server.both, sums.both, strict=True)):
                     here = slice(int(edge[first]), int(edge[last]))
-                    torch.div(added[here], int(summed[first]), out=mean[here])
+                    if kept:
+                        rows = torch.stack([kept[place].both[part][here] for place in holders])
+                        mean[here] = state.average(rows, mean[here], there[holders].tolist())
+                    else:
+                        torch.div(added[here], float(summed[first]), out=mean[here])
         for first, last in _runs(on_server, lowest, units):
             here = slice(int(edges[first]), int(edges[last]))
-            torch.div(moments[:, here], int(on_server[first]), out=state.server_optimizer.moments[:, here])
+            torch.div(moments[:, here], float(on_server[first]), out=state.server_optimizer.moments[:, here])
         state.server_optimizer.steps[lowest:] += local_steps
         self._keep_what_is_shared(server, int(cuts.max()))
         moved = (server.parameters - before).square()

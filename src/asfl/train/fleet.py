@@ -7,7 +7,7 @@ maths is the same code; a fleet of such clients is in `asfl.field.fleet`. Those 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from torch import Tensor
 
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
+from asfl.train.evaluate import Score
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Rule, step_units
+from asfl.train.privacy import Blur
 from asfl.train.quantise import (
     UNQUANTISED,
     Crossing,
@@ -150,8 +152,8 @@ class Fleet(Protocol):
         """‖client side − client side at the start of the round‖²; the start is the first `forward`."""
         ...
 
-    def report(self, columns: NDArray[np.int64]) -> Tensor:
-        """[clients, columns] these parameters of the client sides, for the discrepancy; of those who answer."""
+    def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
+        """[clients, columns] these parameters of the client sides, for the discrepancy; and whose they are."""
         ...
 
     def gather(self, *, optimizers: bool = False) -> None:
@@ -175,6 +177,19 @@ class Fleet(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoringFleet(Protocol):
+    """A fleet whose clients alone have images: nothing can be measured without them."""
+
+    def calibrated(self, model: ModelVectors) -> ModelVectors:
+        """The same parameters, with running statistics that the clients have measured with them."""
+        ...
+
+    def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
+        """Of a whole model for each client, on the images they hold out; None if nobody answers."""
+        ...
+
+
 class FleetMaker(Protocol):
     """What a trainer makes its fleet with."""
 
@@ -195,15 +210,16 @@ class LocalFleet:
         *,
         keeps_sides: bool,
         first_client: int = 0,
+        blur: Blur | None = None,
     ) -> None:
         """`keeps_sides`: clients keep their own sides between rounds, else they `load` one.
 
         `first_client`: the number of row 0, whose mini-batches it takes. Clients that compute at the same time each
-        have a network and a gradient buffer; both are made when needed and used again.
+        have a network and a gradient buffer; both are made when needed and used again. `blur` hides what leaves them.
         """
         self.state = state
         self._model, self._layout, self._batches, self._rule = model, state.layout, batches, rule
-        self._keeps_sides, self._first = keeps_sides, first_client
+        self._keeps_sides, self._first, self._blur = keeps_sides, first_client, blur
         self._replicas: list[Replica] = []
         self._gradients = state.server.parameters.new_zeros(0, 0)
         self._carries: list[Carry] = []
@@ -211,6 +227,7 @@ class LocalFleet:
         self._began_with: dict[int, Tensor] = {}
         self._before: dict[int, Tensor] = {}
         self._cuts: list[int] = []
+        self._now = 0, 0
 
     def begin(self, index: int) -> Bools:
         return np.ones(self.state.num_clients, dtype=np.bool_)
@@ -254,7 +271,7 @@ class LocalFleet:
     ) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
         self._prepare(max(cuts), len(clients))
-        self._cuts = list(cuts)
+        self._cuts, self._now = list(cuts), (index, step)
         self._carries = []
         all_labels: list[Tensor] = []
         for replica, gradient, client, cut in zip(self._replicas, self._gradients, clients, cuts, strict=False):
@@ -264,7 +281,10 @@ class LocalFleet:
             gradient[: self._layout.parameter_edges[cut]].zero_()
             replica.bind(side, gradient, 0, cut)
             images, labels = self._batches.batch(index, self._first + client, step, batch)
-            self._carries.append(replica.run((images,), 0, cut))
+            carry = replica.run((images,), 0, cut)
+            if self._blur is not None and cut < self._layout.num_units:
+                carry = self._blur.activations(carry, index, self._first + client, step)
+            self._carries.append(carry)
             all_labels.append(labels)
         return all_labels
 
@@ -313,9 +333,9 @@ class LocalFleet:
     def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
         return [(self._side(client).parameters - self._before.pop(client)).square().sum() for client in clients]
 
-    def report(self, columns: NDArray[np.int64]) -> Tensor:
+    def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
         sides = self.state.clients.parameters
-        return sides[:, torch.from_numpy(columns).to(sides.device)]
+        return sides[:, torch.from_numpy(columns).to(sides.device)], range(len(sides))
 
     def gather(self, *, optimizers: bool = False) -> None:
         pass  # they are there
@@ -339,6 +359,9 @@ class LocalFleet:
         norms: list[Tensor | None] = []
         for client, cut, gradient in zip(clients, self._cuts, self._gradients, strict=False):
             optimizer, weights = self.state.client_optimizer(client), self._side(client).parameters
+            if self._blur is not None:
+                own = gradient[: self._layout.parameter_edges[cut]]
+                self._blur.gradient_(own, self._now[0], self._first + client, self._now[1])
             with torch.no_grad():
                 norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, cut))
         return norms

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.models.cuttable import CuttableModel
+from asfl.train.combine import Floats, weighted_mean
 
 COLUMNS_AT_ONCE = 1 << 14
 """Columns of [N, P] that fit the cache together with their deviations."""
@@ -147,16 +148,21 @@ def _lay_out(tensors: Mapping[str, Tensor], num_units: int) -> tuple[tuple[Slot,
     return tuple(slots), np.cumsum(sizes)
 
 
-def layer_spreads(layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+def layer_spreads(
+    layout: Layout, sides: Tensor, columns: NDArray[np.int64] | None = None, weights: Floats | None = None
+) -> Floats:
     """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² of client sides [N, P_c], or of these columns of them; 0 for other layers.
+
+    With weights [N], both means are by them.
 
     Deviations from the mean are squared, not Σ‖w‖² − N‖w̄‖²: in single precision that difference cancels.
     """
     by_column = torch.empty(sides.shape[1], dtype=torch.float64)
+    weights = np.ones(len(sides)) if weights is None else weights
     for start in range(0, len(by_column), COLUMNS_AT_ONCE):
         here = slice(start, start + COLUMNS_AT_ONCE)
         block = sides[:, here]
-        by_column[here] = (block - block.mean(0)).square_().mean(0)
+        by_column[here] = weighted_mean((block - weighted_mean(block, weights)).square_(), weights)
     edges = layout.parameter_edges if columns is None else np.searchsorted(columns, layout.parameter_edges)
     sums = np.concatenate([[0.0], np.cumsum(by_column.numpy())])
     return np.asarray(np.diff(sums[np.minimum(edges, len(by_column))]))

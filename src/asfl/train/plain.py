@@ -2,8 +2,7 @@
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, of which only the
 layers on their side of the cut mean something, and one optimiser per layer, which stays where it is when the layer
-moves. All clients hold the same number of samples, so every average by sample counts is a plain mean, also where their
-mini-batches differ in size.
+moves. Every average is by sample counts, also where mini-batches differ in size.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +82,7 @@ class PlainTrainer:
         self._units = len(model.units)
         self._given: dict[int, Tensor] = {}  # client models that came down with few bits in this round
         self._batches, self._procedure, self._optimizer, self._seed = batches, procedure, optimizer, seed
+        self._samples = torch.from_numpy(batches.samples)
 
     def round(self, plan: RoundPlan) -> Trained:
         arrived = np.flatnonzero(plan.arrived).tolist()
@@ -133,7 +133,7 @@ class PlainTrainer:
             for unit in range(min(plan.cut[client], plan.synced)):
                 copy_unit(self.clients[client].model.units[unit], holder.units[unit])
         for unit in units:
-            average_units(model.units[unit], [holder.units[unit] for holder in holders.values()])
+            self._average_units(model.units[unit], [holder.units[unit] for holder in holders.values()], arrived)
         if any(self._bits(plan, client) < 32 for client in arrived):
             shared = layout.flatten(before, here, torch.float64)
 
@@ -148,7 +148,7 @@ class PlainTrainer:
                 side = layout.front(layout.flatten(holder, here, torch.float64), plan.synced).parameters
                 depth = min(int(plan.cut[client]), plan.synced)
                 received.append(crossed(side, depth, self._bits(plan, client), client))
-            new = crossed(torch.stack(received).mean(0), plan.synced, bits, -1)
+            new = crossed(weighted(received, self._samples[arrived]), plan.synced, bits, -1)
             _put(model, layout, new, plan.synced)
         for unit in units:
             for everybody in self.clients:
@@ -182,7 +182,9 @@ class PlainTrainer:
             for client in self.clients:
                 copy_unit(self.server.model.units[unit], client.model.units[unit])
         for unit in range(cut, self.cut):
-            average_units(self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders])
+            self._average_units(
+                self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders], senders
+            )
         self.cut = cut
 
     def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
@@ -228,16 +230,15 @@ class PlainTrainer:
         for unit in range(self._units):
             held = [client for client in arrived if unit >= plan.cut[client]]
             if held and self._one_server_step:
-                _step_with_mean_gradient(self.server, [copies[client] for client in held], unit)
+                _step_with_mean_gradient(self.server, [copies[client] for client in held], unit, self._samples[held])
                 for copy in copies.values():
                     _copy_parameters(self.server.model.units[unit], copy.model.units[unit])
             elif held:
-                _average_states(self.server, [copies[client] for client in held], unit)
-            updated = [
-                (copies[c].model if c in held else sides[c]).units[unit] for c in arrived if c in held or not keeps
-            ]
+                _average_states(self.server, [copies[client] for client in held], unit, self._samples[held])
+            holders = [client for client in arrived if client in held or not keeps]
+            updated = [(copies[c].model if c in held else sides[c]).units[unit] for c in holders]
             if updated:
-                average_units(self.server.model.units[unit], updated)
+                self._average_units(self.server.model.units[unit], updated, holders)
 
     def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
         """EPSL: one server model; a share φ of the sample positions goes backward once for all clients.
@@ -247,6 +248,7 @@ class PlainTrainer:
         cut, batch = int(plan.cut[arrived[0]]), self._batches.batch_size
         shared, behind = round(self._procedure.aggregated_share * batch), range(cut, self._units)
         losses, errors = np.full((2, len(self.clients)), np.nan)
+        samples = self._samples[arrived]
         copies = [deepcopy(self.server) for _ in arrived]
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
@@ -268,11 +270,11 @@ class PlainTrainer:
         mixed_server = deepcopy(self.server)
         if shared:
             mixed = tuple(
-                torch.stack([tensor[:shared].detach() for tensor in of_clients]).mean(0).requires_grad_()
+                weighted([tensor[:shared].detach() for tensor in of_clients], samples).requires_grad_()
                 for of_clients in zip(*received, strict=True)
             )
             (mixed_logits,) = mixed_server.forward(mixed, behind)
-            averaged = torch.stack([gradient[:shared] for gradient in last_gradients]).mean(0)
+            averaged = weighted([gradient[:shared] for gradient in last_gradients], samples)
             torch.autograd.backward(mixed_logits, averaged)
 
         for index, client in enumerate(arrived):
@@ -286,8 +288,8 @@ class PlainTrainer:
             if shared:  # as if each client had gone backward through the mix
                 for copy in copies:
                     _add_gradients(mixed_server.model.units[unit], copy.model.units[unit])
-            average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies])
-            _step_with_mean_gradient(self.server, copies, unit)
+            self._average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies], arrived)
+            _step_with_mean_gradient(self.server, copies, unit, samples)
         return np.stack([losses, errors])
 
     def _hand_on(self, plan: RoundPlan, arrived: Sequence[int]) -> Trained:
@@ -311,8 +313,20 @@ class PlainTrainer:
         """Mean of the client sides up to this cut, the server's layers behind it."""
         model = deepcopy(self.server.model)
         for unit in range(cut):
-            average_units(model.units[unit], [client.model.units[unit] for client in self.clients])
+            everybody = [client.model.units[unit] for client in self.clients]
+            self._average_units(model.units[unit], everybody, range(len(everybody)))
         return model
+
+    def _average_units(self, target: nn.Module, sources: Sequence[nn.Module], clients: Sequence[int]) -> None:
+        """Mean of parameters and running statistics, by these clients' samples."""
+        states = [source.state_dict() for source in sources]
+        mean = {
+            key: weighted([state[key] for state in states], self._samples[list(clients)])
+            if tensor.is_floating_point()
+            else tensor
+            for key, tensor in states[0].items()
+        }
+        target.load_state_dict(mean)
 
     def _whole(self, client: int, cut: int) -> Tensor:
         own = self.clients[client].values(range(cut))
@@ -336,14 +350,9 @@ def copy_unit(source: nn.Module, target: nn.Module) -> None:
     target.load_state_dict(source.state_dict())
 
 
-def average_units(target: nn.Module, sources: Sequence[nn.Module]) -> None:
-    """Mean of parameters and running statistics."""
-    states = [source.state_dict() for source in sources]
-    mean = {
-        key: torch.stack([state[key] for state in states]).mean(0) if tensor.is_floating_point() else tensor
-        for key, tensor in states[0].items()
-    }
-    target.load_state_dict(mean)
+def weighted(tensors: Sequence[Tensor], samples: Tensor) -> Tensor:
+    """Σ D_n x_n / Σ D_n."""
+    return sum((x * (d / samples.sum()).to(x) for x, d in zip(tensors, samples, strict=True)), torch.zeros(()))
 
 
 def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
@@ -358,15 +367,15 @@ def _add_gradients(source: nn.Module, target: nn.Module) -> None:
             mine.grad = more.grad.clone() if mine.grad is None else mine.grad + more.grad
 
 
-def _step_with_mean_gradient(server: Holder, copies: Sequence[Holder], unit: int) -> None:
+def _step_with_mean_gradient(server: Holder, copies: Sequence[Holder], unit: int, samples: Tensor) -> None:
     by_copy = [list(copy.model.units[unit].parameters()) for copy in copies]
     for position, parameter in enumerate(server.model.units[unit].parameters()):
         gradients = [parameters[position].grad for parameters in by_copy]
-        parameter.grad = torch.stack([gradient for gradient in gradients if gradient is not None]).mean(0)
+        parameter.grad = weighted([gradient for gradient in gradients if gradient is not None], samples)
     server.step(range(unit, unit + 1))
 
 
-def _average_states(server: Holder, copies: Sequence[Holder], unit: int) -> None:
+def _average_states(server: Holder, copies: Sequence[Holder], unit: int, samples: Tensor) -> None:
     """Mean of the optimiser states of one unit."""
     optimizer = server.optimizers[unit]
     if optimizer is None:
@@ -380,5 +389,5 @@ def _average_states(server: Holder, copies: Sequence[Holder], unit: int) -> None
     for parameter, state in mean["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
-                state[key] = torch.stack([one["state"][parameter][key] for one in states]).mean(0)
+                state[key] = weighted([one["state"][parameter][key] for one in states], samples)
     optimizer.load_state_dict(mean)

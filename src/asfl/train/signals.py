@@ -56,13 +56,15 @@ class Signals:
         A client without an update so far counts like the mean one; before any update all count 1.
         """
         scale = 1.0 if np.isnan(self.update_scale) else self.update_scale
-        layout = fleet.state.layout
+        layout, weights = fleet.state.layout, fleet.state.weights
         if norms:
             fleet.gather()
+        sides, whose = fleet.report(sampled)
         return Learning(
-            layer_spread=layer_spreads(layout, fleet.report(sampled), sampled) / ratio,
+            layer_spread=layer_spreads(layout, sides, sampled, weights[list(whose)]) / ratio,
             layer_norm2=layer_norms(fleet.state) if norms else np.zeros(layout.num_units),
-            update_norm2=np.where(np.isnan(self.update_norm2), scale, self.update_norm2),
+            # By samples: the update of a client that has twice as many is twice the loss.
+            update_norm2=weights * np.where(np.isnan(self.update_norm2), scale, self.update_norm2),
             update_scale=scale,
         )
 

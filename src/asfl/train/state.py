@@ -1,6 +1,7 @@
 """What training remembers between two rounds, and how layers move when the cut does (stage 1 of the round)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
+from asfl.train.combine import Combining, Floats
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import OptimizerState
 
@@ -35,6 +37,10 @@ class TrainingState:
     """[N, S, P'], P' being the client side at the highest cut so far."""
     client_steps: NDArray[np.int64]
     """[N, M]"""
+    samples: Floats
+    """[N] how many each client has; all averages are by them. 1 where all have as many."""
+    combining: Combining = field(default_factory=Combining)
+    """What averages are."""
 
     @classmethod
     def fresh(cls, layout: Layout, initial: ModelVectors, num_clients: int, num_moments: int) -> "TrainingState":
@@ -49,11 +55,22 @@ class TrainingState:
             ),
             client_moments=p.new_zeros(num_clients, num_moments, 0),
             client_steps=np.zeros((num_clients, layout.num_units), dtype=np.int64),
+            samples=np.ones(num_clients),
         )
 
     @property
     def num_clients(self) -> int:
         return len(self.client_steps)
+
+    @property
+    def weights(self) -> Floats:
+        """[N] of clients in averages, 1 on average; exactly 1 where all have as many samples."""
+        return np.asarray(self.samples / self.samples.mean())
+
+    def average(self, rows: Tensor, reference: Tensor, clients: Sequence[int] | None = None) -> Tensor:
+        """Of these clients' models, or of everybody's, [A, …]; `reference` is what all had in common before."""
+        weights = self.weights if clients is None else self.weights[list(clients)]
+        return self.combining.models(rows, weights, reference)
 
     def client_optimizer(self, client: int) -> OptimizerState:
         """As a view: stepping it changes this state."""
@@ -80,8 +97,8 @@ class TrainingState:
         """Stage 1. Returns how far the average model moved, ‖w̄_after − w̄_before‖².
 
         The cut grows: every client gets the server's values of the new layers. It shrinks: the server averages the
-        layers of the clients that have a resource block, on receipt; all hold the same number of samples, so it is the
-        plain mean. The average model moves if somebody without a block is left out of that mean.
+        layers of the clients that have a resource block, on receipt, by their samples. The average model moves if
+        somebody without a block is left out of that mean.
         """
         before, moved = self.cut, 0.0
         if cut == before:
@@ -97,13 +114,14 @@ class TrainingState:
             self.clients = ModelVectors(*grown)
             self.make_room(cut)
         else:
-            senders = torch.from_numpy(np.flatnonzero(scheduled)).to(self.clients.parameters.device)
+            senders = np.flatnonzero(scheduled).tolist()
             for edge, server, rows in zip(edges, self.server.both, self.clients.both, strict=True):
                 arriving = rows[:, edge[cut] :]
-                received = arriving.mean(0) if scheduled.all() else arriving[senders].mean(0)
+                had = server[edge[cut] : edge[before]]
+                received = self.average(arriving if scheduled.all() else arriving[senders], had, senders)
                 if edge is self.layout.parameter_edges and not scheduled.all():
-                    moved = float((received - arriving.mean(0)).square().sum())
-                server[edge[cut] : edge[before]] = received
+                    moved = float((received - self.average(arriving, had)).square().sum())
+                had.copy_(received)
             self.clients = ModelVectors(
                 *(rows[:, : edge[cut]].clone() for edge, rows in zip(edges, self.clients.both, strict=True))
             )
@@ -117,11 +135,11 @@ class TrainingState:
                 mine.copy_(new)
 
     def average_model(self) -> ModelVectors:
-        """The mean of the client sides with the server side behind it; running statistics too."""
+        """The average of the client sides with the server side behind it; running statistics too."""
         if self.cut == 0:
             return self.server
         parts = [
-            torch.cat([rows.mean(0), server[rows.shape[1] :]])
+            torch.cat([self.average(rows, server[: rows.shape[1]]), server[rows.shape[1] :]])
             for rows, server in zip(self.clients.both, self.server.both, strict=True)
         ]
         return ModelVectors(*parts)
@@ -137,7 +155,9 @@ class TrainingState:
     # ------------------------------------------------------------------ to and from a checkpoint
     def tensors(self) -> dict[str, Tensor]:
         """Everything that has to be saved."""
+        of_sizes = {} if (self.samples == 1).all() else {"clients.samples": torch.from_numpy(self.samples)}
         return {
+            **of_sizes,
             "server.parameters": self.server.parameters,
             "server.statistics": self.server.statistics,
             "server.moments": self.server_optimizer.moments,
@@ -163,4 +183,6 @@ class TrainingState:
         self.server_optimizer = OptimizerState(own["server.moments"], tensors["server.steps"].numpy())
         self.client_moments = own["clients.moments"]
         self.client_steps = tensors["clients.steps"].numpy()
+        if "clients.samples" in tensors:
+            self.samples = tensors["clients.samples"].numpy()
         self.cut = int(tensors["cut"])

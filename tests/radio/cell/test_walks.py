@@ -13,7 +13,7 @@ def walking(**cell: Any) -> Scenario:
     return Scenario(clients=30, channel=ChannelSettings(kind="3gpp", cell=Cell(**cell)))
 
 
-@given(st.floats(0, 1e5), st.floats(0, 10), st.floats(1, 2000), st.integers(0, 50))
+@given(st.floats(0, 1e5), st.just(0.0) | st.floats(0.01, 10), st.floats(1, 2000), st.integers(0, 50))
 def test_nobody_leaves_the_disc_or_walks_faster_than_said(time_s: float, speed: float, walk: float, seed: int) -> None:
     scenario = walking(speed_mps=speed, walk_m=walk).model_copy(update={"seed": seed})
     walks = Walks.of(scenario)

@@ -17,10 +17,30 @@ from torch import Tensor
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
-from asfl.costs.decision import wrong_bits
 from asfl.field.emulate.shaping import ShapedLink, links_of
-from asfl.field.protocol.codec import Message, check_numbers, numbers
-from asfl.field.protocol.wire import LARGEST
+from asfl.field.protocol.codec import Message, numbers
+from asfl.field.protocol.kinds import (
+    MOST_SAMPLES,
+    MOST_SECONDS,
+    MOST_WEIGHT,
+    SQUARES,
+    Amount,
+    Bits,
+    Flag,
+    Labels,
+    Layers,
+    Loss,
+    Natural,
+    Octets,
+    Seconds,
+    Size,
+    Square,
+    Statistics,
+    Steps,
+    Tensors,
+    Text,
+    Vector,
+)
 from asfl.schemes import scheme_named
 from asfl.train.fleet import FirstLayers
 from asfl.train.layout import ModelVectors
@@ -30,11 +50,6 @@ MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""
 NODE_NAME = 32
 """Letters in the name of a node, at most."""
-MOST_WEIGHT, MOST_SQUARE = 1e6, 1e12
-"""Sizes that parameters, activations and gradients, and squares of such, never have while anything is learnt."""
-MOST_SECONDS = 1e6
-"""Eleven days: nothing that is asked takes so long."""
-_WEIGHTS, _SQUARES, _NATURALS = (-MOST_WEIGHT, MOST_WEIGHT), (-MOST_SQUARE, MOST_SQUARE), (0.0, float(LARGEST))
 
 
 def _read_config(value: object) -> Config:
@@ -44,45 +59,11 @@ def _read_config(value: object) -> Config:
         raise AsflError(f"the server's configuration: {explain(error, Config)}") from None
 
 
-def _check_bits(bits: int) -> int:
-    if wrong := wrong_bits(bits):
-        raise ValueError(wrong)
-    return bits
-
-
-def _check_layers(layers: ModelVectors) -> ModelVectors:
-    for name, within in (("parameters", _WEIGHTS), ("statistics", _SQUARES)):
-        try:
-            check_numbers(getattr(layers, name), (torch.float32,), axes=1, within=within)
-        except ValueError as error:
-            raise ValueError(f"({name}) {error}") from None
-    return layers
-
-
-Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
-Size = Annotated[int, Strict(), Field(ge=1, le=LARGEST)]
-Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
-Seconds = Annotated[float, Strict(), Field(ge=0, le=MOST_SECONDS)]
-Flag = Annotated[bool, Strict()]
-Text = Annotated[str, Strict()]
-Bits = Annotated[int, Strict(), AfterValidator(_check_bits)]
-Square = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_SQUARE))]
-Loss = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_WEIGHT))]
-Vector = Annotated[Tensor, numbers(torch.float32, axes=1, within=_WEIGHTS)]
-Statistics = Annotated[Tensor, numbers(torch.float32, axes=1, within=_SQUARES)]
-Labels = Annotated[Tensor, numbers(torch.int64, axes=1)]
-Steps = Annotated[Tensor, numbers(torch.int64, axes=1, within=_NATURALS)]
-Octets = Annotated[Tensor, numbers(torch.uint8, axes=1)]
-Tensors = tuple[Annotated[Tensor, numbers(torch.float32, within=_WEIGHTS)], ...]
-Layers = Annotated[ModelVectors, AfterValidator(_check_layers)]
-"""Parameters and running statistics of consecutive layers."""
-
-
 @dataclass(frozen=True, eq=False)
 class Memory:
     """What the optimiser of a client remembers."""
 
-    moments: Annotated[Tensor, numbers(torch.float32, axes=2, within=_SQUARES)]
+    moments: Annotated[Tensor, numbers(torch.float32, axes=2, within=SQUARES)]
     """[moments of the rule, parameters of all layers it has stepped so far]"""
     steps: Steps
     """[layers of the network] how often it has stepped each."""
@@ -182,6 +163,8 @@ class Where(Answer):
     cut: Natural
     round: Natural | None = None
     """In which its state last changed; None if it has no state."""
+    samples: Annotated[Natural, Field(ge=1, le=MOST_SAMPLES)] | None = None
+    """How many images it trains with, if they are its own."""
 
 
 class Side(Answer):
@@ -224,6 +207,21 @@ class Uploaded(Answer):
     statistics: Statistics
     parameters: Vector | None = None
     codes: Codes | None = None
+
+
+class Calibrated(Answer):
+    """Running statistics, measured on some of the client's own images."""
+
+    statistics: Statistics
+
+
+class Scored(Answer):
+    """On the images that the client holds out; of them, only how many there are is known."""
+
+    samples: Annotated[Natural, Field(le=MOST_SAMPLES)]
+    right: Annotated[Natural, Field(le=MOST_SAMPLES)] = 0
+    loss: Annotated[Amount, Field(le=MOST_WEIGHT)] = 0.0
+    """Mean."""
 
 
 class Probed(Answer):
@@ -369,6 +367,20 @@ class Gather(Request[ClientState]):
     stage = "gather"
     memory: Flag
     """Whether what the optimiser remembers is wanted too."""
+
+
+class Calibrate(Request[Calibrated]):
+    """Measure the running statistics of this whole model."""
+
+    stage = "gather"
+    model: Layers
+
+
+class Score(Request[Scored]):
+    """How good is this whole model?"""
+
+    stage = "gather"
+    model: Layers
 
 
 class Ping(Request[Where]):

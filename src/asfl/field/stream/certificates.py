@@ -67,16 +67,16 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: int = 30) -> Cer
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    _private_folder(folder)
+    private_folder(folder)
     pem = serialization.Encoding.PEM
     unlocked = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     files = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
     taken = next((file for file in (files.authority, files.certificate, files.key) if file.exists()), None)
     if taken is not None:
         raise AsflError(f"{taken} exists already; give another folder")
-    _write_private(files.key, unlocked)
-    _write_private(files.certificate, certificate.public_bytes(pem))
-    _write_private(files.authority, authority.public_bytes(pem))
+    write_private(files.key, unlocked)
+    write_private(files.certificate, certificate.public_bytes(pem))
+    write_private(files.authority, authority.public_bytes(pem))
     return files
 
 
@@ -91,7 +91,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _private_folder(folder: Path) -> None:
+def private_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = folder.stat().st_mode
@@ -101,7 +101,7 @@ def _private_folder(folder: Path) -> None:
         raise AsflError(f"{folder} can be written to by others; a key doesn't belong there (chmod go-w would do)")
 
 
-def _write_private(file: Path, content: bytes) -> None:
+def write_private(file: Path, content: bytes) -> None:
     """Only the owner can read it, from the first moment on; an existing file or link is never followed."""
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

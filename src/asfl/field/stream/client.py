@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.client import ClientNode
 from asfl.field.measure.meters import Meter, meter_named
 from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import NODE_NAME, Ready, Welcome
+from asfl.field.protocol.messages import NODE_NAME, Ready, Refusal, Welcome
 from asfl.field.protocol.wire import Data, WireError
 from asfl.field.stream.access import client_of
 from asfl.field.stream.chunks import Joiner, split
@@ -44,17 +45,29 @@ _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
 """Refusals that another attempt won't change."""
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What a client shows instead of a token: a certificate, in PEM, and the key it is for."""
+
+    key: bytes
+    certificate: bytes
+    server_name: str
+    """What the server's own certificate is for, whatever its address."""
+
+
 def serve(
     address: str,
-    token: str,
+    token: str = "",
     *,
+    identity: Identity | None = None,
     authority: Path | bytes | None = None,
     data_dir: Path | None = None,
     patience_s: float = 300.0,
+    longest_wait_s: float = _LONGEST_WAIT_S,
     make_node: Callable[[Welcome, Path | None], ClientNode] = ClientNode,
     meter: str = "none",
 ) -> None:
-    """Be the client the token is for, until the server says bye.
+    """Be the client that the token, or the certificate, is for, until the server says bye.
 
     `authority` is the certificate (or its file) that the server's own is checked with; without it only servers on this
     machine are called.
@@ -62,9 +75,10 @@ def serve(
     it gives up. `meter` names how the client knows what it consumes (`asfl.field.measure.meters`).
     """
     check_address(address, encrypted=authority is not None)
-    client_of(token)
+    if identity is None:
+        client_of(token)
     keep_freed_memory()
-    visitor = _Visitor(address, token, _read(authority), data_dir, make_node, meter_named(meter))
+    visitor = _Visitor(address, token, _read(authority), data_dir, make_node, meter_named(meter), identity)
     wait_s, heard = _FIRST_WAIT_S, time.monotonic()
     while True:
         contacts = visitor.contacts
@@ -88,7 +102,7 @@ def serve(
             raise AsflError(f"{address}: no connection for {patience_s:g} s ({trouble})")
         _log.info("%s: %s; trying again", address, trouble)
         time.sleep(wait_s * _JITTER.uniform(0.5, 1.5))
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        wait_s = min(2 * wait_s, longest_wait_s)
 
 
 @dataclass(eq=False)
@@ -101,6 +115,7 @@ class _Visitor:
     data_dir: Path | None
     make_node: Callable[[Welcome, Path | None], ClientNode]
     meter: Meter | None
+    identity: Identity | None = None
     node: ClientNode | None = None
     node_name: str = ""
     """Of this node and no other: the server learns from it whether the state it knows is still there."""
@@ -126,7 +141,7 @@ class _Visitor:
                     if buffer is None:
                         continue
                     if node is None:
-                        node = self._welcomed(buffer)
+                        node = self._welcomed(buffer, outbox, call)
                         joiner.limit = node.largest_message
                         outbox.put(encode(Ready(self.node_name)))
                     else:
@@ -136,11 +151,17 @@ class _Visitor:
                 call.cancel()
         return self.said_bye
 
-    def _welcomed(self, data: Data) -> ClientNode:
+    def _welcomed(self, data: Data, outbox: "queue.SimpleQueue[bytes | None]", call: Iterator[bytes]) -> ClientNode:
         welcome = decode(data, Welcome)
         self.credential = welcome.credential
         if self.node is None or not self.node.fits(welcome):
-            self.node = self.make_node(welcome, self.data_dir)
+            try:
+                self.node = self.make_node(welcome, self.data_dir)
+            except AsflError:  # the server is told, though not why, and ends the stream
+                outbox.put(encode(Refusal("what it has doesn't fit this run; its own log says why")))
+                with suppress(grpc.RpcError):
+                    next(call, None)
+                raise
             self.node.read_meter(self.meter)
             self.node_name = secrets.token_hex(NODE_NAME // 2)
             torch.set_num_threads(self.node.threads)
@@ -152,7 +173,11 @@ class _Visitor:
         options = [*SHARED_OPTIONS, ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         if self.authority is None:
             return grpc.insecure_channel(self.address, [*options, ("grpc.enable_http_proxy", 0)])
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self.authority), options)
+        if self.identity is None:
+            return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self.authority), options)
+        shown = grpc.ssl_channel_credentials(self.authority, self.identity.key, self.identity.certificate)
+        name = ("grpc.ssl_target_name_override", self.identity.server_name)
+        return grpc.secure_channel(self.address, shown, [*options, name])
 
 
 def _chunks(outbox: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:

@@ -44,6 +44,8 @@ class StreamLink:
         self._connection: Connection | None = None
         self._pending: Pending | None = None
         self._node = ""
+        self.sent_bytes = self.received_bytes = 0
+        """Of messages, over all streams."""
         self.generation = 0
         """Counts the nodes that have answered here. With another one, whatever the one before had learnt is gone."""
 
@@ -112,6 +114,7 @@ class StreamLink:
             if self._pending is None:
                 raise WireError("an answer to nothing")
             pending, self._pending = self._pending, None
+            self.received_bytes += len(data)
         try:
             pending.future.set_result(decode(data, Answer))
         except WireError as error:
@@ -121,6 +124,7 @@ class StreamLink:
         """Chunks of requests until the end. One that waited beyond its deadline isn't sent, and the client is free."""
         for pending in iter(connection.outbox.get, None):
             if time.monotonic() <= pending.due:
+                self.sent_bytes += len(pending.request)
                 yield from split(pending.request)
                 continue
             with self._lock:

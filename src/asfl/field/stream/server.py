@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import Agreement, Bye, Ready
+from asfl.field.protocol.codec import Message, decode, encode
+from asfl.field.protocol.messages import Agreement, Bye, Ready, Refusal
 from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import Data
+from asfl.field.protocol.wire import Data, WireError
 from asfl.field.stream.access import Access, AccessError
 from asfl.field.stream.certificates import Certificates
 from asfl.field.stream.chunks import split
@@ -56,6 +56,22 @@ _OPTIONS: list[Option] = [
 ]
 
 
+class Doorkeeper(Protocol):
+    """Who decides who comes in (`asfl.field.stream.access.Access`)."""
+
+    def identify(self, credential: str) -> int:
+        """Which client this is; `AccessError`: none. Any other `AsflError`: not now."""
+        ...
+
+    def admit(self, credential: str) -> tuple[int, str]:
+        """The same, and the credential for the next connection, if it is another one."""
+        ...
+
+    def confirm(self, client: int, offered: str) -> bool:
+        """The client has that credential; False: it is void."""
+        ...
+
+
 class StreamServer:
     """Listens while it is open; `links` has a link for each client, connected or not."""
 
@@ -67,12 +83,14 @@ class StreamServer:
         *,
         keys: Path | None = None,
         restarted: bool = False,
+        members: "Doorkeeper | None" = None,
     ) -> None:
         """For one run. Without certificates only addresses of this machine do; port 0 is any that is free.
 
         `keys` is a file that outlives this server; it is made if it isn't there. Another server of the same run, at the
         same address and with the same file, lets in the clients that this one had, and they come by themselves.
         `restarted` says that this is that other server: without the file it doesn't start.
+        `members` decides by the certificates that clients show, instead of tokens.
         """
         check_address(address, encrypted=certificates is not None)
         clients = agreement.config.scenario.clients
@@ -92,7 +110,9 @@ class StreamServer:
                 port = self._server.add_insecure_port(address)
             else:
                 pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
-                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+                root = None if members is None else certificates.authority.read_bytes()
+                secure = grpc.ssl_server_credentials([pair], root, require_client_auth=members is not None)
+                port = self._server.add_secure_port(address, secure)
         except OSError as error:
             raise AsflError(f"can't read {error.filename}: {error.strerror}") from None
         except RuntimeError as error:
@@ -103,6 +123,7 @@ class StreamServer:
             file = None if keys is None else KeyFile.of(keys, agreement)
             self.access = Access(clients, file, restarted=restarted)
             """Its tokens are what clients come in with."""
+            self._members, self._keeper = members, members or self.access
         except AsflError:
             self._server.stop(grace=None)
             raise
@@ -179,15 +200,21 @@ class StreamServer:
             _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
         credential = shown.get(CREDENTIAL_KEY, "")
+        if self._members is not None:
+            certificate = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
+            credential = certificate.decode("ascii", "replace") if isinstance(certificate, bytes) else ""
         try:
-            waiting = self._waiting.get(self.access.identify(credential))
+            waiting = self._waiting.get(self._keeper.identify(credential))
             if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "another connection with this credential is being let in")
-            return self.access.admit(credential)
+            return self._keeper.admit(credential)
         except AccessError as error:
             _log.warning("refused %s: %s", context.peer(), error)
             # Strangers aren't told why.
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "not admitted: the token is wrong, or was used before")
+            known = (
+                "it isn't enrolled here, or was revoked" if self._members else "the token is wrong, or was used before"
+            )
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"not admitted: {known}")
         except AsflError as error:  # its next credential could not be written down
             _log.error("nobody can be admitted: %s", error)
             context.abort(grpc.StatusCode.UNAVAILABLE, "nobody can be admitted at the moment")
@@ -215,9 +242,13 @@ class StreamServer:
         if connection.joiner.limit == self._largest:
             self.links[client].received(connection, data)
             return
-        ready = decode(data, Ready)  # its first word
+        ready = decode(data, Message)  # its first word
         self._stop_waiting(client, connection)
-        if not self.access.confirm(client, credential):
+        if isinstance(ready, Refusal):
+            raise AccessError(f"it can't take part: {ascii(ready.reason)[:500]}")
+        if not isinstance(ready, Ready):
+            raise WireError(f"{ready.name} instead of ready")
+        if not self._keeper.confirm(client, credential):
             raise AccessError("another connection has come in with the same credential")
         connection.joiner.limit = self._largest
         self.links[client].attach(connection, ready.node)

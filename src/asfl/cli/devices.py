@@ -1,0 +1,98 @@
+"""`asfl devices`: who there is, and who is out."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from asfl.cli import options
+from asfl.cli.output import console, print_json
+from asfl.cli.serve import Home
+from asfl.config.errors import AsflError
+from asfl.config.units import format_si, percent
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: options.Json = False) -> None:
+    """Which devices there are; invite and revoke them."""
+    if context.invoked_subcommand is not None:
+        return
+    found = _devices(home)
+    if as_json:
+        print_json({"devices": found})
+        return
+    table = Table(title=f"devices of {home}", title_justify="left")
+    for column in ("device", "client", "state", "last seen", "battery", "uplink", "downlink", "speed", "faults"):
+        table.add_column(column)
+    for one in found:
+        speed = one.get("client_s_per_flop")
+        table.add_row(
+            one["name"],
+            str(one["client"]),
+            one["state"],
+            str(one.get("last_seen") or "–"),
+            "–" if one.get("battery") is None else percent(one["battery"], 0),
+            "–" if one.get("uplink_bps") is None else format_si(one["uplink_bps"], "bit/s"),
+            "–" if one.get("downlink_bps") is None else format_si(one["downlink_bps"], "bit/s"),
+            "–" if not speed else format_si(1 / speed, "FLOP/s"),
+            f"{one.get('faults', 0):g}",
+        )
+    console().print(table)
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="The device.")],
+    home: Home = Path("asfl-server"),
+) -> None:
+    """Let a device in no more; if it is taking part, it is out within seconds."""
+    from asfl.field.devices.registry import Registry
+
+    _check_home(home)
+    Registry(home).revoke(name)
+    print(f"{name} is out; its place is free for another device (asfl devices invite)")
+
+
+@app.command()
+def invite(
+    server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where devices enrol: the server's port + 1.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="How many codes.")] = 1,
+    hours: Annotated[float, typer.Option("--code-hours", min=0.01, max=8760, help="How long they are valid.")] = 24.0,
+    home: Home = Path("asfl-server"),
+) -> None:
+    """More lines to paste; each lets one device in."""
+    from asfl.field.devices.authority import Authority
+    from asfl.field.devices.door import fingerprint_of
+    from asfl.field.devices.membership import pasted_code
+    from asfl.field.devices.registry import Registry
+
+    _check_home(home)
+    shown = fingerprint_of(Authority.of(home).server_certificates())
+    for code in Registry(home).invite(count, hours):
+        print(f"asfl join {server} {pasted_code(shown, code)}")
+
+
+def _check_home(home: Path) -> None:
+    if not (home / "authority.pem").exists():
+        raise AsflError(f"{home} is no server's folder; asfl serve --home {home} makes one")
+
+
+def _devices(home: Path) -> list[dict[str, Any]]:
+    from asfl.field.devices.board import STATUS_FILE
+    from asfl.field.devices.registry import Registry
+
+    _check_home(home)
+    try:
+        status = json.loads((home / STATUS_FILE).read_text("utf-8")).get("devices", {})
+    except (OSError, ValueError):
+        status = {}
+    found = []
+    for device in Registry(home).read().devices:
+        now = {} if device.revoked_at else status.get(device.name, {})
+        state = "revoked" if device.revoked_at else "here" if now.get("connected") else "away"
+        found.append({**now, "name": device.name, "client": device.number, "state": state})
+    return found

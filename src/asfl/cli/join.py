@@ -1,0 +1,71 @@
+"""`asfl join`: be a device."""
+
+import re
+import signal
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asfl.cli.logs import log_to_stderr
+from asfl.config.errors import AsflError
+
+
+def join(
+    server: Annotated[
+        str | None, typer.Argument(metavar="SERVER", help="host:port, from the line that asfl serve printed.")
+    ] = None,
+    code: Annotated[str | None, typer.Argument(metavar="CODE", help="From the same line; works once.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="This device's own images: a folder, a file .npz, or file.py:function. Remembered.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What the server calls this device. Default: the machine's name.")
+    ] = None,
+    home: Annotated[
+        Path,
+        typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate."),
+    ] = Path("asfl-device"),
+    meter: Annotated[
+        str, typer.Option("--meter", help="How the device knows what it consumes (docs/measured.md).")
+    ] = "none",
+    once: Annotated[bool, typer.Option("--once", help="Leave after one run.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")] = False,
+) -> None:
+    """Enrol with a code, then take part in every run; without a code, go on as the device it is."""
+    log_to_stderr(as_json=log_json)
+    from asfl.field.devices.join import work
+    from asfl.field.devices.membership import Membership, enrol
+
+    member = Membership.read(home)
+    if server is not None and code is not None:
+        machine = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower()).strip("-")[:40]
+        member = enrol(home, server, code, name or machine or "device", _absolute(data) or "")
+        print(f"enrolled as {member.name}; from now on: asfl join --home {home}", flush=True)
+    elif server is not None:
+        raise AsflError("a device joins with the whole line that asfl serve printed: asfl join SERVER CODE")
+    if member is None:
+        raise AsflError(f"{home} holds no device yet; paste the line that asfl serve printed: asfl join SERVER CODE")
+    if data is not None:
+        member = replace(member, data=_absolute(data) or "")
+        member.write(home)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    work(home, member, meter=meter, once=once)
+
+
+def _absolute(data: str | None) -> str | None:
+    """So that it means the same from another folder."""
+    if data is None:
+        return None
+    file, colon, function = data.rpartition(":")
+    if colon and file.endswith(".py"):
+        return f"{Path(file).expanduser().absolute()}:{function}"
+    return str(Path(data).expanduser().absolute())

@@ -1,0 +1,167 @@
+"""The server's own authority: it signs the server's certificate and those of devices, and is kept.
+
+Every certificate is valid from 1970 on. A device without a battery for its clock believes that it is the past, and an
+earlier beginning protects nobody: who is let in is decided by the registry (`asfl.field.devices.registry`).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+from asfl.config.errors import AsflError
+from asfl.field.stream.certificates import Certificates, private_folder, write_private
+
+SERVER_NAME = "asfl-server"
+"""What every server's certificate is for: devices check the authority and this, so addresses may change."""
+AUTHORITY_DAYS, SERVER_DAYS, DEVICE_DAYS = 20 * 365, 5 * 365, 2 * 365
+LEAST_LEFT = 1 / 3
+"""Of its time: a certificate with less is renewed."""
+_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Files in a folder that nobody else can write to."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    folder: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> "Authority":
+        """The one that is there, or a new one."""
+        private_folder(folder)
+        file, key_file = folder / "authority.pem", folder / "authority.key"
+        if not file.exists():
+            key = ec.generate_private_key(ec.SECP256R1())
+            name = _name("asfl authority")
+            certificate = (
+                _builder(name, name, key.public_key(), AUTHORITY_DAYS)
+                .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+                .sign(key, hashes.SHA256())
+            )
+            if not key_file.exists():  # else a server died between the two
+                write_private(key_file, _unlocked(key))
+                write_private(file, certificate.public_bytes(_PEM))
+        return cls(read_certificate(file), read_key(key_file), folder)
+
+    def server_certificates(self) -> Certificates:
+        """Of the server itself; made when there is none with enough time left."""
+        files = Certificates(self.folder / "authority.pem", self.folder / "server.pem", self.folder / "server.key")
+        if files.certificate.exists() and share_left(read_certificate(files.certificate)) > LEAST_LEFT:
+            return files
+        for file in (files.certificate, files.key):
+            file.unlink(missing_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
+        usage = [ExtendedKeyUsageOID.SERVER_AUTH]
+        certificate = self._signed(SERVER_NAME, key.public_key(), SERVER_DAYS, usage, names)
+        write_private(files.key, _unlocked(key))
+        write_private(files.certificate, certificate.public_bytes(_PEM))
+        return files
+
+    def sign(self, request: str, name: str) -> tuple[str, str]:
+        """The certificate of a device for the key in its request, as PEM; and the digest of that key."""
+        try:
+            asked = x509.load_pem_x509_csr(request.encode())
+            key = asked.public_key()
+            if not asked.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ValueError("not signed with its own key, or that is none of an elliptic curve")
+        except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
+            raise AsflError(f"not a request for a certificate: {error}") from None
+        certificate = self._signed(name, key, DEVICE_DAYS, [ExtendedKeyUsageOID.CLIENT_AUTH], None)
+        return certificate.public_bytes(_PEM).decode(), key_digest(certificate)
+
+    def _signed(
+        self,
+        name: str,
+        key: ec.EllipticCurvePublicKey,
+        days: int,
+        usage: Sequence[ObjectIdentifier],
+        names: x509.SubjectAlternativeName | None,
+    ) -> x509.Certificate:
+        builder = (
+            _builder(_name(name), self.certificate.subject, key, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        )
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
+    """What a device sends to have its key signed."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(_name(name)).sign(key, hashes.SHA256())
+    return request.public_bytes(_PEM).decode()
+
+
+def new_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """Made here, and never leaves; the one that is there if there is one."""
+    if not file.exists():
+        write_private(file, _unlocked(ec.generate_private_key(ec.SECP256R1())))
+    return read_key(file)
+
+
+def read_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(file.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise AsflError(f"{file}: can't be read as a key: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise AsflError(f"{file}: not a key of an elliptic curve")
+    return key
+
+
+def read_certificate(file: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise AsflError(f"{file}: can't be read as a certificate: {error}") from None
+
+
+def share_left(certificate: x509.Certificate, now: datetime | None = None) -> float:
+    """Of its usual time, by this machine's clock; 0 or less: it is over."""
+    days = (certificate.not_valid_after_utc - (now or datetime.now(UTC))) / timedelta(days=1)
+    return days / (SERVER_DAYS if name_of(certificate) == SERVER_NAME else DEVICE_DAYS)
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def key_digest(certificate: x509.Certificate) -> str:
+    """Names the key; the same in every certificate for it."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(certificate.public_key().public_bytes(serialization.Encoding.DER, form)).hexdigest()
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_BEGIN)
+        .not_valid_after(datetime.now(UTC) + timedelta(days=days))
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _unlocked(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

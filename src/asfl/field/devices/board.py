@@ -1,0 +1,159 @@
+"""What a server shows of a run and its devices: a file for `asfl devices`, a page for Prometheus, its health."""
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+from asfl.config.errors import AsflError
+from asfl.field.devices.registry import Registry
+from asfl.field.stream.link import StreamLink
+from asfl.runs.files import write_whole
+from asfl.runs.records import RoundRecord
+
+STATUS_FILE = "status.json"
+_EVERY_S = 2.0
+_UNWELL_S = 900.0
+
+
+class Board:
+    """Looks at the links every two seconds; is told of every round. A device that is revoked loses its stream here."""
+
+    def __init__(self, home: Path, registry: Registry, links: Sequence[StreamLink], run: str, rounds: int) -> None:
+        self._home, self._registry, self._links = home, registry, links
+        self._facts: dict[str, Any] = {"run": run, "rounds": rounds, "round": 0}
+        self._latest: RoundRecord | None = None
+        self._seen: dict[int, str] = {}
+        self._totals = {name: defaultdict[int, float](float) for name in ("faults", "arrived", "energy_j")}
+        self._delay_s, self._moved_at = 0.0, time.monotonic()
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._look, name="asfl-board", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._write()
+
+    def round(self, record: RoundRecord) -> None:
+        """It is over; whoever was lost is in the audit log."""
+        names = self._names()
+        with self._lock:
+            self._latest, self._moved_at = record, time.monotonic()
+            self._delay_s += record.delay_s
+            for client, (arrived, energy_j) in enumerate(zip(record.arrived, record.energy_j, strict=True)):
+                self._totals["arrived"][client] += arrived
+                self._totals["energy_j"][client] += energy_j
+            self._facts |= {"round": record.round, "accuracy": record.accuracy, "train_loss": record.train_loss}
+        for fault in record.faults or ():
+            client = int(fault["client"])
+            self._totals["faults"][client] += 1
+            reason = {"round": fault["round"], "stage": fault["stage"], "reason": fault["reason"]}
+            self._registry.audit("fault", device=names.get(client, f"client {client}"), **reason)
+
+    def _names(self) -> dict[int, str]:
+        return {device.number: device.name for device in self._registry.read().active}
+
+    def _look(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            names = self._names()
+            for client, link in enumerate(self._links):
+                if link.connected and client not in names:
+                    link.close()
+            write_whole(self._home / STATUS_FILE, json.dumps(self.status(), indent=1).encode(), mode=0o600)
+        except AsflError:
+            return  # a full disk: the run itself will say so
+
+    def status(self) -> dict[str, Any]:
+        """Of the run, and of each device by its name."""
+        now, names, measured = _now(), self._names(), (self._latest.measured if self._latest else None) or {}
+        devices = {}
+        for client, link in enumerate(self._links):
+            if link.connected:
+                self._seen[client] = now
+            of_client = {name: values[client] for name, values in measured.items() if client < len(values)}
+            devices[names.get(client, f"client {client}")] = {
+                "client": client,
+                "connected": link.connected,
+                "last_seen": self._seen.get(client),
+                "sent_bytes": link.sent_bytes,
+                "received_bytes": link.received_bytes,
+                **{name: total[client] for name, total in self._totals.items()},
+                **of_client,
+            }
+        return {**self._facts, "at": now, "well": self.well, "devices": devices}
+
+    @property
+    def well(self) -> bool:
+        """Whether a round was finished not too long ago, or the first one is waited for."""
+        return time.monotonic() - self._moved_at < _UNWELL_S
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        status = self.status()
+        lines = [f"asfl_rounds_total {status['round']}", f"asfl_round_delay_seconds_total {self._delay_s:g}"]
+        lines += [
+            f"asfl_{name} {status[name]:g}" for name in ("accuracy", "train_loss") if status.get(name) is not None
+        ]
+        for device, facts in status["devices"].items():
+            for name in ("connected", "sent_bytes", "received_bytes", "faults", "arrived", "energy_j", "battery"):
+                if facts.get(name) is not None:
+                    lines.append(f'asfl_device_{name}{{device="{device}"}} {float(facts[name]):g}')
+        return "\n".join(lines) + "\n"
+
+
+class MetricsPage:
+    """HTTP at /health and /metrics, for this machine unless told otherwise."""
+
+    def __init__(self, host: str, port: int, board: Board) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0
+
+            def do_GET(self) -> None:
+                status, text = 404, "there are /health and /metrics\n"
+                if self.path == "/metrics":
+                    status, text = 200, board.metrics()
+                elif self.path == "/health":
+                    status, text = _health(board)
+                self.send_response(status)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise AsflError(f"--metrics: can't listen on {host}:{port}: {error.strerror or error}") from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, name="asfl-metrics", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _health(board: Board) -> tuple[int, str]:
+    return (200, "well\n") if board.well else (503, f"no round was finished for {_UNWELL_S:g} s\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,148 @@
+"""A device's side of the door: its key, its certificate, whom it belongs to; all in one folder of its own."""
+
+import base64
+import binascii
+import hashlib
+import http.client
+import json
+import ssl
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from asfl.config.errors import AsflError
+from asfl.field.devices.authority import LEAST_LEFT, new_key, read_certificate, request_for, share_left
+from asfl.field.devices.door import MOST_BYTES
+from asfl.field.stream.certificates import private_folder
+from asfl.runs.files import write_whole
+
+_PIN_BYTES = 16
+_TIMEOUT_S = 30.0
+_CLOCK_SLACK_S = 3600.0
+
+
+def pasted_code(fingerprint: bytes, code: str) -> str:
+    """What is pasted on a device: who the server is, and the code."""
+    return base64.b32encode(fingerprint[:_PIN_BYTES] + bytes.fromhex(code)).decode().rstrip("=").lower()
+
+
+def _parts(pasted: str) -> tuple[bytes, str]:
+    text = pasted.strip().upper()
+    try:
+        raw = base64.b32decode(text + "=" * (-len(text) % 8))
+    except binascii.Error:
+        raw = b""
+    if len(raw) != 2 * _PIN_BYTES:
+        raise AsflError("the code isn't whole: paste the line that asfl serve printed, or ask for another one")
+    return raw[:_PIN_BYTES], raw[_PIN_BYTES:].hex()
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a device remembers."""
+
+    name: str
+    door: str
+    """host:port"""
+    stream: str
+    """host:port"""
+    data: str = ""
+    """Its images (`asfl.data.private`), or the folder for data sets."""
+
+    @classmethod
+    def read(cls, home: Path) -> "Membership | None":
+        try:
+            return TypeAdapter(cls).validate_json((home / "member.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            reason = str(error).partition("\n")[0]
+            raise AsflError(f"{home / 'member.json'}: can't be read: {reason}") from None
+
+    def write(self, home: Path) -> None:
+        write_whole(home / "member.json", json.dumps(asdict(self), indent=1).encode(), mode=0o600)
+
+
+def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Membership:
+    """Make a key, and have the server sign it; nothing of the key leaves."""
+    fingerprint, code = _parts(pasted)
+    private_folder(home)
+    key = new_key(home / "device.key")
+    said = {"code": code, "name": name, "request": request_for(key, name)}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint says more
+    answer = _call(server, "/enrol", said, context, fingerprint)
+    host = server.rpartition(":")[0]
+    member = Membership(name, server, f"{host}:{answer['stream']}", data)
+    _keep(home, answer)
+    member.write(home)
+    return member
+
+
+def renew_if_due(home: Path, member: Membership) -> bool:
+    """Whether the certificate was about to end, and is renewed."""
+    certificate = read_certificate(home / "device.pem")
+    if share_left(certificate) > LEAST_LEFT:
+        return False
+    if share_left(certificate) <= 0:
+        ends, clock = certificate.not_valid_after_utc, datetime.now(UTC)
+        raise AsflError(
+            f"the certificate of {member.name} ended on {ends:%Y-%m-%d}, and this device's clock says "
+            f"{clock:%Y-%m-%d %H:%M} UTC; if the clock is wrong, set it, else enrol again with a new code"
+        )
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(home / "authority.pem"))
+    context.check_hostname = False  # addresses may change; this authority signs one server, and devices can't serve
+    try:
+        context.load_cert_chain(home / "device.pem", home / "device.key")
+    except (OSError, ssl.SSLError) as error:
+        raise AsflError(f"{home}: its key and its certificate can't be used together: {error}") from None
+    _keep(
+        home, _call(member.door, "/renew", {"request": request_for(new_key(home / "device.key"), member.name)}, context)
+    )
+    return True
+
+
+def _keep(home: Path, answer: dict[str, Any]) -> None:
+    write_whole(home / "device.pem", answer["certificate"].encode(), mode=0o600)
+    write_whole(home / "authority.pem", answer["authority"].encode(), mode=0o600)
+
+
+def clock_warning(server_now: float) -> str:
+    """If this device's clock is far from the server's; empty if it isn't."""
+    late_s = server_now - time.time()
+    if abs(late_s) < _CLOCK_SLACK_S:
+        return ""
+    return (
+        f"this device's clock is {abs(late_s) / 86400:.1f} days {'behind' if late_s > 0 else 'ahead of'} the server's; "
+        "certificates work from 1970 on, but its logs will be hard to read (timedatectl set-ntp true)"
+    )
+
+
+def _call(
+    server: str, path: str, said: dict[str, str], context: ssl.SSLContext, fingerprint: bytes | None = None
+) -> dict[str, Any]:
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal():
+        raise AsflError(f"server '{server}': write it as host:port, as in the line that asfl serve printed")
+    connection = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S, context=context)
+    try:
+        connection.connect()
+        shown = connection.sock.getpeercert(True)
+        if fingerprint is not None and hashlib.sha256(shown or b"").digest()[:_PIN_BYTES] != fingerprint:
+            raise AsflError(f"{server} is not the server that gave this code: its certificate is another one")
+        connection.request("POST", path, json.dumps(said), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = json.loads(response.read(8 * MOST_BYTES))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise AsflError(f"{server} can't be reached: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        connection.close()
+    if response.status != 200 or not isinstance(answer, dict):
+        raise AsflError(f"{server} refused: {str(answer.get('error', ''))[:300]}")
+    if not all(isinstance(answer.get(name), str) for name in ("certificate", "authority", "stream")):
+        raise AsflError(f"{server} gave no certificate: is it asfl serve?")
+    return answer
