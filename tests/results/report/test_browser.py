@@ -159,7 +159,7 @@ def test_a_pointer_over_a_curve_reads_its_number(browser: Any, tmp_path: Path) -
         const place = document.getElementById("chart-accuracy");
         place.scrollIntoView({block: "center", behavior: "instant"});
         const {xaxis, yaxis} = place._fullLayout, box = place.getBoundingClientRect();
-        const [curve] = place.calcdata.filter((points) => points[0].trace.name === "asfl<br>mean of 2 seeds");
+        const [curve] = place.calcdata.filter((points) => points[0].trace.name === "asfl<br>median of 2 seeds");
         return [box.x + xaxis._offset + xaxis.c2p(curve[1].x), box.y + yaxis._offset + yaxis.c2p(curve[1].y)];
     """)
     for away in (40, 0):
@@ -172,7 +172,7 @@ def test_a_pointer_over_a_curve_reads_its_number(browser: Any, tmp_path: Path) -
     """
     text = browser.execute_async_script(script)
     assert "25.6 % (25.4 – 25.8) after 2 rounds" in text  # of 61 and 62 %: a third, then a half
-    assert "mean of 2 seeds" in text
+    assert "median of 2 seeds" in text
     assert _problems(browser) == []
 
 
