@@ -147,7 +147,7 @@ def test_unknown_options_exit_with_two(asfl: Asfl) -> None:
         (("profile", "vgg19", "--list"), "'vgg19'"),
         (("profile", "--list", "--plot", "x.png"), "--plot"),
         (("profile", "--list", "--json"), "--json"),
-        (("reproduce", "--list", "--scale", "small"), "--scale"),
+        (("reproduce", "--list", "--scale", "evidence"), "--scale"),
         (("reproduce", "table3", "--trace", "x.csv"), "--trace"),
         (("report", "runs", "--no-figures", "--figures", "there"), "--figures"),
         (("fleet", "--set", "scenario.clients=3"), "--set scenario.clients=3"),

@@ -122,7 +122,7 @@ def test_a_profile_of_own_data_is_never_looked_up(tmp_path: Path, monkeypatch: p
 def test_registered_arrays_are_a_data_set(tmp_path: Path) -> None:
     train, test = images(8, 6, 6), images(4, 6, 6)
     with pytest.raises(
-        AsflError, match=r"data.name: unknown data set 'mine': valid: cifar10, cifar100, digits, or the"
+        AsflError, match=r"data.name: unknown data set 'mine': valid: cifar10, cifar100, digits, private_"
     ):
         config_for("mine")
     data = register_arrays("mine", train, [0, 1, 2, 3] * 2, test, [0, 1, 2, 3], num_classes=5, scale=200)

@@ -26,6 +26,7 @@ _EXTRAS = {
     "traces": (("h5py",), "RENEW/Argos channel measurements"),
     "sionna": (("sionna",), "3GPP channels"),
     "city": (("mitsuba",), "rays through a city"),
+    "privacy": (("opacus",), "how much noise tells about a sample"),
     "field": (("grpc", "cryptography"), "clients in other processes and on other machines"),
     "flower": (("flwr",), "asfl fleet and federations of devices"),
     "ray": (("ray",), "--engine ray"),

@@ -43,6 +43,10 @@ _SCHEMES = {
     "adaptsfl": "one cut, and how many rounds lie between two averages of client sides",
     "hasfl": "a cut and a mini-batch of its own size for every client",
     "energy-delay": "a cut for each client that is best for energy and delay together",
+    "asfl-plus-no-sync": "asfl-plus without averages of its choice",
+    "asfl-plus-no-quant": "asfl-plus with 32 bits",
+    "asfl-plus-no-rate": "asfl-plus with budgets per round",
+    "asfl-plus-no-hetero": "asfl-plus with one cut for all",
 }
 _MODELS = {
     "cnn": "a small network for quick runs",
