@@ -149,7 +149,7 @@ def test_progress_counts_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [line.partition(":")[0] for line in lines] == [
         "asfl seed 1", "asfl seed 2", "fedavg seed 1", "fedavg seed 2",
     ]  # fmt: skip
-    assert [line[line.index("[") :][:4] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
+    assert [line[line.index("[") :][:7] for line in lines] == ["[1 of 4", "[2 of 4", "[3 of 4", "[4 of 4"]
 
 
 def test_a_run_that_began_alone_does_not_change_its_mind(compared: Comparison, tmp_path: Path) -> None:
