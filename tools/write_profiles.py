@@ -9,7 +9,18 @@ from asfl.models.measure import measure_profile
 from asfl.models.profile import ModelProfile
 
 FOLDER = Path(__file__).resolve().parent.parent / "src" / "asfl" / "models" / "profiles"
-CIFAR_MODELS = ("mlp", "cnn", "cnn-w0.5", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50", "vgg19-w0.25", "resnet18-w0.25")
+CIFAR_MODELS = (
+    "mlp",
+    "cnn",
+    "cnn-w0.5",
+    "vgg11",
+    "vgg16",
+    "vgg19",
+    "resnet18",
+    "resnet50",
+    "vgg19-w0.25",
+    "resnet18-w0.25",
+)
 NAMES = ("cnn-digits", *(f"{model}-{data}" for model in CIFAR_MODELS for data in ("cifar10", "cifar100")))
 
 

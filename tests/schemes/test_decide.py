@@ -19,7 +19,7 @@ from asfl.optimize.roundfile import parse_round
 from asfl.results import theory
 from asfl.runs.play import Playthrough, play, play_all
 from asfl.schemes import ON_REQUEST, SCHEMES, usual_schemes
-from asfl.schemes.rounds import rules_of
+from asfl.schemes.rounds import rules_of, switches_of
 from conftest import Asfl, assert_refused
 
 ALL_SCHEMES = [
@@ -196,7 +196,7 @@ def test_every_scheme_plays_valid_rounds(played: dict[str, Playthrough], name: s
     assert len(rounds) == 25
     for one in rounds:
         # 10 clients, 8 blocks: at least half of those, or two where it is decided how many take part
-        least = 2 if name in ("asfl-rate", "asfl-plus") else 4
+        least = 2 if switches_of(SCHEMES[name]).rate else 4
         assert least <= one.scheduled.sum() <= 8 or name == "central"
         assert (one.arrived <= one.scheduled).all()
         assert (one.energy_j[~one.scheduled] == 0).all()
