@@ -170,7 +170,7 @@ def welcomed(server: StreamServer, access: Access) -> tuple[Impostor, StreamLink
         ([struct.pack("<Q", LARGEST + 1)], "more than the"),
         ([struct.pack("<Q", 20) + b"x" * 20], "not a message"),
         ([b"short"], "too short"),
-        (words_of(Where(3)), "'where' instead of a message of kind ready"),
+        (words_of(Where(3)), "where instead of ready"),
         (list(split(pack("ready", {}, {}))), "node is missing"),
         (words_of(Ready("x" * 1000)), "should have at most 32 characters"),
         ([*words_of(READY), *words_of(Where(3))], "an answer to nothing"),
