@@ -23,7 +23,7 @@ from asfl.field.devices.authority import SERVER_NAME, Authority
 from asfl.field.devices.board import Board, MetricsPage
 from asfl.field.devices.door import Door
 from asfl.field.devices.join import work
-from asfl.field.devices.membership import Membership, clock_warning, enrol, pasted_code, renew_if_due
+from asfl.field.devices.membership import Membership, _keep, clock_warning, enrol, pasted_code, renew_if_due
 from asfl.field.devices.registry import AUDIT_FILE, Registry
 from asfl.field.devices.service import Listening, serve_run
 from asfl.field.stream.client import Identity, serve
@@ -309,6 +309,15 @@ def test_a_clock_that_is_wrong_is_said() -> None:
     assert clock_warning(time.time()) == ""
     assert "3.0 days behind" in clock_warning(time.time() + 3 * 86400)
     assert "ahead of" in clock_warning(time.time() - 3 * 86400)
+
+
+def test_a_device_is_told_that_its_clock_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """When it enrols or renews, the server says what time it has."""
+    _keep(tmp_path, {"certificate": "one", "authority": "other", "now": time.time() + 3 * 86400})
+    assert "3.0 days behind" in caplog.text
+    caplog.clear()
+    _keep(tmp_path, {"certificate": "one", "authority": "other", "now": time.time()})
+    assert not caplog.text
 
 
 def test_a_device_remembers_whom_it_belongs_to(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import binascii
 import hashlib
 import http.client
 import json
+import logging
 import ssl
 import time
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from asfl.field.devices.door import MOST_BYTES
 from asfl.field.stream.certificates import private_folder
 from asfl.runs.files import write_whole
 
+_log = logging.getLogger(__name__)
 _PIN_BYTES = 16
 _TIMEOUT_S = 30.0
 _CLOCK_SLACK_S = 3600.0
@@ -109,6 +111,9 @@ def renew_if_due(home: Path, member: Membership) -> bool:
 def _keep(home: Path, answer: dict[str, Any]) -> None:
     write_whole(home / "device.pem", answer["certificate"].encode(), mode=0o600)
     write_whole(home / "authority.pem", answer["authority"].encode(), mode=0o600)
+    now = answer.get("now")
+    if isinstance(now, float) and (warning := clock_warning(now)):
+        _log.warning("%s", warning)
 
 
 def clock_warning(server_now: float) -> str:
