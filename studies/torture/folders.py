@@ -210,10 +210,12 @@ def _duplicate(file: Path, random: Random) -> str:
 
 
 def _swap_lines(file: Path, random: Random) -> str:
-    lines = _lines(file)
-    random.shuffle(lines)
+    before = _lines(file)
+    lines = list(before)
+    while lines == before and len(set(lines)) > 1:
+        random.shuffle(lines)
     file.write_bytes(b"".join(lines))
-    return "in disorder"
+    return "in disorder" if lines != before else f"as it was beside {CHECKPOINTS}"
 
 
 def _drop_line(file: Path, random: Random) -> str:

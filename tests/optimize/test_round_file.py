@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from asfl.config.errors import AsflError
+from asfl.config.tree import RoundRules
+from asfl.optimize.problem import Rules
 from asfl.optimize.roundfile import json_schema, parse_round
 from conftest import Asfl, assert_refused
 
@@ -143,6 +145,12 @@ def test_mistakes_name_the_field(path: str, value: Any, words: str) -> None:
     with pytest.raises(AsflError) as caught:
         _check(_with(path, value))
     assert words in str(caught.value)
+
+
+def test_a_budget_that_no_configuration_could_have_is_named() -> None:
+    """A plain policy over a link that is next to nothing takes longer than any number of ours."""
+    with pytest.raises(AsflError, match=r"delay_budget_s = 1e\+40 must be a number ≥ 0 and ≤"):
+        Rules.of(RoundRules(), 3, 3, delay_budget_s=1e40, energy_budget_j=1.0)
 
 
 def test_columns_of_different_length_are_named() -> None:

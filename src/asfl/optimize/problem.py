@@ -6,7 +6,10 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from asfl.config.errors import AsflError
+from asfl.config.explain import explain
 from asfl.config.fields import Index, NonNegative, Share
 from asfl.config.shapes import Float, Floats
 from asfl.config.tree import DecisionRules, RoundRules
@@ -141,7 +144,10 @@ class Rules(DecisionRules):
             "participation_floor": fair_share if participation_floor is None else participation_floor,
             "relative_floor": relative_floor,
         }
-        return cls(**given)
+        try:
+            return cls(**given)
+        except ValidationError as error:  # a round file may name numbers that no configuration could
+            raise AsflError(explain(error, cls)) from None
 
 
 def can_be_served(rules: RoundRules, num_clients: int, num_rbs: int) -> int:
