@@ -15,6 +15,7 @@ from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
+from asfl.optimize.plans import own_terms
 from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Switches
 from asfl.optimize.progress import Rate, net_cost, solve_by_rate, worth_arriving
@@ -132,6 +133,20 @@ def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, switches
                 best = min(best, plainly(problem, decision))
     found = solve_jointly(problem).objective
     assert found <= best + 0.01 * max(1.0, abs(best))
+
+
+@given(seeds)
+@settings(max_examples=10)
+def test_cuts_of_their_own_keep_the_floor(seed: int) -> None:
+    """`privacy.min_cut` binds each client's own cut as it binds the common one."""
+    problem = beyond_problem(seed, Switches(sync=True, hetero=True), clients=3, num_rbs=3, layers=5)
+    problem = replace(problem, round=replace(problem.round, profile=problem.round.profile.cut_from(3)))
+    shared = Holdings.fresh(3, 5)  # nothing is apart, so that every allowed cut is open
+    problem = replace(problem, round=replace(problem.round, holdings=shared, previous_cut=3))
+    offered = own_terms(problem, Decision(4, np.ones(3), np.ones(3), synced=4))
+    assert offered is not None
+    assert offered.cuts.min() == 3
+    assert np.min(ooe_bcd(problem).decision.cut) >= 3
 
 
 def every_plan(problem: Problem) -> Iterator[Decision]:

@@ -59,7 +59,8 @@ def own_terms(problem: Problem, decision: Decision) -> CutTerms | None:
         holdings = problem.round.holdings
         apart = 0 if holdings is None else int(np.max(np.flatnonzero(holdings.apart) + 1, initial=0))
         if apart <= deepest:
-            cuts = np.arange(max(apart, 1), problem.round.profile.num_layers)
+            cuts = problem.round.profile.cuts
+            cuts = cuts[cuts >= apart]
     if len(cuts) * len(_bits(problem)) == 1:
         return None
     cut, bits = (axis.ravel() for axis in np.meshgrid(cuts, _bits(problem), indexing="ij"))
