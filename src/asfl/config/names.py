@@ -14,6 +14,7 @@ from asfl.config.registry import Registry, with_own
 Architecture = Literal["cnn", "mlp", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
 """The networks that ship; any other is somebody's own (`asfl.register_model`)."""
 Norm = Literal["batch", "group", "none"]
+Precision = Literal["float32", "bfloat16"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
 """The data sets that ship or can be fetched; any other is somebody's own (`asfl.register_arrays`)."""
 

@@ -340,8 +340,9 @@ class ClientNode:
     def _probe(self, request: msg.Probe) -> msg.Probed:
         data, seconds = torch.zeros(request.answer_bytes, dtype=torch.uint8), None
         if request.compute:
+            config = self._agreement.config
             with torch.random.fork_rng(devices=[]):
-                model = build_model(self._agreement.config.model_spec).to(self._device)
+                model = build_model(config.model_spec, config.training.precision).to(self._device)
             seconds = torch.from_numpy(layer_seconds(model, *self._batches.batch(0, self.client, 0)))
         return msg.Probed(data, seconds)
 

@@ -7,7 +7,7 @@ A new model is one file here that builds a `CuttableModel`, one line in the tabl
 from collections.abc import Callable
 
 from asfl.config.errors import AsflError
-from asfl.config.names import MODELS, ModelSpec
+from asfl.config.names import MODELS, ModelSpec, Precision
 from asfl.models.cnn import build_cnn
 from asfl.models.cuttable import CuttableModel
 from asfl.models.mlp import build_mlp
@@ -25,7 +25,7 @@ _BUILDERS: dict[str, Callable[[ModelSpec], CuttableModel]] = {
 }
 
 
-def build_model(spec: ModelSpec) -> CuttableModel:
+def build_model(spec: ModelSpec, precision: Precision = "float32") -> CuttableModel:
     """The network `spec` names, freshly initialised from PyTorch's global random stream."""
     build = MODELS.named(spec.architecture) or _BUILDERS[spec.architecture]
     model = build(spec)
@@ -34,4 +34,5 @@ def build_model(spec: ModelSpec) -> CuttableModel:
             f"model '{spec.architecture}': its builder must return a CuttableModel of at least 2 units, "
             f"not {type(model).__name__}" + (f" of {len(model.units)}" if isinstance(model, CuttableModel) else "")
         )
+    model.precision = precision
     return model

@@ -8,8 +8,10 @@ allowed cuts.
 from collections.abc import Iterable, Mapping
 
 from asfl.config.errors import AsflError, MissingExtraError
+from asfl.config.names import Precision
 
 try:
+    import torch
     from torch import Tensor, nn
 except ModuleNotFoundError as error:
     raise MissingExtraError("building models", "train") from error
@@ -21,14 +23,25 @@ Carry = tuple[Tensor, ...]
 class CuttableModel(nn.Module):
     """M named units, each mapping Carry -> Carry. The first gets (images,), the last gives (logits,)."""
 
+    precision: Precision = "float32"
+    """What layers multiply in; weights, gradients and what crosses are of the same type either way."""
+
     def __init__(self, units: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.unit_names = tuple(units)
         self.units = nn.ModuleList(units.values())
 
     def forward(self, x: Tensor) -> Tensor:
-        (logits,) = _run(self.units, (x,))
+        (logits,) = self.run((x,), 0, len(self.units))
         return logits
+
+    def run(self, carry: Carry, start: int, stop: int) -> Carry:
+        """Through units start … stop−1, counted from 0."""
+        if self.precision == "float32":
+            return _run(self.units[start:stop], carry)
+        with torch.autocast(carry[0].device.type, torch.bfloat16):
+            result = _run(self.units[start:stop], carry)
+        return tuple(tensor.to(carry[0].dtype) for tensor in result)
 
     def client_part(self, cut: int) -> "ClientPart":
         """Units 1 … cut."""

@@ -105,7 +105,7 @@ class Simulation:
             batches = Batches.of(data, np.reshape(parts, (1, -1)), config, self.device, local_steps=steps)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random_stream(seed, "initial weights").integers(2**62)))
-            model = build_model(config.model_spec)
+            model = build_model(config.model_spec, config.training.precision)
         self.trainer = FastTrainer(
             model,
             batches,

@@ -53,9 +53,7 @@ class Holder:
         return cls(model, [make[name](parameters) if parameters else None for parameters in of_units])
 
     def forward(self, carry: Carry, units: range) -> Carry:
-        for unit in units:
-            carry = self.model.units[unit](carry)
-        return carry
+        return self.model.run(carry, units.start, units.stop)
 
     def step(self, units: range) -> None:
         for unit in units:

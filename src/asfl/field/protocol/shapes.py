@@ -175,7 +175,7 @@ class Blueprint:
         training, batches = config.training, MOST_BATCHES
         # Built with numbers and emptied then: drawing them on the device "meta" would import PyTorch's compiler.
         with torch.random.fork_rng(devices=[]):
-            model = build_model(config.model_spec)
+            model = build_model(config.model_spec, config.training.precision)
         moments = rule_named(training.optimizer, training.learning_rate).num_moments
         shapes = Shapes.of(model, INPUT_SHAPE[config.data.name], training.batch_size, moments, device)
         activations = max(sum(torch.Size(shape).numel() for shape in carry) for carry in shapes.carries) * batches
