@@ -101,7 +101,7 @@ def _the_same_budgets_are_found_once() -> Iterator[None]:
     def fair_policy(world: "World", *policy: Any) -> budgets.Budgets:
         if not isinstance(world.channel, RayleighChannel):
             return find(world, *policy)
-        config = world.config.model_dump_json(exclude={"output": True, "training": {"rounds"}})
+        config = world.config.model_dump_json(exclude={"output": True, "budget": True, "training": {"rounds"}})
         key = config, str(world.channel), str(world.profile), str(policy)
         return found[key] if key in found else found.setdefault(key, find(world, *policy))
 
