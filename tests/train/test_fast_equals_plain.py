@@ -72,10 +72,10 @@ def test_every_cut(architecture: Architecture, norm: Norm) -> None:
     dataset: Dataset = "cifar10" if architecture == "vgg11" else "digits"
     model = tiny_model(architecture, norm, dataset, width=0.03)
     batches = tiny_batches(tiny_images(dataset, per_class=3), 3, batch_size=4)
-    plain, fast = trainers(model, batches, PROCEDURES["asfl"], "sgd", 3, 3)
-    units = len(model.units)
-    back_and_forth = [cut for pair in zip(range(1, units), range(units - 1, 0, -1), strict=True) for cut in pair]
-    for index, cut in enumerate(back_and_forth[: units - 1]):
-        one = full_round(index, cut, 3)
-        np.testing.assert_allclose(fast.round(one).loss, plain.round(one).loss, rtol=1e-7)
+    for cut in range(1, len(model.units) // 2 + 1):
+        plain, fast = trainers(model, batches, PROCEDURES["asfl"], "sgd", 3, 3)
+        both = cut, len(model.units) - cut
+        for index, here in enumerate(both if cut % 2 else reversed(both)):
+            one = full_round(index, here, 3)
+            np.testing.assert_allclose(fast.round(one).loss, plain.round(one).loss, rtol=1e-7)
         assert_same(plain, fast)
