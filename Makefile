@@ -8,7 +8,7 @@ DATA   ?= data
 TRACES ?=
 TUNED  ?=
 RESULTS := accuracy-delay-energy second-world label-mix table3 errors-discrepancy resplit-overhead heterogeneity clients \
-           fixed-cuts power-rb queue-memory ablation pareto local-steps readings
+           fixed-cuts power-rb queue-memory ablation rivals pareto local-steps readings
 RECORDS := docs/results/records.jsonl.xz
 
 .PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
