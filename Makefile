@@ -85,7 +85,7 @@ results: $(STAMP)  ## the evidence, on real CIFAR below $(DATA) (days; TRACES as
 
 figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
 	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
-	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results
+	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (about 20 minutes of played rounds)
 	@$(BIN)/asfl advise vgg19-cifar10 --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
