@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
 SMALLER = {
     "compare": ["--set", "training.batch_size=8", "--set", "model.width=0.2"],
+    "report": ["--no-figures"],
     "fleet": ["--set", "training.batch_size=4", "--set", "output.track=none"],
 }
 """What makes a command quick, and nothing else different."""
