@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import print_json
+from asfl.cli.output import print_json, print_listed
 from asfl.config.errors import AsflError
 from asfl.config.machine import GB, available_bytes
 from asfl.data.cifar import CIFAR, find_cifar
@@ -55,9 +55,7 @@ def doctor(data_dir: options.DataDir = None, as_json: options.Json = False) -> N
     if as_json:
         print_json([vars(one) for one in found])
     else:
-        width = max(len(one.name) for one in found)
-        for one in found:
-            print(f"{'ok' if one.good else '--'}  {one.name:<{width}}  {one.words}")
+        print_listed((f"{'ok' if one.good else '--'}  {one.name}", one.words) for one in found)
     if any(one.needed and not one.good for one in found):
         raise typer.Exit(2)
 
