@@ -32,7 +32,8 @@ def check(
             print(name)
             for finding in of_folder:
                 say(f"  {finding.file}: {'' if finding.intact else 'DAMAGED: '}{finding.words}", indent=4)
-        print(f"{len(found)} folders, {len(damaged)} files damaged" if damaged else f"{len(found)} folders, all intact")
+        folders_found = f"{len(found)} folder{'' if len(found) == 1 else 's'}"
+        print(f"{folders_found}, {len(damaged)} files damaged" if damaged else f"{folders_found}, all intact")
     if damaged:
         raise typer.Exit(2)
 

@@ -95,18 +95,15 @@ def _llvm() -> Finding:
 
 
 def _extras() -> list[Finding]:
-    found = []
+    found, packages = [], metadata.packages_distributions()
     for extra, (modules, purpose) in _EXTRAS.items():
         missing = [module for module in modules if util.find_spec(module) is None]
-        advice = f"missing for: {purpose} (pip install 'asfl[{extra}]')"
-        found.append(Finding(f"asfl[{extra}]", not missing, advice if missing else f"{_versions(modules)}: {purpose}"))
+        words = f"missing for: {purpose} (pip install 'asfl[{extra}]')"
+        if not missing:
+            named = [(packages.get(module) or [module])[0] for module in modules]
+            words = f"{', '.join(f'{name} {metadata.version(name)}' for name in named)}: {purpose}"
+        found.append(Finding(f"asfl[{extra}]", not missing, words))
     return found
-
-
-def _versions(modules: tuple[str, ...]) -> str:
-    packages = metadata.packages_distributions()
-    named = [(packages.get(module) or [module])[0] for module in modules]
-    return ", ".join(f"{name} {metadata.version(name)}" for name in named)
 
 
 def _data(data_dir: Path | None) -> list[Finding]:
