@@ -79,7 +79,9 @@ class Order:
             Path(data_dir) if data_dir else None,
             address,
             threads or None,
-            *(_seconds(name, values[name]) for name in ("nodes-s", "wait-s", "patience-s")),
+            _seconds("nodes-s", values["nodes-s"]),
+            _seconds("wait-s", values["wait-s"]),
+            _seconds("patience-s", values["patience-s"]),
             values["lose-rounds"],
         )
 
