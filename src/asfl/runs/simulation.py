@@ -322,6 +322,7 @@ class Simulation:
             test_loss=evaluation.loss if evaluation else None,
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
+            rb_owner=None if self.scheme.procedure.in_sequence else decision.rb_owner,
             **self._beyond_record(decided),
             **({} if state.radio.reserves is None else state.radio.reserves.record()),
             epsilon=self._epsilon(state, epochs=decision.batch is None),
