@@ -122,19 +122,20 @@ def _moves(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners)
     """[G, K] every block to somebody else or nobody, and every two blocks exchanged; the slowest clients' first."""
     clients, blocks = problem.round.num_clients, len(owners)
     block, new = (axis.ravel() for axis in np.meshgrid(np.arange(blocks), np.arange(clients + 1), indexing="ij"))
-    given = np.repeat(owners[None], len(block), axis=0)
-    given[np.arange(len(block)), block] = new
     one, two = np.triu_indices(blocks, 1)
-    swapped = np.repeat(owners[None], len(one), axis=0)
-    swapped[np.arange(len(one)), one], swapped[np.arange(len(one)), two] = owners[two], owners[one]
-    moves = np.concatenate([given, swapped])
-    changed = moves[(moves != owners).any(axis=1)]
+    # The blocks of each move, twice the same if only one moves, and who has them afterwards.
+    first, second = np.concatenate([block, one]), np.concatenate([block, two])
+    gets_first, gets_second = np.concatenate([new, owners[two]]), np.concatenate([new, owners[one]])
+    chosen = np.flatnonzero(gets_first != owners[first])
     most = int(np.clip(CELLS // (clients * blocks), MOVES.start, MOVES.stop))
-    if len(changed) <= most:
-        return np.asarray(changed)
-    mask = _mask(owners, clients)
-    links = _links(problem.round, mask[None], np.maximum(mask.sum(axis=1), 1.0)[None], tx_power_w)
-    stage_s = Candidates.of(problem, here, links, problem.energy_penalty).stage_s[:, 0, 0]
-    slowest = np.where(mask.any(axis=1), stage_s, -1.0).argmax(axis=1)
-    touches = (np.isin(changed, slowest) != np.isin(owners, slowest)).any(axis=1)
-    return np.asarray(changed[np.argsort(~touches, kind="stable")[:most]])
+    if len(chosen) > most:
+        mask = _mask(owners, clients)
+        links = _links(problem.round, mask[None], np.maximum(mask.sum(axis=1), 1.0)[None], tx_power_w)
+        stage_s = Candidates.of(problem, here, links, problem.energy_penalty).stage_s[:, 0, 0]
+        slow = np.zeros(clients + 1, dtype=bool)
+        slow[np.where(mask.any(axis=1), stage_s, -1.0).argmax(axis=1)] = True
+        touches = slow[gets_first[chosen]] != slow[owners[first[chosen]]]
+        chosen = chosen[np.argsort(~touches, kind="stable")[:most]]
+    moves, row = np.repeat(owners[None], len(chosen), axis=0), np.arange(len(chosen))
+    moves[row, first[chosen]], moves[row, second[chosen]] = gets_first[chosen], gets_second[chosen]
+    return moves
