@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import QUICK_TO_START
 from made_up import leave_run, made_up_round, train_here
 from waiting import LONG_S, wait_until
 
@@ -346,7 +347,8 @@ def test_the_umask_is_respected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
     """As a batch system does it: to all processes at once."""
-    sets = [word for one in [*TINY, "training.rounds=4000", "output.checkpoint_every=4000"] for word in ("--set", one)]
+    changes = [*TINY, "training.rounds=4000", "output.checkpoint_every=4000", *QUICK_TO_START]
+    sets = [word for one in changes for word in ("--set", one)]
     more = ["--schemes", "asfl"] if command == "compare" else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
