@@ -219,27 +219,34 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield where
 
 
-def test_a_place_at_the_door_is_taken_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes when all are taken is closed at once; who speaks slowly keeps nobody out."""
-    monkeypatch.setattr("asfl.field.devices.door.TIMEOUT_S", 1.0)
-    with door_of(tmp_path / "home") as (opened, registry, where), ExitStack() as connections:
-        place = "127.0.0.1", opened.port
-        slow = [connections.enter_context(socket.create_connection(place, LONG_S)) for _ in range(MOST_AT_ONCE)]
-        wait_until(lambda: opened._server._places._value == 0, "all places are taken")  # type: ignore[attr-defined]
-        with suppress(ConnectionError):
-            assert connections.enter_context(socket.create_connection(place, LONG_S)).recv(1) == b""
-
-        def dripped(one: socket.socket) -> bool:
-            try:
-                one.send(b"\x16")
-            except OSError:
-                return True
-            time.sleep(0.01)
-            return opened._server._places._value == MOST_AT_ONCE  # type: ignore[attr-defined]
-
-        wait_until(lambda: all([dripped(one) for one in slow]), "they were closed")
-        monkeypatch.setattr("asfl.field.devices.door.TIMEOUT_S", LONG_S)
+def test_who_comes_when_all_places_at_the_door_are_taken_is_closed(tmp_path: Path) -> None:
+    with door_of(tmp_path / "home") as (opened, registry, where):
+        places, place = opened._server._places, ("127.0.0.1", opened.port)
+        with ExitStack() as connections:
+            for _ in range(MOST_AT_ONCE):
+                connections.enter_context(socket.create_connection(place, LONG_S))
+            wait_until(lambda: places._value == 0, "all are taken")
+            with suppress(ConnectionError):
+                assert connections.enter_context(socket.create_connection(place, LONG_S)).recv(1) == b""
+        wait_until(lambda: places._value == MOST_AT_ONCE, "all are free")
         enrol(tmp_path / "device", where, pasted_code(opened.fingerprint, registry.invite(1, 1)[0]), "one", "")
+
+
+def test_who_speaks_slowly_at_the_door_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then of a handshake of 16 KiB."""
+    monkeypatch.setattr("asfl.field.devices.door.TIMEOUT_S", 0.3)
+    with (
+        door_of(tmp_path / "home") as (opened, _, _),
+        socket.create_connection(("127.0.0.1", opened.port), LONG_S) as slow,
+    ):
+        slow.send(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
+
+        def closed() -> bool:
+            with suppress(OSError):
+                return not slow.send(b"\0")
+            return True
+
+        wait_until(closed, "it is closed", 60.0)
 
 
 def test_what_strangers_say_at_the_door_moves_no_cursor(caplog: pytest.LogCaptureFixture, door: str) -> None:
