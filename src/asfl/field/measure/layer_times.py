@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.cuttable import Carry, CuttableModel, go_backward
 
 PASSES = 4
 """The first is slow; of the others the fastest counts, layer by layer."""
@@ -39,10 +39,10 @@ def _one_pass(model: CuttableModel, images: Tensor, labels: Tensor) -> NDArray[n
     forward = [b - a for a, b in pairwise(moments)]
 
     backward: list[float] = []
-    gradients: list[Tensor | None] = [torch.autograd.grad(F.cross_entropy(carry[0], labels), carry[0])[0]]
+    gradients: Carry = torch.autograd.grad(F.cross_entropy(carry[0], labels), carry[0])
     for given, out in zip(reversed(inputs), reversed(outputs), strict=True):
         began = time.perf_counter()
-        torch.autograd.backward(out, gradients)
-        gradients = [tensor.grad for tensor in given]
+        go_backward(out, gradients)
+        gradients = tuple(tensor.grad for tensor in given if tensor.grad is not None)
         backward.append(time.perf_counter() - began)
     return np.array([forward, backward[::-1]])
