@@ -57,7 +57,9 @@ def test_a_clip_that_nobody_reaches_changes_nothing(procedure: str, local_steps:
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize(("procedure", "by_client"), [("asfl", False), ("sfl", False), ("sfl", True), ("fedavg", False)])
+@pytest.mark.parametrize(
+    ("procedure", "by_client"), [("asfl", False), ("sfl", False), ("sfl", True), ("fedavg", False)]
+)
 @pytest.mark.parametrize(
     ("combining", "optimizer"),
     [
