@@ -8,7 +8,7 @@ DATA   ?= data
 TRACES ?=
 TUNED  ?=
 RESULTS := accuracy-delay-energy second-world label-mix table3 errors-discrepancy resplit-overhead heterogeneity clients \
-           fixed-cuts power-rb queue-memory ablation pareto local-steps readings
+           fixed-cuts power-rb queue-memory ablation rivals pareto local-steps readings
 RECORDS := docs/results/records.jsonl.xz
 
 .PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
@@ -85,9 +85,9 @@ results: $(STAMP)  ## the evidence, on real CIFAR below $(DATA) (days; TRACES as
 
 figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
 	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
-	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results
+	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
 
-advice: $(STAMP)  ## the page "Which scheme should I use?" (about 20 minutes of played rounds)
+advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
 	@$(BIN)/asfl advise vgg19-cifar10 --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
 		--plot docs/results/which-scheme.png --page docs/results/which-scheme.md
 

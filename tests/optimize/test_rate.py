@@ -10,9 +10,11 @@ from asfl.config import load_config
 from asfl.costs.holdings import Holdings
 from asfl.costs.world import World
 from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.problem import Rules
-from asfl.optimize.progress import Rate
+from asfl.optimize.problem import Problem, Rules
+from asfl.optimize.progress import Rate, Solve, net_cost, solve_by_rate, worth_arriving
+from asfl.optimize.solution import Solution
 from asfl.runs.play import play
+from asfl.runs.stand_in import StandIn
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
@@ -90,3 +92,28 @@ def test_a_dearer_joule_saves_joules() -> None:
         arrived = sum(int(one.arrived.sum()) for one in played)
         spent.append(sum(float(one.energy_j.sum()) for one in played) / arrived)
     assert spent[1] < spent[0]
+
+
+@pytest.mark.parametrize("noise", [4.0, 64.0])
+def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slopes of a round in which nobody arrives say that the first to arrive is worth nothing; together they are."""
+    skipped_in_vain = 0
+
+    def watched(problem: Problem, solve: Solve) -> Solution:
+        nonlocal skipped_in_vain
+        found = solve_by_rate(problem, solve)
+        prices, arrival = problem.prices, worth_arriving(found)
+        assert prices is not None
+        if np.isfinite(prices.per_progress) and problem.progress.expected(arrival) <= 0:
+            together = replace(prices, arrival=np.full(len(arrival), 0.5))
+            other = solve(replace(problem, prices=together))
+            skipped_in_vain += net_cost(other, worth_arriving(other)) < net_cost(found, arrival)
+        return found
+
+    monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
+    fresh = StandIn.fresh
+    monkeypatch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
+    world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl-rate")
+    rounds = list(play(world, scheme, 10, budgets_of(world, scheme)))
+    assert skipped_in_vain == 0
+    assert len(rounds) == 10

@@ -15,7 +15,7 @@ from asfl.results.figures.figure import save_figure
 from asfl.results.tables import markdown_table
 from asfl.runs.files import write_whole
 
-MAP_ROUNDS = 6
+MAP_ROUNDS = 20
 
 
 def advise(

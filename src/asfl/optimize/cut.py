@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.optimize.problem import Problem
-from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle, sitting_out_cost
+from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
 
 Floats = NDArray[np.float64]
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 def objective_of_cuts(problem: Problem, terms: CutTerms, rb_count: Floats, tx_power_w: Floats) -> Floats:
     """[C] drift + V · objective of every cut in the terms, for one allocation."""
     served, drift = rb_count > 0, problem.energy_drift
-    links = Links.of(problem.round, one_if_idle(rb_count), tx_power_w)
+    links = Links.at(problem.round, rb_count, tx_power_w)
     candidates = Candidates.of(problem, terms, links, drift)
     waits = np.where(served, candidates.stage_s, 0.0).max(axis=2)
     waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]

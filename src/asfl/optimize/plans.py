@@ -7,16 +7,18 @@ own.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from asfl.config.shapes import Floats, Ints
+from asfl.config.shapes import Ints
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import ALLOWED_BITS, Decision
+from asfl.costs.round import Round
 from asfl.optimize.deadlines import Choices
-from asfl.optimize.problem import Problem
+from asfl.optimize.problem import BeyondLearning, Problem
 from asfl.optimize.search import search_deadlines
-from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
+from asfl.optimize.terms import Candidates, CutTerms, Links
 
 TOLERANCE = 1e-6
 """Of the search for cuts and bits of one's own, relative."""
@@ -28,7 +30,8 @@ def plan_terms(problem: Problem, cuts: Sequence[int] | None = None) -> CutTerms:
     allowed = round_.profile.cuts if cuts is None else np.asarray(sorted(cuts))
     if not (switches.averages or switches.quant):
         return CutTerms.of(round_, allowed)
-    places = [(cut, depth) for cut in allowed for depth in _depths(problem, int(cut))]
+    depths = _depths(problem)
+    places = [(cut, depth) for cut in allowed for depth in depths[cut]]
     cut, depth = np.repeat(np.array(places), len(_bits(problem)), axis=0).T
     return _terms(problem, cut, depth, np.tile(_bits(problem), len(places)))
 
@@ -72,7 +75,7 @@ def best_own(problem: Problem, own: CutTerms, here: CutTerms, decision: Decision
     served = np.flatnonzero(decision.scheduled)
     if not served.size:
         return None
-    links = Links.of(problem.round, one_if_idle(decision.rb_count), decision.tx_power_w)
+    links = Links.at(problem.round, decision.rb_count, decision.tx_power_w)
     now, rows = (Candidates.of(problem, terms, links, problem.energy_penalty) for terms in (here, own))
     # Rows become candidates of a single plan, the first of which is where each client is.
     server_s = max(float(own.server_s.max()), float(here.server_s[0]))
@@ -103,9 +106,14 @@ def _one(values: Ints) -> int | Ints:
 
 
 def _terms(problem: Problem, cut: Ints, depth: Ints, bits: Ints) -> CutTerms:
-    beyond = problem.learning.beyond
+    return _remembered(problem.round, problem.learning.beyond, cut.tobytes(), depth.tobytes(), bits.tobytes())
+
+
+@lru_cache(maxsize=256)  # the search comes back to the same plans many times in a round
+def _remembered(round_: Round, beyond: BeyondLearning | None, *plans: bytes) -> CutTerms:
+    cut, depth, bits = (np.frombuffer(numbers, np.int64) for numbers in plans)
     lost = np.zeros(len(bits)) if beyond is None else 1.0 - beyond.worth(bits)
-    return CutTerms.of_plans(problem.round, cut, depth, bits, lost)
+    return CutTerms.of_plans(round_, cut, depth, bits, lost)
 
 
 def _bits(problem: Problem) -> Ints:
@@ -113,24 +121,27 @@ def _bits(problem: Problem) -> Ints:
     return np.array(ALLOWED_BITS if known else (BITS_PER_VALUE,))
 
 
-def _depths(problem: Problem, cut: int) -> list[int]:
-    """How deep client sides may be averaged: not at all, as a whole, and in between where it is worth its bits.
+def _depths(problem: Problem) -> list[list[int]]:
+    """[M+1] how deep client sides may be averaged, by cut: not at all, as a whole, and in between where it is worth its
+    bits.
 
     What an average is worth, the debt of its layers, against the bits that it takes: only the corners of the concave
     hull can be best at some price of a bit. (With several clients the price rises with the bits, as the slowest sender
     changes, so a depth inside the hull may be better by what the price differs; that gap stays.)
     """
+    cuts = range(problem.round.profile.num_layers + 1)
     if not problem.switches.sync:
-        return [0, cut] if problem.switches.hetero else [0]
-    worth, bits = problem.standing_debt[: cut + 1], problem.round.profile.client_param_bits[: cut + 1]
-    corners = [0]
-    for depth in range(1, cut + 1):
-        while len(corners) > 1 and _slope(worth, bits, *corners[-2:]) <= _slope(worth, bits, corners[-1], depth):
-            corners.pop()
-        corners.append(depth)
+        return [[0, cut] if problem.switches.hetero else [0] for cut in cuts]
+    worth, bits = problem.standing_debt.tolist(), problem.round.profile.client_param_bits.tolist()
+    corners = [[0]]
+    for depth in cuts[1:]:
+        hull = corners[-1].copy()
+        while len(hull) > 1 and _slope(worth, bits, *hull[-2:]) <= _slope(worth, bits, hull[-1], depth):
+            hull.pop()
+        corners.append([*hull, depth])
     return corners
 
 
-def _slope(worth: Floats, bits: Floats, first: int, second: int) -> float:
-    gained, paid = float(worth[second] - worth[first]), float(bits[second] - bits[first])
+def _slope(worth: list[float], bits: list[float], first: int, second: int) -> float:
+    gained, paid = worth[second] - worth[first], bits[second] - bits[first]
     return gained / paid if paid > 0 else np.inf

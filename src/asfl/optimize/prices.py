@@ -51,7 +51,8 @@ class Progress:
             total = max(float(arrival.sum()), 0.5)
             return np.full(len(arrival), self.step**2 * self.noise_scale / total**2)
         gained = np.diff(self.of(np.arange(len(arrival) + 1)))
-        return np.array([gained @ _distribution(np.delete(arrival, n)) for n in range(len(arrival))])
+        others = np.where(np.eye(len(arrival), dtype=np.bool_), 0.0, arrival)  # row n: without client n
+        return np.array([gained @ chances[:-1] for chances in _distribution(others)])
 
 
 FEW = 64
@@ -59,12 +60,12 @@ FEW = 64
 
 
 def _distribution(arrival: Floats) -> Floats:
-    """[N+1] of how many arrive: Poisson binomial."""
-    chances = np.zeros(len(arrival) + 1)
-    chances[0] = 1.0
-    for one in arrival:
-        chances[1:] += one * (chances[:-1] - chances[1:])
-        chances[0] *= 1.0 - one
+    """[..., N+1] of how many arrive, of [..., N]: Poisson binomial."""
+    chances = np.zeros((*arrival.shape[:-1], arrival.shape[-1] + 1))
+    chances[..., 0] = 1.0
+    for one in np.moveaxis(arrival, -1, 0)[..., None]:
+        chances[..., 1:] += one * (chances[..., :-1] - chances[..., 1:])
+        chances[..., :1] *= 1.0 - one
     return chances
 
 

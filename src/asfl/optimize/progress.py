@@ -83,10 +83,12 @@ def solve_by_rate(problem: Problem, solve: Solve) -> Solution:
         cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
         if first or best is None or value < best[0]:
             best = value, solution
-        price = cost / max(problem.progress.expected(reached), 1e-9) if first else theta
+        progress = problem.progress.expected(reached)
+        price = cost / max(progress, 1e-9) if first else theta
         if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
             break
-        theta, arrival = price, reached
+        # Where nobody arrives the first one is worth nothing, and the search would stay there: half the way, then.
+        theta, arrival = price, reached if progress > 0 else 0.5 * (reached + arrival)
     assert best is not None
     return best[1]
 

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,11 +139,21 @@ class Links:
         )
         return cls(error_rate, 1.0 - error_rate, s_per_bit, times(tx_power_w, s_per_bit))
 
+    @classmethod
+    def at(cls, round_: Round, rb_count: Floats, tx_power_w: Floats) -> "Links":
+        """Of one allocation, [N]; whoever is idle stands in with one block."""
+        return _remembered_links(round_, *(np.asarray(each, float).tobytes() for each in (rb_count, tx_power_w)))
+
     def best_of(self, first: Ints, *, errors_pay: bool) -> "Links":
         """[B, N] from links [O, N]: every quantity at its best among the links first[b] … first[b + 1] − 1."""
         rate, *others = (getattr(self, field.name) for field in fields(self))
         best_rate = (np.maximum if errors_pay else np.minimum).reduceat(rate, first, axis=0)
         return Links(best_rate, *(np.minimum.reduceat(other, first, axis=0) for other in others))
+
+
+@lru_cache(maxsize=16)  # blocks of the descent look at the same allocation one after the other
+def _remembered_links(round_: Round, rb_count: bytes, tx_power_w: bytes) -> Links:
+    return Links.of(round_, one_if_idle(np.frombuffer(rb_count)), np.frombuffer(tx_power_w))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,8 @@ SMOOTHED_OVER = 3
 """Evaluations."""
 OURS = "asfl"
 """The scheme the others are measured against."""
+PLUS = "asfl-plus"
+"""What is beyond the paper, all of it."""
 CEILING = "central"
 """All data in one place: what accuracy could be. It has no delay and no energy, so it is never ranked by them."""
 

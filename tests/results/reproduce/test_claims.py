@@ -16,6 +16,7 @@ from asfl.results.reproduce.claims import (
     MostAccurate,
     MovesLessLater,
     NearlyAsAccurate,
+    NeverBehind,
     Rises,
     Saves,
     ShareOfDelay,
@@ -101,6 +102,22 @@ def test_goals_are_measured_against_the_best_other_scheme_at_each_accuracy() -> 
     assert only(NearlyAsAccurate("central", 0.03, "asfl-plus"), at).verdict == "holds"
     assert only(NearlyAsAccurate("central", 0.01, "asfl-plus"), at).verdict == "doesn't hold"
     assert only(Saves("delay_s", BEST, 0.5, "asfl-plus"), outcome([learning("asfl-plus")])).verdict == "can't tell"
+
+
+def test_never_behind_looks_at_every_evaluation() -> None:
+    ours = [made_up_run("asfl-plus", [0.3, 0.4, 0.5], seed=seed, delay_s=1.0, energy_j=3.0) for seed in (1, 2)]
+    theirs = [made_up_run("sl", [0.4, 0.5, 0.6], seed=seed, delay_s=2.0, energy_j=1.0) for seed in (1, 2)]
+    at = outcome([*ours, *theirs, learning("central", top=0.9)])
+    # By time they are at 0.40 when we are at 0.35, and at 0.425 when we are at 0.40 (means of all evaluations so far).
+    finding = only(NeverBehind("delay_s", 0.02, "asfl-plus"), at)
+    assert (finding.verdict, "-5.0" in finding.here.replace("−", "-"), "(sl)" in finding.here) == (
+        "doesn't hold",
+        True,
+        True,
+    )
+    assert only(NeverBehind("delay_s", 0.06, "asfl-plus"), at).verdict == "holds"
+    assert only(NeverBehind("energy_j", 0.06, "asfl-plus"), at).verdict == "doesn't hold"
+    assert only(NeverBehind("delay_s", 0.02, "asfl-plus"), outcome(theirs)).verdict == "can't tell"
 
 
 def test_who_gets_there_alone() -> None:

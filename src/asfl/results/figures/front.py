@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from asfl.config.units import percent
-from asfl.results.curves import CEILING, Resource
+from asfl.results.curves import CEILING, PLUS, Resource
 from asfl.results.figures.figure import (
     BUDGET,
     FAINT,
@@ -22,9 +22,6 @@ from asfl.results.summary import Statistic, Summary, paired
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-WHOLE = "asfl-plus"
-"""What ablations are compared with."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +105,12 @@ def _around(stat: Statistic) -> list[list[float]] | None:
 
 def draw_ablation(summary: Summary, target: float) -> "Figure":
     """Delay and energy to a target as multiples of the whole scheme's, paired by seed; and the final accuracy."""
-    schemes = [WHOLE, *(name for name in summary.ranked if name != WHOLE)]
+    schemes = [PLUS, *(name for name in summary.ranked if name != PLUS)]
     with drawing(11.5, 1.4 + 0.42 * len(schemes)) as figure:
         delay, energy, accuracy = figure.subplots(1, 3, sharey=True)
         ways: tuple[tuple[Axes, Resource], ...] = ((delay, "delay_s"), (energy, "energy_j"))
         for axes, resource in ways:
-            whole = summary.reached(WHOLE, target, resource)
+            whole = summary.reached(PLUS, target, resource)
             for row, name in enumerate(schemes):
                 theirs = summary.reached(name, target, resource)
                 _draw_bar(axes, row, name, [their / our for our, their in paired(whole, theirs) if our > 0])
@@ -123,8 +120,8 @@ def draw_ablation(summary: Summary, target: float) -> "Figure":
         if CEILING in summary.runs:
             accuracy.axvline(100 * summary.over_seeds(CEILING, "final_accuracy").median, **_line(CEILING))
             accuracy.set_xlabel("%; dashed: the ceiling, central")
-        delay.set(title=f"Delay to {percent(target)}", xlabel=f"times that of {WHOLE}")
-        energy.set(title=f"Energy to {percent(target)}", xlabel=f"times that of {WHOLE}")
+        delay.set(title=f"Delay to {percent(target)}", xlabel=f"times that of {PLUS}")
+        energy.set(title=f"Energy to {percent(target)}", xlabel=f"times that of {PLUS}")
         accuracy.set_title("Accuracy at the end")
         delay.set_yticks(range(len(schemes)), schemes)
         delay.set_ylim(len(schemes) - 0.5, -0.5)

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from asfl.config.units import number, percent
-from asfl.results.curves import CEILING, OURS, Curve, Resource, Run, together
+from asfl.results.curves import CEILING, OURS, PLUS, Curve, Resource, Run, together
 from asfl.results.figures.blocks import draw_blocks
 from asfl.results.figures.figure import (
     BUDGET,
@@ -85,7 +85,7 @@ def style_of(scheme: str) -> dict[str, Any]:
         return {"color": BUDGET, "linestyle": "--", "linewidth": 1.4, "zorder": 2}
     order = list(dict.fromkeys([*_FIRST, *SCHEMES]))
     number = order.index(scheme) if scheme in order else len(_COLOURS) + crc32(scheme.encode())
-    ours = scheme == OURS
+    ours = scheme in (OURS, PLUS)
     return {
         "color": _COLOURS[number] if number < len(_COLOURS) else _one_more_colour(number - len(_COLOURS)),
         "linestyle": _DASHES[number % len(_DASHES)],

@@ -9,10 +9,13 @@ verdict says so.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
+import numpy as np
+
 from asfl.config.units import percent
-from asfl.results.curves import CEILING, OURS, Resource
+from asfl.results.curves import CEILING, OURS, Curve, Resource
 from asfl.results.quantities import QUANTITIES, amount, partly, share
 from asfl.results.reproduce.outcome import Outcome
 from asfl.results.summary import Saving, Statistic, Summary, moves, paired
@@ -220,6 +223,39 @@ class NearlyAsAccurate(MoreAccurate):
         ahead = self._ahead(outcome)
         claim = f"{self.ours}: at most {100 * self.by:g} points less accurate than {self.than}"
         return claim, f"{share(Statistic.of(ahead))} points", judge(Statistic.of(one + self.by for one in ahead))
+
+
+@dataclass(frozen=True)
+class NeverBehind(ClaimOfEach):
+    """At no time, or on no energy, is another scheme more accurate by more than `by`, while ours trains."""
+
+    resource: Resource
+    by: float
+    ours: str
+
+    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
+        what = "delay" if self.resource == "delay_s" else "energy"
+        claim = f"{self.ours}: at no {what} more than {100 * self.by:g} points behind any other scheme"
+        worst = dict(filter(None, map(partial(self._worst, outcome), outcome.summary.seeds)))
+        ahead = Statistic.of(ahead for ahead, _ in worst.values())
+        whom = ", ".join(sorted({name for _, name in worst.values()}))
+        here = f"at worst {share(ahead)} points ahead of the best other ({whom})" if worst else "no other run"
+        return claim, here, judge(Statistic.of(ahead + self.by for ahead, _ in worst.values()))
+
+    def _worst(self, outcome: Outcome, seed: int) -> tuple[int, tuple[float, str]] | None:
+        """How far ours is ahead of the best other where that is least; and who that is."""
+        runs = {run.scheme: run for run in outcome.runs if run.seed == seed and not run.is_ceiling}
+        if self.ours not in runs:
+            return None
+        axis = self.resource.partition("_")[0]
+        ours, leads = Curve.of(runs.pop(self.ours).records), []
+        for name, run in runs.items():
+            theirs = Curve.of(run.records)
+            at, known = np.asarray(ours.along(axis)), np.asarray(theirs.along(axis))
+            if known.size and (later := at >= known[0]).any():
+                lead = np.asarray(ours.smoothed) - np.interp(at, known, theirs.smoothed)
+                leads.append((float(lead[later].min()), name))
+        return (seed, min(leads)) if leads else None
 
 
 @dataclass(frozen=True)
