@@ -341,7 +341,8 @@ class ClientNode:
             config = self._agreement.config
             with torch.random.fork_rng(devices=[]):
                 model = build_model(config.model_spec, config.training.precision).to(self._device)
-            seconds = torch.from_numpy(layer_seconds(model, *self._batches.batch(0, self.client, 0)))
+            images, _ = self._batches.batch(0, self.client, 0)
+            seconds = torch.from_numpy(layer_seconds(model, images))
         return msg.Probed(data, seconds)
 
 
