@@ -12,7 +12,6 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from asfl.costs.decision import Decision
 from asfl.costs.round import Round
@@ -67,6 +66,8 @@ def assigned(round_: Round, decision: Decision) -> Decision:
     """The decision with an assignment of its counts that has the largest sum of rates, unless it has one."""
     if decision.blocks is not None:
         return decision
+    from scipy.optimize import linear_sum_assignment
+
     assert round_.block_gain is not None
     counts = decision.rb_count.astype(int)
     wishing = np.repeat(np.arange(len(counts)), counts)

@@ -11,7 +11,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from asfl.config.errors import AsflError
-from asfl.field.flower.session import MESSAGE, MOST_LETTERS, Farewell, Session
+from asfl.field.flower.session import MESSAGE, Farewell, Session
+from asfl.field.protocol.wire import words_of
 from asfl.field.stream.server import StreamServer
 from asfl.runs.watching import ShouldStop
 
@@ -206,7 +207,7 @@ class Sessions:
 
 def _farewell(reply: Message) -> Farewell:
     if reply.has_error():
-        return Farewell("failed", (reply.error.reason or "lost")[:MOST_LETTERS])
+        return Farewell("failed", words_of(reply.error.reason or "lost"))
     return Farewell.of(reply.content)
 
 
