@@ -53,10 +53,10 @@ def test_everything_is_listed_with_a_line(asfl: Asfl, kind: Kind) -> None:
 
 def test_a_field_is_explained(asfl: Asfl) -> None:
     assert asfl("explain", "batch_size").stdout.splitlines()[:2] == [
-        "training.batch_size",
-        "  Samples of one mini-batch.",
+        "field    training.batch_size",
+        "meaning  Samples of one mini-batch.",
     ]
-    assert "valid:   a number > 0 and ≤ 1e15, in Hz" in asfl("explain", "radio.rb_bandwidth_hz").stdout
+    assert "valid    a number > 0 and ≤ 1e15, in Hz" in asfl("explain", "radio.rb_bandwidth_hz").stdout
     section = asfl("explain", "radio").stdout.splitlines()
     assert [line.split()[0] for line in section] == [name for name in field_names() if name.startswith("radio.")]
     assert "schemes.NAME.local_steps" in asfl("explain", "schemes").stdout

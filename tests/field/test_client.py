@@ -11,7 +11,7 @@ from small_runs import agreement_of, tiny
 
 from asfl.config.errors import AsflError
 from asfl.data import load_data, partition
-from asfl.field.client import ClientNode
+from asfl.field.client import ClientNode, _with_own_files
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import Answer, AnyRequest
@@ -287,6 +287,18 @@ def test_the_server_does_not_choose_which_files_are_read(tmp_path: Path) -> None
     secret = tiny(f"data.name={tmp_path / 'servers' / 'secret.npz'}")
     with pytest.raises(AsflError, match=r"own/secret.npz': no such file"):
         ClientNode(agreement_of(secret, "asfl").welcome(0), tmp_path / "own")
+
+
+@pytest.mark.parametrize("name", ["mine", "~", "..", "other/..", "elsewhere/mine", "."])
+def test_nor_folders(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the server calls it, a folder of Hugging Face is looked for inside the client's own."""
+    monkeypatch.setattr("asfl.config.names.is_own_folder", lambda name: True)  # it exists, and isn't the client's
+    monkeypatch.setattr("asfl.config.tree.is_known", lambda name: True)
+    config = tiny().model_copy(update={"data": tiny().data.model_copy(update={"name": name})})
+    for given, folder in ((tmp_path, tmp_path), (None, Path.cwd())):
+        found = Path(_with_own_files(config, given).data.name)
+        assert folder in (found, found.parent)
+        assert found.name != ".."
 
 
 def test_it_knows_whether_a_welcome_is_to_the_same_run() -> None:

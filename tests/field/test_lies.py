@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,19 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field.engine import measured_world
 from asfl.field.fleet import remote_fleet
-from asfl.field.links import Exchange, Link
+from asfl.field.links import Exchange, Link, LinkError, OpenRequest, failed
+from asfl.field.measure.probe import probe
 from asfl.field.patience import LEAST_S, MOST_S, MeasuredDeadlines, Patience
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.wire import WireError
+from asfl.field.protocol.wire import WireError, pack
 from asfl.field.roster import Roster
 from asfl.field.usual import FACTOR, Kind, Place, UnusualError, Usual
+from asfl.runs.checkpoints import checkpoint_files
 from asfl.runs.finite import check_finite
+from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE
 from asfl.runs.run import run
+from asfl.runs.simulation import Simulation
 from asfl.train.fleet import LocalFleet
 from studies.torture import lies, messages
 
@@ -155,11 +160,54 @@ def test_being_away_costs_no_place_and_all_out_ends_the_run() -> None:
         roster.begin(9)
 
 
-def test_words_of_a_client_are_cut() -> None:
+def test_a_refusal_a_broken_connection_and_a_missed_deadline_are_no_lies_and_nonsense_is() -> None:
+    def never() -> "Future[msg.Answer]":
+        return Future()
+
+    def refuses() -> "Future[msg.Answer]":
+        future: Future[msg.Answer] = Future()
+        future.set_result(msg.Refusal("no"))
+        return future
+
+    cases = [
+        (never, False),
+        (refuses, False),
+        (lambda: failed(LinkError("it broke")), False),
+        (lambda: failed(WireError("nonsense")), True),
+    ]
+    for answer, lied in cases:
+        roster = roster_of(1)
+        roster._links[0].ask = lambda request, deadline_s, answer=answer: answer()  # type: ignore[method-assign]
+        for index in range(3):
+            roster.begin(index)
+            roster.present[:] = roster._came = True
+            roster.answer(OpenRequest(roster._links[0], 0, msg.Ping(), 0.0), lambda answer: answer)
+        assert roster.quarantined.tolist() == [lied]
+
+
+CURSOR_UP = "\x1b[1A\r\u202e"
+
+
+def test_words_of_a_client_are_cut_and_move_no_cursor() -> None:
     roster = roster_of(1)
-    roster.begin(0)
-    roster.lose(0, "forward", "x" * 100_000, lied=False)
-    assert len(roster.take_faults()[0].reason) == 500
+    for index in range(3):
+        roster.begin(index)
+        roster.lose(0, "forward", CURSOR_UP + "x" * 100_000, lied=False)
+    faults = roster.take_faults()
+    assert [len(fault.reason) for fault in faults] == [500] * 3
+    with pytest.raises(AsflError, match="everybody who was asked was lost") as stopped:
+        roster.begin(3)
+    for text in (faults[0].reason, str(stopped.value)):
+        assert text.isprintable()
+        assert len(text) < 700
+
+
+def test_a_name_that_nobody_declared_is_cut_too() -> None:
+    """The name of a field is a client's word as well."""
+    with pytest.raises(WireError) as caught:
+        decode(pack("where", {"cut": 1, CURSOR_UP + "y" * 10_000: 1}, {}), msg.Answer)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
 
 
 def test_quarantine_survives_the_server() -> None:
@@ -222,6 +270,21 @@ def test_a_state_that_is_not_finite_is_not_saved() -> None:
         check_finite({**good, "training.server": torch.tensor([1.0, torch.inf])}, 3)
 
 
+def test_the_checkpoint_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, folder = tiny("output.checkpoint_every=1", rounds=4), tmp_path / "run"
+    tensors = Simulation.tensors
+
+    def spoilt(simulation: Simulation, *, whole: bool = True) -> dict[str, Tensor]:
+        found = tensors(simulation, whole=whole)
+        return found if simulation.round_index < 3 else {**found, "training.server.parameters": torch.tensor(torch.nan)}
+
+    monkeypatch.setattr(Simulation, "tensors", spoilt)
+    with pytest.raises(AsflError, match="after round 3: training has diverged"):
+        run(config, "sfl", folder, threads=1)
+    assert next(checkpoint_files(folder / CHECKPOINTS))[0] == 2
+    assert not (folder / MODEL_FILE).exists()
+
+
 # ---------------------------------------------------------------------- deadlines
 def test_deadlines_follow_what_a_stage_took() -> None:
     measured = MeasuredDeadlines()
@@ -262,6 +325,24 @@ def test_a_meter_that_leaps_costs_the_round_and_the_next_reading_is_a_beginning(
     says(5e13 + 10.0, 3.0)
     clocks.training_begins()
     assert clocks._energy_of_round()[0] == 0.0
+
+
+def test_layers_that_took_longer_than_the_server_waited_are_not_believed() -> None:
+    clocks = measured_world(tiny()).clocks
+    before, shape = clocks.profile.forward_flops, (2, clocks.profile.num_layers)
+
+    def says(seconds: float) -> Any:
+        answer = msg.Probed(torch.zeros(0, dtype=torch.uint8), torch.full(shape, seconds, dtype=torch.float64))
+        answered: Future[msg.Answer] = Future()
+        answered.set_result(answer)
+        link = Named()
+        link.ask = lambda request, deadline_s: answered  # type: ignore[attr-defined]
+        return link
+
+    probe([says(1e5)], clocks, 1.0)
+    assert clocks.profile.forward_flops is before
+    probe([says(0.0), says(1e-12)], clocks, 1.0)
+    assert clocks.profile.forward_flops is not before
 
 
 def test_no_busy_time_makes_a_link_or_a_processor_impossible() -> None:

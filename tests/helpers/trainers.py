@@ -1,6 +1,7 @@
 """Tiny networks, images and rounds, and the plain and the fast trainer on them."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from asfl.data import ImageData
 from asfl.models.build import build_model
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
+from asfl.train.combine import Combining
 from asfl.train.fast import FastTrainer
+from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Name, rule_named
 from asfl.train.plain import PlainTrainer
+from asfl.train.privacy import Blur
 from asfl.train.trainer import RoundPlan
 
 CPU = torch.device("cpu")
@@ -51,13 +55,16 @@ def tiny_batches(
 
 
 def trainers(
-    model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, num_clients: int, merge: int = 1
-) -> tuple[PlainTrainer, FastTrainer]:
+    model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, num_clients: int, merge: int = 1,
+    combining: Combining = Combining(), blur: Blur | None = None,  # noqa: B008 (frozen)
+) -> tuple[PlainTrainer, FastTrainer]:  # fmt: skip
     rate = {"sgd": 0.05, "momentum": 0.02, "adam": 0.003}[optimizer]
-    shared: dict[str, Any] = {"num_clients": num_clients, "seed": 5}
-    plain = PlainTrainer(model, batches, procedure, optimizer, rate, **shared)
-    rule = rule_named(optimizer, rate)
-    fast = FastTrainer(model, batches, procedure, rule, **shared, device=CPU, dtype=torch.float64, merge=merge)
+    shared: dict[str, Any] = {"num_clients": num_clients, "seed": 5, "combining": combining}
+    plain = PlainTrainer(model, batches, procedure, optimizer, rate, **shared, blur=blur)
+    fast = FastTrainer(
+        model, batches, procedure, rule_named(optimizer, rate), **shared, device=CPU, dtype=torch.float64, merge=merge,
+        fleet=partial(LocalFleet, blur=blur),
+    )  # fmt: skip
     return plain, fast
 
 

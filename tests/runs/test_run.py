@@ -67,6 +67,20 @@ def test_every_scheme_trains_and_resumes_bit_for_bit(scheme: str, tmp_path: Path
     assert contents(broken) == contents(whole)
 
 
+@pytest.mark.parametrize("scheme", ["asfl", "acc-sfl", "fedavg", "sl-best"])
+def test_where_blocks_differ_a_record_says_whose_they_are(scheme: str, whole: Path, tmp_path: Path) -> None:
+    battery = "budget.battery_j=0.15"  # which some use up: they have no block then
+    selective = tiny("scenario.channel.blocks=selective", "radio.num_rbs=5", "training.rounds=3", battery)
+    assert run(selective, scheme, tmp_path / "run", threads=1)
+    for record in read_records(tmp_path / "run"):
+        if scheme == "sl-best":  # clients take turns, each with all of them
+            assert record.rb_owner is None
+            continue
+        assert record.rb_owner is not None
+        assert [record.rb_owner.count(client) for client in range(3)] == record.rb_count
+    assert all("rb_owner" not in line for line in (whole / RECORDS_FILE).read_text().splitlines())
+
+
 @pytest.mark.parametrize("override", ["training.optimizer=momentum", "training.local_steps=2", "model.norm=group"])
 def test_resumes_with_other_training(override: str, tmp_path: Path) -> None:
     config, broken = tiny(override), tmp_path / "broken"

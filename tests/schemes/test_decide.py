@@ -162,7 +162,7 @@ def test_mistakes_name_the_field(change: dict[str, Any], words: str) -> None:
 
 
 def test_mistakes_on_the_command_line(asfl: Asfl) -> None:
-    assert_refused(asfl("decide"), "give a round file, or --rounds")
+    assert_refused(asfl("decide"), "give either a round file, or --rounds")
     assert_refused(asfl("decide", "--rounds", 2, "--scheme", "asf"), "unknown scheme 'asf'")
     assert_refused(asfl("decide", "--rounds", 2, "--preset", "dmo"), "did you mean 'demo'?")
     assert_refused(asfl("decide", "--rounds", 2, "--plot", "x.gif"), "must end in")

@@ -1,12 +1,13 @@
 """Robust rounds: where nothing is clipped they are the usual ones, and one client's nonsense moves nothing far."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from test_sample_sizes import CLIENTS, uneven_batches
-from trainers import CPU, PROCEDURES, full_round, random_plans, tiny_model
+from trainers import CPU, PROCEDURES, assert_same, full_round, random_plans, tiny_model, trainers
 
 from asfl.train.combine import Combining, Rule
 from asfl.train.fast import FastTrainer
@@ -53,6 +54,44 @@ def test_a_clip_that_nobody_reaches_changes_nothing(procedure: str, local_steps:
         np.testing.assert_allclose(robust.round(plan).loss, usual.round(plan).loss, rtol=1e-9)
         found, expected = (one.state.average_model() for one in (robust, usual))
         torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize(
+    ("procedure", "by_client"), [("asfl", False), ("sfl", False), ("sfl", True), ("fedavg", False)]
+)
+@pytest.mark.parametrize(
+    ("combining", "optimizer"),
+    [
+        (Combining("median"), "momentum"),
+        (Combining("trimmed", trim=0.3), "adam"),
+        (Combining(clip=1.0), "adam"),
+        (Combining("median", clip=1.1), "sgd"),
+    ],
+)
+def test_fast_equals_plain(
+    combining: Combining, optimizer: Name, procedure: str, by_client: bool, local_steps: int
+) -> None:
+    model, batches = tiny_model(), uneven_batches(local_steps)
+    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, 2, combining)
+    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    for plan in random_plans(cuts, 4, CLIENTS, seed=2, by_client=by_client):
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
+        if not by_client:
+            np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_fast_equals_plain_where_client_sides_are_averaged(bits: int) -> None:
+    model, how = tiny_model(), Combining("median", clip=1.2)
+    plain, fast = trainers(model, uneven_batches(1), PROCEDURES["asfl"], "adam", CLIENTS, 2, how)
+    for plan in random_plans(range(3, len(model.units)), 4, CLIENTS, seed=3):
+        synced = replace(plan, synced=2, bits=np.full(CLIENTS, bits))
+        plain.round(synced)
+        fast.round(synced)
+        assert_same(plain, fast, *((1e-9, 1e-10) if bits == 32 else (1e-5, 1e-8)))
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed"])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.config.names import is_own_file
+from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
 from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
@@ -29,7 +29,7 @@ from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.kinds import MOST_WEIGHT
 from asfl.field.protocol.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
 from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import Data, WireError
+from asfl.field.protocol.wire import MOST_LETTERS, Data, WireError
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
@@ -44,8 +44,6 @@ from asfl.train.quantise import UNQUANTISED
 from asfl.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
-_MOST_LETTERS = 500
-"""Of a reason."""
 
 
 class ClientNode:
@@ -90,7 +88,7 @@ class ClientNode:
         try:
             return encode(self.handle(decode(data, Request, self.largest_message)))
         except WireError as error:  # no request, or an answer that can't be sent
-            return encode(Refusal(str(error)[:_MOST_LETTERS]))
+            return encode(Refusal(str(error)[:MOST_LETTERS]))
 
     def handle(self, request: AnyRequest) -> Answer:
         """The answer, or a refusal with the reason; and how long it took."""
@@ -99,11 +97,11 @@ class ClientNode:
         try:
             answer = self._do(request)
         except AsflError as error:  # refused before anything was changed
-            answer = Refusal(f"{request.name}: {error}"[:_MOST_LETTERS])
+            answer = Refusal(f"{request.name}: {error}"[:MOST_LETTERS])
         except Exception as error:  # whatever a library raises: the stream lives on, the state isn't trusted any more
             _log.exception("client %d: %s failed", self.client, request.name)
             self.round_index = None
-            answer = Refusal(f"{request.name}: {type(error).__name__}: {error}"[:_MOST_LETTERS])
+            answer = Refusal(f"{request.name}: {type(error).__name__}: {error}"[:MOST_LETTERS])
         answer = replace(answer, busy_s=time.perf_counter() - began, **self._meter.fields())
         self._pace.up(answer.payload_bytes)
         return answer
@@ -343,7 +341,8 @@ class ClientNode:
             config = self._agreement.config
             with torch.random.fork_rng(devices=[]):
                 model = build_model(config.model_spec, config.training.precision).to(self._device)
-            seconds = torch.from_numpy(layer_seconds(model, *self._batches.batch(0, self.client, 0)))
+            images, _ = self._batches.batch(0, self.client, 0)
+            seconds = torch.from_numpy(layer_seconds(model, images))
         return msg.Probed(data, seconds)
 
 
@@ -372,14 +371,15 @@ def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.
     count = len(data.train_labels)
     if count < needed:
         raise AsflError(f"training.batch_size = {needed}, but this client has only {count} images")
-    # Where images are dealt, orders are drawn for all clients at once, whatever they hold.
-    parts = [np.arange(count) if n == client or not config.data.private else part for n, part in enumerate(parts)]
+    # Where all have as many, orders are drawn for all clients at once, whatever they hold.
+    parts = [np.arange(count) if n == client or not config.data.uneven else part for n, part in enumerate(parts)]
     return data, Batches.of(data, parts, config, device)
 
 
 def _with_own_files(config: Config, data_dir: Path | None) -> Config:
     """Which files are read here is never the server's choice: they are looked for in this client's own folder."""
     name = config.data.name
-    if is_own_file(name) or "/" in name or "\\" in name:
-        name = str((data_dir or Path()) / PurePosixPath(name.replace("\\", "/")).name)
+    if name not in DATASETS and not config.data.private:  # the path of a file or a folder
+        inner = PurePosixPath(name.replace("\\", "/")).name
+        name = str((data_dir or Path.cwd()) / ("" if inner == ".." else inner))
     return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})

@@ -13,13 +13,11 @@ from asfl.field.links import Link, OpenRequest, RefusedError
 from asfl.field.measure.clocks import Clocks
 from asfl.field.patience import MeasuredDeadlines, Patience
 from asfl.field.protocol.messages import A, Request
-from asfl.field.protocol.wire import WireError
+from asfl.field.protocol.wire import WireError, words_of
 from asfl.train.fleet import Bools, Fault
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.05
-MOST_LETTERS = 500
-"""Of a reason, which may be a client's own words."""
 Value = TypeVar("Value")
 
 
@@ -118,8 +116,8 @@ class Roster:
     def lose(self, client: int, stage: str, reason: str, *, lied: bool) -> None:
         """For this round; who has `lied` too often, for all that follow."""
         self.present[client] = self.in_sync[client] = False
-        self._latest_fault = f"client {client}, {stage}: {reason}"
         self._note(client, stage, reason)
+        self._latest_fault = f"client {client}, {stage}: {self._faults[-1].reason}"
         if not lied:
             return
         bad_rounds = self._bad_rounds.setdefault((client, stage), [])
@@ -141,8 +139,7 @@ class Roster:
         return faults
 
     def _note(self, client: int, stage: str, reason: str) -> None:
-        # Some reasons are a client's own words.
-        reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:MOST_LETTERS])
+        reason = words_of(reason)  # some are a client's own
         _log.warning("round %d, %s: client %d is lost: %s", self.index + 1, stage, client, reason)
         self._faults.append(Fault(client, self.index, stage, reason))
 
@@ -167,6 +164,6 @@ class Roster:
             if time.monotonic() > due:
                 raise AsflError(
                     f"round {self.index + 1}: none of {len(self._links)} clients could be reached for "
-                    f"{self._patience.nobody_s:g} s (client 0: {self._troubles()[0]})"
+                    f"{self._patience.nobody_s:g} s (client 0: {words_of(self._troubles()[0] or '')})"
                 )
             time.sleep(_POLL_S)

@@ -11,7 +11,6 @@ and the "critical point" of Theorem 4 treat exp(−a/p) as exp(−a)·exp(1/p); 
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from asfl.costs.modelled import times
 from asfl.optimize.deadlines import Choices
@@ -121,6 +120,8 @@ def power_for_energy(problem: Problem, here: CutTerms, rb_count: Floats, energy_
 
 def _transmission_root(problem: Problem, count: Floats, bits: Floats, energy_j: Floats) -> Floats:
     """[N] the power at which sending `bits` takes `energy_j`, 0 … P^max; P^max if it never takes that much."""
+    from scipy.special import lambertw
+
     round_, radio = problem.round, problem.round.radio
     rate = SmoothRate.of(radio)
     snr_per_watt = round_.channel_gain / uplink_noise_w(count, radio, round_.equations.uplink_power) / rate.gap
@@ -128,7 +129,7 @@ def _transmission_root(problem: Problem, count: Floats, bits: Floats, energy_j: 
         ratio = energy_j * count * radio.rb_bandwidth_hz * rate.scale * snr_per_watt / (bits * np.log(2))
         solvable = ratio > 1
         y = np.where(solvable, np.minimum(ratio, 1e15), 2.0)  # beyond that the root is far above any power
-        root = -y * special.lambertw(-np.exp(-1 / y) / y, -1).real - 1
+        root = -y * lambertw(-np.exp(-1 / y) / y, -1).real - 1
         power = np.where(solvable, root / snr_per_watt, 0.0)
         if np.isfinite(rate.most):  # more power than the fastest rate needs is spent in vain
             power = np.minimum(power, energy_j * count * radio.rb_bandwidth_hz * rate.most / bits)

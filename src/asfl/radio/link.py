@@ -4,11 +4,11 @@ With `radio.link = "nr"` both come from tables of 5G NR (`asfl.radio.nr`); the S
 against each other; the last axis is the client. A client without a resource block has rate 0 and packet error rate 1.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from asfl.radio.nr.curves import curve_of
 
@@ -67,10 +67,14 @@ def uplink_rate_bps(
     count = np.asarray(rb_count, float)
     received_w = np.asarray(tx_power_w, float) * np.asarray(channel_gain, float)
     snr = received_w / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
+    return _carried_bps(count * radio.rb_bandwidth_hz, snr, radio, fitted=fitted)
+
+
+def _carried_bps(bandwidth_hz: Floats | float, snr: Floats, radio: "Radio", *, fitted: bool) -> Floats:
     if radio.link == "nr":
         curve = curve_of("uplink", radio.rb_bandwidth_hz)
-        return np.asarray(count * radio.rb_bandwidth_hz * (curve.fitted(snr) if fitted else curve.carried(snr)))
-    return np.asarray(count * radio.rb_bandwidth_hz * np.log1p(snr) / np.log(2))
+        return np.asarray(bandwidth_hz * (curve.fitted(snr) if fitted else curve.carried(snr)))
+    return np.asarray(bandwidth_hz * np.log1p(snr) / np.log(2))
 
 
 def uplink_rate_of_blocks_bps(
@@ -86,16 +90,17 @@ def uplink_rate_of_blocks_bps(
 
     A share of a block, where they are shared in time, is taken of all blocks alike.
     """
-    count, power = np.broadcast_arrays(np.asarray(rb_count, float), np.asarray(tx_power_w, float))
-    one = np.ones_like(count)
-    total = np.zeros(np.broadcast_shapes(count.shape, ranked_gain.shape[:1]))
-    part = power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
-    noise_w = float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
-    most = count.max(axis=-1) if count.ndim > 1 else count.max(initial=0)
-    for place in range(int(min(np.max(most, initial=0), ranked_gain.shape[1]))):
-        rows = most > place if count.ndim > 1 else ...  # most candidates have few blocks
-        rate = uplink_rate_bps(one[rows], part[rows] * noise_w, ranked_gain[:, place], radio, "each_rb", fitted=fitted)
-        total[rows] += np.where(count[rows] > place, rate, 0.0)
+    clients = ranked_gain.shape[0]
+    shape = np.broadcast_shapes(np.shape(rb_count), np.shape(tx_power_w), (clients,))
+    count, power = (np.broadcast_to(np.asarray(each, float), shape) for each in (rb_count, tx_power_w))
+    total, noise_w = np.zeros(shape), float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
+    sent_w = (power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power) * noise_w).ravel()
+    # Block after block, of those who have as many: most candidates have few. `having` are places in the flat arrays.
+    flat, counts, having = total.ravel(), count.ravel(), np.arange(total.size)
+    for place in range(int(min(counts.max(initial=0), ranked_gain.shape[1]))):
+        having = having[counts[having] > place]
+        received_w = sent_w[having] * ranked_gain[having % clients, place]
+        flat[having] += _carried_bps(radio.rb_bandwidth_hz, received_w / noise_w, radio, fitted=fitted)
     shared = count != np.round(count)
     if shared.any():
         mean = uplink_rate_bps(count, power, ranked_gain.mean(axis=1), radio, uplink_power, fitted=fitted)
@@ -151,10 +156,12 @@ def _error_exponent(rb_count: ArrayLike, tx_power_w: ArrayLike, gain: ArrayLike,
     return np.where(heard, noise * count / np.where(heard, received_w, 1.0), np.inf)
 
 
-_SERIES = [
-    float((special.digamma(j + 1) + special.digamma(j + 2)) / (special.gamma(j + 1) * special.gamma(j + 2)))
-    for j in range(4)
-]
+# SciPy is imported where it is used: a device imports this module, computes nothing with it, and saves 30 MB.
+@cache
+def _series() -> list[float]:
+    from scipy.special import digamma, gamma
+
+    return [float((digamma(j + 1) + digamma(j + 2)) / (gamma(j + 1) * gamma(j + 2))) for j in range(4)]
 
 
 def _one_minus_z_k1(z: Floats) -> Floats:
@@ -174,13 +181,17 @@ def _one_minus_z_k1(z: Floats) -> Floats:
 
 
 def _near_zero(z: Floats) -> Floats:
-    x = z * z / 4
-    series = np.full_like(x, _SERIES[-1])
-    for coefficient in reversed(_SERIES[:-1]):
+    from scipy.special import i1, xlogy
+
+    x, (*others, last) = z * z / 4, _series()
+    series = np.full_like(x, last)
+    for coefficient in reversed(others):
         series = series * x + coefficient
-    return np.asarray(x * series - special.xlogy(z * special.i1(z), z / 2))
+    return np.asarray(x * series - xlogy(z * i1(z), z / 2))
 
 
 def _away_from_zero(z: Floats) -> Floats:
+    from scipy.special import k1
+
     silent = z > 700.0  # K₁ is 0 there, and ∞ · 0 is no number
-    return np.asarray(1.0 - np.where(silent, 0.0, z) * special.k1(z))
+    return np.asarray(1.0 - np.where(silent, 0.0, z) * k1(z))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.cuttable import Carry, CuttableModel, go_backward
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
 from asfl.train.layout import ModelVectors
@@ -290,7 +290,7 @@ class LocalFleet:
 
     def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
         for carry, returned in zip(self._carries, gradients, strict=True):
-            torch.autograd.backward(carry, restore_carry(returned, carry[0].dtype))
+            go_backward(carry, restore_carry(returned, carry[0].dtype))
         self._carries = []
         norms = self._step(clients)
         return lambda: norms

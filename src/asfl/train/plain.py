@@ -1,26 +1,39 @@
 """The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
 
-This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, of which only the
-layers on their side of the cut mean something, and one optimiser per layer, which stays where it is when the layer
-moves. Every average is by sample counts, also where mini-batches differ in size.
+This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, with one optimiser
+per layer (`asfl.train.holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
+is to be a robust one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch import Tensor
 
 from asfl.config.randomness import random_stream
 from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
+from asfl.train.combine import Combining
+from asfl.train.holders import (
+    Holder,
+    Kind,
+    combine_states,
+    combined,
+    copy_unit,
+    gradient_of,
+    numbers_of,
+    put_gradient,
+    put_numbers,
+    weighted,
+)
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
+from asfl.train.privacy import Blur
 from asfl.train.quantise import (
     EVERYBODY,
     layers_received,
@@ -34,45 +47,12 @@ from asfl.train.quantise import (
 from asfl.train.trainer import Floats, RoundPlan, Trained
 
 
-@dataclass
-class Holder:
-    """A client or the server: a network, and one optimiser per unit that has parameters."""
-
-    model: CuttableModel
-    optimizers: list[Optimizer | None]
-
-    @classmethod
-    def of(cls, model: CuttableModel, name: Name, learning_rate: float) -> "Holder":
-        model = deepcopy(model)
-        make: dict[Name, Callable[[list[nn.Parameter]], Optimizer]] = {
-            "sgd": lambda parameters: SGD(parameters, learning_rate),
-            "momentum": lambda parameters: SGD(parameters, learning_rate, momentum=0.9),
-            "adam": lambda parameters: Adam(parameters, learning_rate),
-        }
-        of_units = [list(unit.parameters()) for unit in model.units]
-        return cls(model, [make[name](parameters) if parameters else None for parameters in of_units])
-
-    def forward(self, carry: Carry, units: range) -> Carry:
-        return self.model.run(carry, units.start, units.stop)
-
-    def step(self, units: range) -> None:
-        for unit in units:
-            optimizer = self.optimizers[unit]
-            if optimizer is not None:
-                optimizer.step()
-        self.model.zero_grad()
-
-    def values(self, units: Iterable[int]) -> Tensor:
-        of_units = [p.detach().flatten() for unit in units for p in self.model.units[unit].parameters()]
-        return torch.cat([torch.zeros(0), *of_units])
-
-
 class PlainTrainer:
     """Trains one scheme's rounds, one client after the other."""
 
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, learning_rate: float, *,
-        num_clients: int, seed: int,
+        num_clients: int, seed: int, combining: Combining = Combining(), blur: Blur | None = None,  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
         self.server = Holder.of(model, optimizer, learning_rate)
         self.clients = [Holder.of(model, optimizer, learning_rate) for _ in range(num_clients)]
@@ -80,7 +60,7 @@ class PlainTrainer:
         self._units = len(model.units)
         self._given: dict[int, Tensor] = {}  # client models that came down with few bits in this round
         self._batches, self._procedure, self._optimizer, self._seed = batches, procedure, optimizer, seed
-        self._samples = torch.from_numpy(batches.samples)
+        self._samples, self._combining, self._blur = torch.from_numpy(batches.samples), combining, blur
 
     def round(self, plan: RoundPlan) -> Trained:
         arrived = np.flatnonzero(plan.arrived).tolist()
@@ -130,8 +110,7 @@ class PlainTrainer:
         for client, holder in holders.items():
             for unit in range(min(plan.cut[client], plan.synced)):
                 copy_unit(self.clients[client].model.units[unit], holder.units[unit])
-        for unit in units:
-            self._average_units(model.units[unit], [holder.units[unit] for holder in holders.values()], arrived)
+        self._combine(model, units, list(holders.values()), arrived, before)
         if any(self._bits(plan, client) < 32 for client in arrived):
             shared = layout.flatten(before, here, torch.float64)
 
@@ -143,11 +122,12 @@ class PlainTrainer:
 
             received = []
             for client, holder in holders.items():
-                side = layout.front(layout.flatten(holder, here, torch.float64), plan.synced).parameters
+                side = numbers_of(holder, units)
                 depth = min(int(plan.cut[client]), plan.synced)
                 received.append(crossed(side, depth, self._bits(plan, client), client))
-            new = crossed(weighted(received, self._samples[arrived]), plan.synced, bits, -1)
-            _put(model, layout, new, plan.synced)
+            known = layout.front(shared, plan.synced).parameters
+            average = combined(received, self._samples[arrived], known, self._combining)
+            put_numbers(model, units, crossed(average, plan.synced, bits, -1))
         for unit in units:
             for everybody in self.clients:
                 copy_unit(model.units[unit], everybody.model.units[unit])
@@ -158,20 +138,20 @@ class PlainTrainer:
         for unit in range(cut):
             copy_unit(self.server.model.units[unit], model.units[unit])
         if plan.bits_of(client) < 32:
-            layout, coins = Layout(model), rounding(self._batches.seed, "model", plan.index, coins_of)
-            sent = quantise_side(layout, _front(layout, model, cut), cut, plan.bits_of(client), coins)
-            _put(model, layout, layers_received(sent, torch.zeros((), dtype=torch.float64)), cut)
-            self._given[client] = _front(layout, model, cut)
+            coins = rounding(self._batches.seed, "model", plan.index, coins_of)
+            sent = quantise_side(Layout(model), numbers_of(model, range(cut)), cut, plan.bits_of(client), coins)
+            put_numbers(model, range(cut), layers_received(sent, torch.zeros((), dtype=torch.float64)))
+            self._given[client] = numbers_of(model, range(cut))
 
     def _sent_back(self, plan: RoundPlan, client: int) -> CuttableModel:
         """The client model as the server receives it: with few bits, its own plus how far the client has moved."""
         cut, own, bits = int(plan.cut[client]), self.clients[client].model, plan.bits_of(client)
-        if self._procedure.keeps_client_sides or bits == 32:
+        if bits == 32:
             return own
-        layout, received = Layout(own), deepcopy(own)
+        received, units = deepcopy(own), range(cut)
         coins = rounding(self._batches.seed, "layers", plan.index, client)
-        moved = layers_to_send(layout, _front(layout, own, cut), self._given[client], cut, bits, coins)
-        _put(received, layout, layers_received(moved, _front(layout, self.server.model, cut)), cut)
+        moved = layers_to_send(Layout(own), numbers_of(own, units), self._given[client], cut, bits, coins)
+        put_numbers(received, units, layers_received(moved, numbers_of(self.server.model, units)))
         return received
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
@@ -179,18 +159,17 @@ class PlainTrainer:
         for unit in range(self.cut, cut):
             for client in self.clients:
                 copy_unit(self.server.model.units[unit], client.model.units[unit])
-        for unit in range(cut, self.cut):
-            self._average_units(
-                self.server.model.units[unit], [self.clients[sender].model.units[unit] for sender in senders], senders
-            )
+        server, up = self.server.model, range(cut, self.cut)
+        if up:
+            self._combine(server, up, [self.clients[sender].model for sender in senders], senders, server)
         self.cut = cut
 
     def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
         """One mini-batch across the cut: its loss, and the relative error of what was sent up."""
-        cut, own = int(plan.cut[client]), self.clients[client]
+        cut = int(plan.cut[client])
         images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
         # Stage 2: the client goes forward and sends activations and labels.
-        activations = own.forward((images,), range(cut))
+        activations = self._go_forward(plan, client, step, images)
         received, error = self._send_up(plan, client, step, activations)
         # Stage 3: the server goes forward and backward and returns the gradient of the activations.
         (logits,) = server.forward(received, range(cut, self._units))
@@ -198,10 +177,27 @@ class PlainTrainer:
         torch.autograd.backward(loss)
         gradients = tuple(tensor.grad for tensor in received if tensor.grad is not None)
         torch.autograd.backward(activations, self._send_down(plan, client, step, gradients))
-        own.step(range(cut))
+        self._step_client(plan, client, step)
         if not self._one_server_step:
             server.step(range(cut, self._units))
         return loss.item(), error
+
+    def _go_forward(self, plan: RoundPlan, client: int, step: int, images: Tensor) -> Carry:
+        """Through the client side; what comes out is blurred before it leaves."""
+        cut = int(plan.cut[client])
+        activations = self.clients[client].forward((images,), range(cut))
+        if self._blur is None or cut == self._units:
+            return activations
+        return self._blur.activations(activations, plan.index, client, step)
+
+    def _step_client(self, plan: RoundPlan, client: int, step: int) -> None:
+        """The optimiser sees a gradient that is blurred."""
+        own, units = self.clients[client], range(int(plan.cut[client]))
+        if self._blur is not None:
+            gradient = gradient_of(own.model, units)
+            self._blur.gradient_(gradient, plan.index, client, step)
+            put_gradient(own.model, units, gradient)
+        own.step(units)
 
     def _send_up(self, plan: RoundPlan, client: int, step: int, activations: Carry) -> tuple[Carry, float]:
         """What the server receives, and its relative error."""
@@ -219,24 +215,45 @@ class PlainTrainer:
 
     @property
     def _one_server_step(self) -> bool:
-        """Adam isn't linear, so here it matters: with one local step it steps once, with the mean gradient."""
-        return self._optimizer == "adam" and self._batches.local_steps == 1 and not self._procedure.in_sequence
+        """With one local step the server steps once, with all gradients' mean: it matters where one isn't linear."""
+        linear = self._optimizer != "adam" and self._combining.plain
+        return not linear and self._batches.local_steps == 1 and not self._procedure.in_sequence
 
     def _average(self, plan: RoundPlan, arrived: Sequence[int], copies: dict[int, Holder], keeps: bool) -> None:
         """The server-side models become one again; in schemes that say so, the client sides do too."""
-        sides = {client: self._sent_back(plan, client) for client in arrived}
-        for unit in range(self._units):
-            held = [client for client in arrived if unit >= plan.cut[client]]
+        before, whole = deepcopy(self.server.model), [range(self._units)]
+        sides = {} if keeps else {client: self._sent_back(plan, client) for client in arrived}
+        edges = sorted({0, *(int(plan.cut[client]) for client in arrived), self._units})
+        by_holders = [range(first, last) for first, last in pairwise(edges)]
+        for units in by_holders:
+            held = [client for client in arrived if plan.cut[client] <= units.start]
             if held and self._one_server_step:
-                _step_with_mean_gradient(self.server, [copies[client] for client in held], unit, self._samples[held])
+                self._step_together(units, [copies[client] for client in held], held)
                 for copy in copies.values():
-                    _copy_parameters(self.server.model.units[unit], copy.model.units[unit])
+                    put_numbers(copy.model, units, numbers_of(self.server.model, units))
             elif held:
-                _average_states(self.server, [copies[client] for client in held], unit, self._samples[held])
-            holders = [client for client in arrived if client in held or not keeps]
-            updated = [(copies[c].model if c in held else sides[c]).units[unit] for c in holders]
-            if updated:
-                self._average_units(self.server.model.units[unit], updated, holders)
+                for unit in units:
+                    combine_states(self.server, [copies[client] for client in held], unit, self._samples[held])
+        models = {client: copies[client].model for client in arrived}
+        for client, side in sides.items():
+            for unit in range(int(plan.cut[client])):
+                copy_unit(side.units[unit], models[client].units[unit])
+        kinds: dict[Kind, list[range]] = {
+            "parameters": by_holders if keeps or self._one_server_step else whole,
+            "statistics": by_holders if keeps else whole,
+        }
+        for kind, pieces in kinds.items():
+            for units in pieces:
+                holders = [client for client in arrived if plan.cut[client] <= units.start or not keeps]
+                if holders:
+                    self._combine(self.server.model, units, [models[c] for c in holders], holders, before, (kind,))
+
+    def _step_together(self, units: range, copies: Sequence[Holder], clients: Sequence[int]) -> None:
+        """The server steps these layers once, with what the clients' gradients become."""
+        rows = [gradient_of(copy.model, units) for copy in copies]
+        gradient = combined(rows, self._samples[list(clients)], torch.zeros_like(rows[0]), self._combining)
+        put_gradient(self.server.model, units, gradient)
+        self.server.step(units)
 
     def _aggregated_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
         """EPSL: one server model; a share φ of the sample positions goes backward once for all clients.
@@ -251,7 +268,7 @@ class PlainTrainer:
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
             images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
-            activations.append(self.clients[client].forward((images,), range(cut)))
+            activations.append(self._go_forward(plan, client, step, images))
             restored, errors[client] = self._send_up(plan, client, step, activations[-1])
             received.append(restored)
             (logits,) = copy.forward(received[-1], behind)
@@ -281,13 +298,13 @@ class PlainTrainer:
                 assert mix.grad is not None
                 gradient[:shared] += mix.grad
             torch.autograd.backward(activations[index], self._send_down(plan, client, step, tuple(returned)))
-            self.clients[client].step(range(cut))
-        for unit in behind:
-            if shared:  # as if each client had gone backward through the mix
-                for copy in copies:
-                    _add_gradients(mixed_server.model.units[unit], copy.model.units[unit])
-            self._average_units(self.server.model.units[unit], [copy.model.units[unit] for copy in copies], arrived)
-            _step_with_mean_gradient(self.server, copies, unit, samples)
+            self._step_client(plan, client, step)
+        if shared:  # as if each client had gone backward through the mix
+            mix = gradient_of(mixed_server.model, behind)
+            for copy in copies:
+                put_gradient(copy.model, behind, gradient_of(copy.model, behind) + mix)
+        self._combine(self.server.model, behind, [copy.model for copy in copies], arrived, self.server.model)
+        self._step_together(behind, copies, arrived)
         return np.stack([losses, errors])
 
     def _hand_on(self, plan: RoundPlan, arrived: Sequence[int]) -> Trained:
@@ -310,82 +327,20 @@ class PlainTrainer:
     def average_model(self, cut: int) -> CuttableModel:
         """Mean of the client sides up to this cut, the server's layers behind it."""
         model = deepcopy(self.server.model)
-        for unit in range(cut):
-            everybody = [client.model.units[unit] for client in self.clients]
-            self._average_units(model.units[unit], everybody, range(len(everybody)))
+        if cut:
+            everybody = [client.model for client in self.clients]
+            self._combine(model, range(cut), everybody, range(len(everybody)), self.server.model)
         return model
 
-    def _average_units(self, target: nn.Module, sources: Sequence[nn.Module], clients: Sequence[int]) -> None:
-        """Mean of parameters and running statistics, by these clients' samples."""
-        states = [source.state_dict() for source in sources]
-        mean = {
-            key: weighted([state[key] for state in states], self._samples[list(clients)])
-            if tensor.is_floating_point()
-            else tensor
-            for key, tensor in states[0].items()
-        }
-        target.load_state_dict(mean)
+    def _combine(
+        self, target: CuttableModel, units: range, sources: Sequence[CuttableModel], clients: Sequence[int],
+        before: CuttableModel, kinds: Sequence[Kind] = ("parameters", "statistics"),
+    ) -> None:  # fmt: skip
+        """These layers become one: their mean by these clients' samples, or a robust one of what they were `before`."""
+        for kind in kinds:
+            rows, known = [numbers_of(source, units, kind) for source in sources], numbers_of(before, units, kind)
+            put_numbers(target, units, combined(rows, self._samples[list(clients)], known, self._combining), kind)
 
     def _whole(self, client: int, cut: int) -> Tensor:
         own = self.clients[client].values(range(cut))
         return torch.cat([own, self.server.values(range(cut, self._units))])
-
-
-def _front(layout: Layout, model: CuttableModel, depth: int) -> Tensor:
-    """Parameters [P] of the first layers."""
-    return layout.front(layout.flatten(model, torch.device("cpu"), torch.float64), depth).parameters
-
-
-def _put(model: CuttableModel, layout: Layout, values: Tensor, depth: int) -> None:
-    """The other way round."""
-    with torch.no_grad():
-        for slot in layout.parameters:
-            if slot.unit < depth:
-                model.get_parameter(slot.key).copy_(slot.view(values))
-
-
-def copy_unit(source: nn.Module, target: nn.Module) -> None:
-    target.load_state_dict(source.state_dict())
-
-
-def weighted(tensors: Sequence[Tensor], samples: Tensor) -> Tensor:
-    """Σ D_n x_n / Σ D_n."""
-    return sum((x * (d / samples.sum()).to(x) for x, d in zip(tensors, samples, strict=True)), torch.zeros(()))
-
-
-def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    with torch.no_grad():
-        for mine, yours in zip(target.parameters(), source.parameters(), strict=True):
-            mine.copy_(yours)
-
-
-def _add_gradients(source: nn.Module, target: nn.Module) -> None:
-    for mine, more in zip(target.parameters(), source.parameters(), strict=True):
-        if more.grad is not None:
-            mine.grad = more.grad.clone() if mine.grad is None else mine.grad + more.grad
-
-
-def _step_with_mean_gradient(server: Holder, copies: Sequence[Holder], unit: int, samples: Tensor) -> None:
-    by_copy = [list(copy.model.units[unit].parameters()) for copy in copies]
-    for position, parameter in enumerate(server.model.units[unit].parameters()):
-        gradients = [parameters[position].grad for parameters in by_copy]
-        parameter.grad = weighted([gradient for gradient in gradients if gradient is not None], samples)
-    server.step(range(unit, unit + 1))
-
-
-def _average_states(server: Holder, copies: Sequence[Holder], unit: int, samples: Tensor) -> None:
-    """Mean of the optimiser states of one unit."""
-    optimizer = server.optimizers[unit]
-    if optimizer is None:
-        return
-    states = []
-    for copy in copies:
-        other = copy.optimizers[unit]
-        assert other is not None
-        states.append(other.state_dict())
-    mean = deepcopy(states[0])
-    for parameter, state in mean["state"].items():
-        for key, value in state.items():
-            if isinstance(value, Tensor):
-                state[key] = weighted([one["state"][parameter][key] for one in states], samples)
-    optimizer.load_state_dict(mean)

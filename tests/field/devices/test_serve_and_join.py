@@ -1,13 +1,14 @@
 """A server and its devices, from the line that is pasted to the model; devices are threads here."""
 
 import json
+import socket
 import ssl
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from asfl.data import load_data
 from asfl.field.devices import membership
 from asfl.field.devices.authority import SERVER_NAME, Authority
 from asfl.field.devices.board import Board, MetricsPage
-from asfl.field.devices.door import Door
+from asfl.field.devices.door import MOST_AT_ONCE, Door
 from asfl.field.devices.join import work
 from asfl.field.devices.membership import Membership, _keep, clock_warning, enrol, pasted_code, renew_if_due
 from asfl.field.devices.registry import AUDIT_FILE, Registry
@@ -216,6 +217,52 @@ def test_strangers_get_nothing_at_the_door(door: str, path: str, body: bytes) ->
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with door_of(tmp_path_factory.mktemp("home")) as (_, _, where):
         yield where
+
+
+def test_who_comes_when_all_places_at_the_door_are_taken_is_closed(tmp_path: Path) -> None:
+    with door_of(tmp_path / "home") as (opened, registry, where):
+        places, place = opened._server._places, ("127.0.0.1", opened.port)
+        with ExitStack() as connections:
+            for _ in range(MOST_AT_ONCE):
+                connections.enter_context(socket.create_connection(place, LONG_S))
+            wait_until(lambda: places._value == 0, "all are taken")
+            with suppress(ConnectionError):
+                assert connections.enter_context(socket.create_connection(place, LONG_S)).recv(1) == b""
+        wait_until(lambda: places._value == MOST_AT_ONCE, "all are free")
+        enrol(tmp_path / "device", where, pasted_code(opened.fingerprint, registry.invite(1, 1)[0]), "one", "")
+
+
+def test_who_speaks_slowly_at_the_door_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then of a handshake of 16 KiB."""
+    monkeypatch.setattr("asfl.field.devices.door.TIMEOUT_S", 0.3)
+    with (
+        door_of(tmp_path / "home") as (opened, _, _),
+        socket.create_connection(("127.0.0.1", opened.port), LONG_S) as slow,
+    ):
+        slow.send(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
+
+        def closed() -> bool:
+            with suppress(OSError):
+                return not slow.send(b"\0")
+            return True
+
+        wait_until(closed, "it is closed", 60.0)
+
+
+def test_what_strangers_say_at_the_door_moves_no_cursor(caplog: pytest.LogCaptureFixture, door: str) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, _, port = door.partition(":")
+    with (
+        caplog.at_level("DEBUG"),
+        socket.create_connection((host, int(port)), LONG_S) as plain,
+        context.wrap_socket(plain) as stranger,
+    ):
+        stranger.send(b"POST /\x1b[1A" + b"x" * 5000 + b" HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
+        assert b"403" in stranger.recv(1000)
+    lines = [record.getMessage() for record in caplog.records if "door: " in record.getMessage()]
+    assert lines
+    assert all(line.isprintable() and len(line) < 600 for line in lines)
 
 
 def test_a_devices_certificate_is_none_of_a_server(tmp_path: Path) -> None:

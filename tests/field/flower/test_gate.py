@@ -169,6 +169,43 @@ def test_hundreds_of_half_open_requests_of_one_address_harm_nobody_else(
     wait_until(lambda: not opened._door._inside["127.0.0.2"], "they are counted out again")
 
 
+def test_many_addresses_together_are_too_many_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.field.flower.door.IN_ALL", 3)
+    with Door.at("127.0.0.1", 0) as door, ExitStack() as connections:
+        door.listen()
+        for number in range(2, 6):
+            stranger = connections.enter_context(socket.socket())
+            stranger.bind((f"127.0.0.{number}", 0))
+            stranger.connect(door.getsockname())
+        for _ in range(3):
+            connections.enter_context(door.accept()[0])
+        with pytest.raises(ConnectionAbortedError):
+            door.accept()
+
+
+def test_a_body_that_does_not_come_to_an_end_is_refused(
+    behind: Behind, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "_BODY_WITHIN_S", 0.05)
+
+    async def receive() -> dict[str, object]:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def once() -> list[object]:
+        app, sent = gates.gate(behind.address, certificates.authority), list[object]()
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message.get("status"))
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/fleet/x", "headers": [], "query_string": b""}
+        async with app.router.lifespan_context(app):
+            await app(scope, receive, send)  # type: ignore[arg-type]
+        return sent
+
+    assert asyncio.run(once())[0] == 408
+
+
 def test_a_request_that_does_not_come_to_an_end_is_closed(
     opened: Open, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,35 @@ def test_a_token_opens_once_and_an_old_secret_never_again() -> None:
         assert server.links[1].trouble is None
 
 
+def test_no_log_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:
+    secrets = list[str]()
+    with listening() as (server, access), caplog.at_level(logging.DEBUG):
+        admit = access.admit
+        access.admit = lambda credential: secrets.append(credential) or admit(credential)  # type: ignore[method-assign, func-returns-value]
+        Served(server, access.tokens[0])
+        wait_until(lambda: server.links[0].trouble is None, "the client is here")
+        Impostor(server.address, access.tokens[0]).is_refused_with()
+        Impostor(server.address, access.tokens[1] + "0").is_refused_with()
+        first = server.links[0]._connection
+        assert first is not None
+        first.cancel()
+        wait_until(lambda: len(secrets) > 1, "the client is back")
+        assert not any(one.partition(".")[2] in caplog.text for one in [*secrets, *access.tokens])
+
+
+def test_a_full_disk_lets_nobody_in_and_forgets_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise AsflError("can't write keys.json: No space left on device")
+
+    with StreamServer("127.0.0.1:0", AGREEMENT, keys=tmp_path / "keys.json") as server:
+        token = server.access.tokens[0]
+        with monkeypatch.context() as patch:
+            patch.setattr("asfl.field.stream.keys.write_whole", full)
+            assert Impostor(server.address, token).is_refused_with() == grpc.StatusCode.UNAVAILABLE
+        Served(server, token)
+        wait_until(lambda: server.links[0].trouble is None, "the client is here")
+
+
 def test_a_used_token_ends_the_second_client_with_a_clear_error() -> None:
     with listening() as (server, access):
         Served(server, access.tokens[0])
@@ -134,6 +163,8 @@ def test_another_version_is_refused() -> None:
         assert (
             Impostor(server.address, access.tokens[0], "0.0.1").is_refused_with() == grpc.StatusCode.FAILED_PRECONDITION
         )
+        stranger = Impostor(server.address, "0." + "ab" * 32, "0.0.1")  # isn't told which version this is
+        assert stranger.is_refused_with() == grpc.StatusCode.PERMISSION_DENIED
         Served(server, access.tokens[0])  # and the token is still good
         wait_until(lambda: server.links[0].trouble is None, "the client is here")
 

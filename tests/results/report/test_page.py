@@ -396,6 +396,21 @@ def test_measured_links_have_a_map_and_a_picture(asfl: Asfl, tmp_path: Path) -> 
     assert list(tmp_path.rglob("links.*"))
 
 
+def test_epsilon_is_on_the_page(tmp_path: Path) -> None:
+    noisy = ["model.norm=none", "privacy.activation_noise=2", "privacy.update_noise=2"]
+    for seed, end in ((1, 7.5), (2, 8.25)):
+        spent = [replace(made_up_round(n, 0.5), epsilon=end * n / 3) for n in (1, 2, 3)]
+        run_folder(tmp_path / f"noisy{seed}", seed=seed, records=spent, overrides=noisy)
+    run_folder(tmp_path / "half", overrides=noisy[:2])
+    run_folder(tmp_path / "open")
+    text = _page(*sorted(tmp_path.iterdir()))
+    assert "ε = 7.5 – 8.25 at δ = 1e-05, for one image of one client" in text
+    assert text.count("no guarantee: both activations and updates need noise") == 1
+    drawn = [_values(figure["data"][0]["y"]) for figure in _charts(text)["chart-epsilon"].values()]
+    np.testing.assert_allclose(drawn, [[2.5, 5.0, 7.5], [2.75, 5.5, 8.25]])
+    assert "chart-epsilon" not in _charts(_page(tmp_path / "open"))
+
+
 def test_measured_costs_are_not_called_simulated(tmp_path: Path) -> None:
     measured = run_folder(tmp_path / "field", records=measured_rounds(), overrides=["field.costs=measured"])
     text = _page(measured)

@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -22,12 +23,13 @@ from cryptography import x509
 from asfl.config.errors import AsflError
 from asfl.field.devices.authority import Authority
 from asfl.field.devices.registry import Registry
+from asfl.field.protocol.wire import words_of
 from asfl.field.stream.access import AccessError
 from asfl.field.stream.certificates import Certificates
 
 _log = logging.getLogger(__name__)
 MOST_BYTES = 1 << 14
-_MOST_AT_ONCE, _TIMEOUT_S = 16, 20.0
+MOST_AT_ONCE, TIMEOUT_S = 16, 20.0
 
 
 class Door:
@@ -96,7 +98,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext
     ) -> None:
-        self._context, self._places = context, threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self._context, self._places = context, threading.BoundedSemaphore(MOST_AT_ONCE)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -108,22 +110,30 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        over = threading.Timer(TIMEOUT_S, lambda: _hang_up(request))
+        over.daemon = True  # however slowly somebody speaks, a place is taken for so long only
+        over.start()
         try:
-            request.settimeout(_TIMEOUT_S)
-            secure = self._context.wrap_socket(request, server_side=True)  # here, not where others wait
-            super().process_request_thread(secure, client_address)
+            request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            request.do_handshake()  # here, not where others wait
+            super().process_request_thread(request, client_address)
         except (OSError, ssl.SSLError) as error:
             _log.info("door: %s: %s", client_address[0], error)
             self.shutdown_request(request)
         finally:
+            over.cancel()
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.info("door: %s left", client_address[0])
 
 
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # whoever reads from it finds its end
+
+
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _TIMEOUT_S
     server_version, sys_version = "asfl", ""
 
     def respond(self, path: str, said: Mapping[str, Any], shown: bytes | None) -> dict[str, Any]:
@@ -156,4 +166,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        _log.debug("door: %s %s", self.client_address[0], format % args)
+        _log.debug("door: %s %s", self.client_address[0], words_of(format % args))

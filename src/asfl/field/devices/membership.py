@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from asfl.config.errors import AsflError
 from asfl.field.devices.authority import LEAST_LEFT, new_key, read_certificate, request_for, share_left
 from asfl.field.devices.door import MOST_BYTES
+from asfl.field.protocol.wire import words_of
 from asfl.field.stream.certificates import private_folder
 from asfl.runs.files import write_whole
 
@@ -146,8 +147,9 @@ def _call(
         raise AsflError(f"{server} can't be reached: {getattr(error, 'strerror', None) or error}") from None
     finally:
         connection.close()
-    if response.status != 200 or not isinstance(answer, dict):
-        raise AsflError(f"{server} refused: {str(answer.get('error', ''))[:300]}")
+    answer = answer if isinstance(answer, dict) else {}
+    if response.status != 200:
+        raise AsflError(f"{server} refused: {words_of(str(answer.get('error', '')))}")
     if not all(isinstance(answer.get(name), str) for name in ("certificate", "authority", "stream")):
         raise AsflError(f"{server} gave no certificate: is it asfl serve?")
     return answer

@@ -6,12 +6,11 @@ from typing import Any, Literal
 from flwr.app import ConfigRecord, RecordDict
 
 from asfl.config.errors import AsflError
+from asfl.field.protocol.wire import words_of
 
 MESSAGE = "train.session"
 """Its type: what `ClientApp.train("session")` answers."""
 _RECORD = "session"
-MOST_LETTERS = 500
-"""Of a reason, which is a client's own words."""
 
 Outcome = Literal["done", "failed", "declined"]
 
@@ -60,7 +59,7 @@ class Farewell:
             return cls("done")
         if outcome == "declined" and isinstance(claim, int) and claim >= 0:
             return cls("declined", claim=claim)
-        return cls("failed", reason[:MOST_LETTERS] if isinstance(reason, str) and reason else "no reason was given")
+        return cls("failed", words_of(reason) if isinstance(reason, str) and reason else "no reason was given")
 
 
 def _values(content: RecordDict) -> dict[str, Any]:

@@ -20,9 +20,12 @@ def probe(links: Sequence[Link], clocks: Clocks, deadline_s: float) -> None:
     _ask_all(links, Probe(data=torch.zeros(PROBE_BYTES, dtype=torch.uint8)), clocks, deadline_s)
     _ask_all(links, Probe(answer_bytes=PROBE_BYTES), clocks, deadline_s)
     timed = _ask_all(links, Probe(compute=True), clocks, deadline_s)
-    seconds = {one.client: one.answer.seconds for one in timed}
-    shape = 2, clocks.profile.num_layers
-    clocks.layers_take({c: s.numpy() for c, s in seconds.items() if s is not None and s.shape == shape})
+    found = {}
+    for one in timed:
+        seconds, waited_s = one.answer.seconds, one.answered_at - one.sent_at
+        if seconds is not None and seconds.shape == (2, clocks.profile.num_layers) and seconds.sum() <= waited_s:
+            found[one.client] = seconds.numpy()
+    clocks.layers_take(found)
 
 
 def _ask_all(links: Sequence[Link], request: Request[A], clocks: Clocks, deadline_s: float) -> list[Exchange[A]]:

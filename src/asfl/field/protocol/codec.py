@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 from torch import Tensor
 
-from asfl.field.protocol.wire import DTYPE_NAMES, LARGEST, Data, WireError, pack, short, unpack
+from asfl.field.protocol.wire import DTYPE_NAMES, LARGEST, NAME, Data, WireError, pack, short, unpack
 
 _CLASSES: "dict[str, type[Message]]" = {}
 
@@ -132,6 +132,7 @@ def _nested(op: str, leaves: Mapping[str, Any]) -> Any:
 def _sentence(details: ErrorDetails) -> str:
     """What is wrong with one field."""
     name, message = ".".join(map(str, details["loc"])), details["msg"]
+    name = name if NAME.fullmatch(name) else short(name)  # a field that nobody declared has any name
     if details["type"] == "value_error":
         return f"{name} {message.removeprefix('Value error, ')}"
     if details["type"] == "missing":

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,10 +49,12 @@ class Shapes:
     def of(
         cls, model: CuttableModel, image: Sequence[int], batch_size: int, num_moments: int, device: torch.device
     ) -> "Shapes":
-        """From a single sample sent through a copy of the model."""
+        """From a single sample sent through the model, which is as before then."""
+        trains = model.training
         with torch.no_grad():
             carry: Carry = (torch.zeros(1, *image, dtype=next(model.parameters()).dtype),)
-            carries = [carry] + [carry := unit(carry) for unit in deepcopy(model).eval().units]
+            carries = [carry] + [carry := unit(carry) for unit in model.eval().units]
+        model.train(trains)
         shapes = [tuple((batch_size, *tensor.shape[1:]) for tensor in carry) for carry in carries]
         return cls(Layout(model), shapes, num_moments, device)
 

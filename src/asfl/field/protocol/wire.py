@@ -38,7 +38,9 @@ DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_TENSORS, _MOST_AXES, _MOST_DEPTH = 64, 8, 8
 LARGEST = 1 << 48
 """No number of bytes, axis or count is above it."""
-_OP, _NAME = re.compile(r"[a-z]{1,32}"), re.compile(r"[a-z0-9_.]{1,64}")
+_OP, NAME = re.compile(r"[a-z]{1,32}"), re.compile(r"[a-z0-9_.]{1,64}")
+MOST_LETTERS = 500
+"""Of what somebody else wrote."""
 
 
 class WireError(AsflError):
@@ -165,7 +167,7 @@ def _parse_layout(op: str, entry: Json) -> _Layout:
     if not isinstance(entry, list) or len(entry) != 4:
         raise WireError(f"{op}: a tensor is described by name, dtype, shape and strides")
     name, dtype, shape, strides = entry
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise WireError(f"{op}: {short(name)} is no name of a tensor")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise WireError(f"{op}: {name} has dtype {short(dtype)}; known are {', '.join(_DTYPES)}")
@@ -226,6 +228,11 @@ def short(value: object) -> str:
     """For an error message: not more than fits, and nothing a terminal could take for a command."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def words_of(text: str) -> str:
+    """What somebody else wrote, for records, logs and errors: cut, and nothing in it moves a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
 
 
 def _little_endian() -> None:

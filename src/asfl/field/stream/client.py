@@ -77,7 +77,6 @@ def serve(
     check_address(address, encrypted=authority is not None)
     if identity is None:
         client_of(token)
-    keep_freed_memory()
     visitor = _Visitor(address, token, _read(authority), data_dir, make_node, meter_named(meter), identity)
     wait_s, heard = _FIRST_WAIT_S, time.monotonic()
     while True:
@@ -165,6 +164,7 @@ class _Visitor:
             self.node.read_meter(self.meter)
             self.node_name = secrets.token_hex(NODE_NAME // 2)
             torch.set_num_threads(self.node.threads)
+            keep_freed_memory()  # from now on: the whole network, of which shapes were taken, isn't needed any more
         self.contacts += 1
         return self.node
 

@@ -13,7 +13,7 @@ from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.protocol.codec import Message, decode, encode
 from asfl.field.protocol.messages import Agreement, Bye, Ready, Refusal
 from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import Data, WireError
+from asfl.field.protocol.wire import Data, WireError, words_of
 from asfl.field.stream.access import Access, AccessError
 from asfl.field.stream.certificates import Certificates
 from asfl.field.stream.chunks import split
@@ -196,15 +196,16 @@ class StreamServer:
 
     def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
         shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        if shown.get(VERSION_KEY) != __version__:
-            _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the server runs asfl {__version__}; so must clients")
         credential = shown.get(CREDENTIAL_KEY, "")
         if self._members is not None:
             certificate = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
             credential = certificate.decode("ascii", "replace") if isinstance(certificate, bytes) else ""
         try:
             waiting = self._waiting.get(self._keeper.identify(credential))
+            if shown.get(VERSION_KEY) != __version__:
+                _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
+                wanted = f"the server runs asfl {__version__}; so must clients"
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, wanted)
             if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "another connection with this credential is being let in")
             return self._keeper.admit(credential)
@@ -245,7 +246,7 @@ class StreamServer:
         ready = decode(data, Message)  # its first word
         self._stop_waiting(client, connection)
         if isinstance(ready, Refusal):
-            raise AccessError(f"it can't take part: {ascii(ready.reason)[:500]}")
+            raise AccessError(f"it can't take part: {words_of(ready.reason)}")
         if not isinstance(ready, Ready):
             raise WireError(f"{ready.name} instead of ready")
         if not self._keeper.confirm(client, credential):

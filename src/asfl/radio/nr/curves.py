@@ -23,7 +23,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 
 from asfl.config.units import from_db, to_db
 
@@ -141,6 +140,8 @@ def _under_fading(lost: Floats) -> Floats:
 
 def _fit(efficiency: Floats) -> tuple[float, float, float, float, float]:
     """Scale and gap that are nearest in ratio, the most that is carried, and how far off they are."""
+    from scipy.optimize import least_squares
+
     within = (GRID_DB >= FIT_FROM_DB) & (GRID_DB <= FIT_TO_DB)
     snr, wanted, most = from_db(GRID_DB[within]), efficiency[within], float(efficiency.max())
 
@@ -148,7 +149,7 @@ def _fit(efficiency: Floats) -> tuple[float, float, float, float, float]:
         guess = np.minimum(np.exp(logs[0]) * np.log2(1 + snr / np.exp(logs[1])), most)
         return np.asarray(np.log(guess / wanted))
 
-    found = optimize.least_squares(off, np.zeros(2)).x
+    found = least_squares(off, np.zeros(2)).x
     error = np.expm1(off(found))
     return (
         float(np.exp(found[0])),

@@ -222,7 +222,17 @@ def _facts(group: RunGroup) -> dict[str, str]:
         **({} if group.title else of_world),  # one of several has a title that says what sets it apart
         "delay budget a round": _span([one.delay_s for one in budgets], "s"),
         "energy budget a client": _span([one.energy_j for one in budgets], "J"),
+        **({"privacy": _privacy(group)} if config.privacy.noisy else {}),
     }  # fmt: skip
+
+
+def _privacy(group: RunGroup) -> str:
+    """ε after the last round."""
+    ends = [run.records[-1].epsilon for run in group.runs if run.records]
+    if (known := [end for end in ends if end is not None]) and len(known) == len(ends):
+        span = " – ".join(dict.fromkeys((number(min(known)), number(max(known)))))
+        return f"ε = {span} at δ = {group.config.privacy.delta:g}, for one image of one client"
+    return "no guarantee: both activations and updates need noise" if ends else "–"
 
 
 def _span(values: Sequence[float], unit: str) -> str:

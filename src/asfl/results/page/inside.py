@@ -86,7 +86,12 @@ def lines_of(run: FoundRun, colour: str) -> dict[str, Json]:
     def panel(title: str, unit: str, *traces: Any) -> Json:
         return chart(traces, title, "round", unit, showlegend=True, yaxis=FROM_ZERO)
 
+    revealed = [record.epsilon if record.epsilon is not None else math.nan for record in records]
+    privacy = {} if np.isnan(revealed).all() else {
+        "chart-epsilon": panel("What one image of a client has revealed", "ε", _line("ε", revealed, own))
+    }  # fmt: skip
     return {
+        **privacy,
         "chart-cut": _cut_chart(records, own),
         "chart-round-delay": panel(
             "Delay of a round", "s", of("delay", lambda r: r.delay_s),

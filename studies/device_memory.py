@@ -1,0 +1,106 @@
+"""How much memory a device takes at its peak, by network, mini-batch and cut: each in a process of its own.
+
+The process imports what `asfl join` does, has 500 images of its own, and answers what a round asks: a client side, two
+steps, its state for a checkpoint. Messages are encoded and decoded as on a network; gRPC itself adds about 10 MB.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+CASES = {
+    "demo": (3,),
+    "small-cifar10": (1, 4),
+    "resnet18-cifar100": (1, 9),
+    "vgg19-cifar10": (1, 8),
+    "paper-cifar10": (1, 4, 8, 0),
+}
+"""Presets, and cuts; 0: the whole model (FedAvg)."""
+BATCHES = (64, 16)
+
+
+def peak_mb(preset: str, cut: int, batch: int) -> dict[str, float]:
+    """Of a new process: {"import torch": MB resident, "peak": …, "own": …}."""
+    arguments = [preset, str(cut), str(batch)]
+    program = "from studies.device_memory import measure; import sys; measure(*sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True)
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in done.stdout.splitlines())}
+
+
+def measure(preset: str, cut_text: str, batch_text: str) -> None:
+    import torch
+
+    print("import torch", _megabytes("status", "VmRSS"))
+    import numpy as np
+
+    import asfl.cli.join
+    import asfl.field.devices.join  # noqa: F401 - what `asfl join` imports
+    from asfl.config import load_config
+    from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+    from asfl.field.client import ClientNode
+    from asfl.field.protocol import messages as msg
+    from asfl.field.protocol.codec import decode, encode
+    from asfl.train.layout import ModelVectors
+    from asfl.train.memory import keep_freed_memory
+
+    torch.set_num_threads(1)
+    plain = load_config(preset).config
+    shape, classes = INPUT_SHAPE[plain.data.name], NUM_CLASSES[plain.data.name]
+    name = f"private_{'x'.join(map(str, shape))}_{classes}"
+    config = load_config(preset, [f"data.name={name}", f"training.batch_size={batch_text}", "model.charged_as="]).config
+    with tempfile.TemporaryDirectory() as folder:
+        file, random = Path(folder) / "images.npz", np.random.default_rng(1)
+        np.savez(file, images=random.integers(0, 256, (500, *shape), np.uint8), labels=np.arange(500) % classes)
+        cut = int(cut_text)
+        node = ClientNode(msg.Agreement(config, "asfl" if cut else "fedavg", 1).welcome(0), file)
+    keep_freed_memory()
+
+    def ask(request: msg.AnyRequest) -> msg.Answer:
+        answer = decode(node.answer(encode(request)), msg.Answer)
+        assert not isinstance(answer, msg.Refusal), answer.reason
+        return answer
+
+    def layers(last: int) -> ModelVectors:
+        a, b = (int(edge[last]) for edge in node._layout.edges)
+        return ModelVectors(torch.full((a,), 0.01), torch.ones(b))
+
+    ask(msg.Sync(cut, layers(cut), round=0))
+    for index in range(2):
+        now = {"round": index, "after": max(index - 1, 0)}
+        if not cut:
+            ask(msg.Learn(0, layers(node._layout.num_units), **now))
+            ask(msg.Give(round=index, after=index))
+        else:
+            packet = ask(msg.Forward(0, cut, **now))
+            assert isinstance(packet, msg.Activations)
+            gradients = tuple(torch.full_like(tensor, 1e-3) for tensor in packet.carry)
+            ask(msg.Backward(0, cut, gradients, round=index, after=index))
+    ask(msg.Gather(memory=True, round=1, after=1))
+    print("peak", _megabytes("status", "VmHWM"))
+    print("own", _megabytes("smaps_rollup", "Anonymous"))
+
+
+def _megabytes(file: str, name: str) -> float:
+    lines = Path(f"/proc/self/{file}").read_text("ascii").splitlines()
+    return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(f"{name}:"))
+
+
+def main() -> None:
+    table = Table(title="memory of a device, MB")
+    for column in ("preset", "mini-batch", "cut", "peak", "own after the round", "import torch"):
+        table.add_column(column, justify="left" if column == "preset" else "right")
+    for preset, cuts in CASES.items():
+        for cut in cuts:
+            for batch in BATCHES:
+                found = peak_mb(preset, cut, batch)
+                numbers = (batch, cut, found["peak"], found["own"], found["import torch"])
+                table.add_row(preset, *(f"{number:,.0f}" for number in numbers))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
