@@ -82,7 +82,7 @@ def _trackers_have_names() -> Iterator[None]:
     from asfl.runs.callbacks import Tracker, trackers_for
 
     def named(track: str) -> list[Tracker]:
-        is_subject = "/callbacks/" in os.environ["PYTEST_CURRENT_TEST"]
+        is_subject = "/callbacks/" in os.environ.get("PYTEST_CURRENT_TEST", "")
         return trackers_for(track) if track != "auto" or is_subject else []
 
     with pytest.MonkeyPatch.context() as patch:

@@ -110,7 +110,7 @@ def test_schemes_share_world_and_mini_batches(tmp_path: Path) -> None:
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "killed"
-    config = tiny("training.rounds=12")
+    config = tiny("training.rounds=12", "output.track=none")
     run(config, "asfl", whole, threads=1)
     random = np.random.default_rng(0)
     for _ in range(4):
