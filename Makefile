@@ -43,7 +43,8 @@ degrading: $(STAMP)  ## the same with costs by the clock, and one client's link 
 	@$(BIN)/asfl report $(OUT)/degrading --out $(OUT)/degrading-report.html
 
 test: $(STAMP)  ## the fast tests (what CI runs)
-	@$(BIN)/python -c 'from asfl.optimize import compile_search; compile_search()'  # once, not in every process
+	@$(BIN)/python -m compileall -q src  # once, not in every process
+	@$(BIN)/python -c 'from asfl.optimize import compile_search; compile_search()'
 	@$(BIN)/python -m pytest -n 3
 
 browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't there (asks for root)

@@ -12,7 +12,7 @@ import numpy as np
 
 from asfl.costs.decision import Decision
 from asfl.optimize import Problem, ooe_bcd
-from asfl.optimize.assign import best_blocks, block_values
+from asfl.optimize.assign import best_blocks, valued
 from asfl.optimize.cut import objective_of_cuts
 from asfl.optimize.plans import terms_of
 from asfl.optimize.rbs import best_rb_counts
@@ -56,7 +56,7 @@ def _gap(problem: Problem, decision: Decision) -> float:
     owners = np.where(found.any(axis=0), found.argmax(axis=0), len(power))
     plan = float(problem.plan_cost(here.cuts, here.synced)[0])
     relaxed = float(objective_of_cuts(problem, here, counts, power)[0]) - plan
-    return (float(block_values(problem, here, power, owners[None])[0]) - relaxed) / max(1.0, abs(relaxed))
+    return (float(valued(problem, here, power, owners[None])[0][0]) - relaxed) / max(1.0, abs(relaxed))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jaxtyping
 import pytest
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ray_nodes import TwoNodes
     from shared_work import FileByFile
     from xdist.remote import Producer
+
+    from asfl.costs.world import World
 
 # Nobody cuts the power in a test, and waiting for the disk takes longer than everything else; a process that is killed
 # loses nothing without it.
@@ -71,6 +73,40 @@ def _one_thread_for_each_run() -> Iterator[None]:
     """Unless a test says how many: on two cores that all tests share, a second one is for waiting."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asfl.runs.run.usual_threads", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _trackers_have_names() -> Iterator[None]:
+    """TensorBoard waits for the next second when a run goes on; so "auto" finds it only where it is the subject."""
+    from asfl.runs.callbacks import Tracker, trackers_for
+
+    def named(track: str) -> list[Tracker]:
+        is_subject = "/callbacks/" in os.environ["PYTEST_CURRENT_TEST"]
+        return trackers_for(track) if track != "auto" or is_subject else []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asfl.runs.run.trackers_for", named)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_same_budgets_are_found_once() -> Iterator[None]:
+    """Of worlds that are in the configuration as a whole: finding them takes longer than the rounds of most tests."""
+    from asfl.costs import budgets
+    from asfl.radio.channel import RayleighChannel
+
+    find, found = budgets.fair_policy, dict[object, budgets.Budgets]()
+
+    def fair_policy(world: "World", *policy: Any) -> budgets.Budgets:
+        if not isinstance(world.channel, RayleighChannel):
+            return find(world, *policy)
+        config = world.config.model_dump_json(exclude={"output": True, "budget": True, "training": {"rounds"}})
+        key = config, str(world.channel), str(world.profile), str(policy)
+        return found[key] if key in found else found.setdefault(key, find(world, *policy))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budgets, "fair_policy", fair_policy)
         yield
 
 

@@ -1,16 +1,48 @@
 """The wheel holds everything: installed where no asfl is, it lists, writes, trains and reports."""
 
+import ast
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from waiting import LONG_S
 
 ROOT = Path(__file__).parents[1]
+PARTS_OF = {
+    "annotated_types": "pydantic", "pydantic_core": "pydantic", "PIL": "matplotlib", "llvmlite": "numba",
+    "markupsafe": "jinja2", "mitsuba": "sionna-rt",
+}  # fmt: skip
+"""Modules that come with a package for good, and are named in its interface."""
+ASKED_FOR = {"IPython"}
+"""Modules that are used where they are, and never missed."""
+
+
+def test_whatever_is_imported_is_declared() -> None:
+    """What another package happens to bring along today may be gone tomorrow."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    every = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    declared = {_normal(re.split(r"[^\w.-]", one)[0]) for one in every}
+    packages, imported = metadata.packages_distributions(), set()
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(str(node.module).partition(".")[0])
+    for module in imported - sys.stdlib_module_names - {"asfl"} - ASKED_FOR:
+        names = [PARTS_OF[module]] if module in PARTS_OF else packages.get(module, [module])
+        assert not declared.isdisjoint(map(_normal, names)), f"{module} is imported, but no dependency"
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +52,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     A path file adds a folder without reading the path files in it: so the asfl that is developed here isn't found.
     """
     place = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=LONG_S)
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place)]
+    subprocess.run(build, check=True, capture_output=True, timeout=LONG_S, cwd=ROOT)
     venv.create(place / "env", symlinks=True)
     libraries = Path(sysconfig.get_path("purelib", vars={"base": str(place / "env"), "platbase": str(place / "env")}))
     with zipfile.ZipFile(next(place.glob("*.whl"))) as wheel:
@@ -32,7 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_the_wheel_installs_works(installed: Path) -> None:
     python = installed / "env" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    tiny = "--set scenario.clients=2 --set training.batch_size=4 --set model.width=0.1 --set output.track=none"
+    tiny = "--set scenario.clients=2 --set training.batch_size=4 --set output.track=none"
 
     def said(*words: str) -> str:
         command = [str(python), "-I", "-m", "asfl", *words]

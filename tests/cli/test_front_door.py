@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from made_up import train_here
 from waiting import LONG_S
 
 from asfl.cli import _COMMANDS
@@ -51,10 +53,10 @@ def test_everything_is_listed_with_a_line(asfl: Asfl, kind: Kind) -> None:
 
 def test_a_field_is_explained(asfl: Asfl) -> None:
     assert asfl("explain", "batch_size").stdout.splitlines()[:2] == [
-        "training.batch_size",
-        "  Samples of one mini-batch.",
+        "field    training.batch_size",
+        "meaning  Samples of one mini-batch.",
     ]
-    assert "valid:   a number > 0 and ≤ 1e15, in Hz" in asfl("explain", "radio.rb_bandwidth_hz").stdout
+    assert "valid    a number > 0 and ≤ 1e15, in Hz" in asfl("explain", "radio.rb_bandwidth_hz").stdout
     section = asfl("explain", "radio").stdout.splitlines()
     assert [line.split()[0] for line in section] == [name for name in field_names() if name.startswith("radio.")]
     assert "schemes.NAME.local_steps" in asfl("explain", "schemes").stdout
@@ -67,14 +69,15 @@ def test_a_field_is_explained(asfl: Asfl) -> None:
 
 
 @pytest.mark.parametrize("kind", ["scheme", "channel", "model", "data"])
-def test_a_new_file_works_as_it_is(asfl: Asfl, kind: str, tmp_path: Path) -> None:
+def test_a_new_file_works_as_it_is(asfl: Asfl, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the very command that it is announced with."""
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     said = asfl("new", kind, "mine").stdout
     _, *words = said.splitlines()[1].split()
     rest = [] if words[2] == "scenario" else TINY
     if "--rounds" in words:
         words = words[: words.index("--rounds")]
-    result = asfl(*words, *rest, *(["--workers", 1] if "compare" in words else []))
+    result = asfl(*words, *rest)
     assert result.returncode == 0, result.stderr
     assert_refused(asfl("new", kind, "mine"), "mine.py exists")
     assert_refused(asfl("new", kind, "No good"), "must be small letters")
@@ -133,37 +136,49 @@ def test_settings_reach_channels_and_models_of_plugins(asfl: Asfl) -> None:
     assert_refused(asfl("scenario", "--set", "model.own.x=[1, 2]"), "model.own")
 
 
-@pytest.mark.parametrize(
-    ("typed", "offers"),
-    [
-        ("asfl comp", "compare"),
-        ("asfl run paper-cifar1", "paper-cifar10"),
-        ("asfl run --scheme asfl-pl", "asfl-plus"),
-        ("asfl compare --schemes asfl,sfl-cu", "asfl,sfl-cut2"),
-        ("asfl run --set training.batch", "training.batch_size="),
-        ("asfl explain radio.num", "radio.num_rbs"),
-    ],
-)
-def test_the_shell_completes(typed: str, offers: str) -> None:
-    environment = os.environ | {
-        "_ASFL_COMPLETE": "complete_bash",
-        "COMP_WORDS": typed,
-        "COMP_CWORD": str(len(typed.split()) - 1),
+ONE_AFTER_THE_OTHER = """
+import os, sys
+from asfl.cli import main
+for command in sys.argv[1:]:
+    if "_ASFL_COMPLETE" in os.environ:
+        os.environ |= {"COMP_WORDS": command, "COMP_CWORD": str(len(command.split()) - 1)}
+        command = "asfl"
+    sys.argv = command.split()
+    try:
+        main()
+    except SystemExit as left:
+        assert not left.code, command
+    print("that was all")
+"""
+
+
+def printed_by(commands: Iterable[str], **environment: str) -> list[str]:
+    """What each says in one process of theirs."""
+    words = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *commands]
+    result = subprocess.run(
+        words, capture_output=True, text=True, timeout=LONG_S, env=os.environ | environment, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split("that was all\n")[:-1]
+
+
+def test_the_shell_completes() -> None:
+    expected = {
+        "asfl comp": "compare",
+        "asfl run paper-cifar1": "paper-cifar10",
+        "asfl run --scheme asfl-pl": "asfl-plus",
+        "asfl compare --schemes asfl,sfl-cu": "asfl,sfl-cut2",
+        "asfl run --set training.batch": "training.batch_size=",
+        "asfl explain radio.num": "radio.num_rbs",
     }
-    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'asfl'; from asfl.cli import main; main()"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
-    assert offers in result.stdout.split(), result.stdout + result.stderr
-
-
-def test_an_ascii_terminal_gets_every_word(asfl_process: Asfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    for arguments in (
-        ["config", "show"],
-        ["scenario", "demo"],
-        ["list", "datasets"],
-        ["explain", "decision"],
-        ["--help"],
+    for (typed, offer), offered in zip(
+        expected.items(), printed_by(expected, _ASFL_COMPLETE="complete_bash"), strict=True
     ):
-        result = asfl_process(*arguments)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.isascii()
+        assert offer in offered.split(), typed
+
+
+def test_an_ascii_terminal_gets_every_word() -> None:
+    commands = ["asfl config show", "asfl scenario demo", "asfl list datasets", "asfl explain decision", "asfl --help"]
+    for command, shown in zip(commands, printed_by(commands, PYTHONIOENCODING="ascii"), strict=True):
+        assert shown, command
+        assert shown.isascii(), command

@@ -13,7 +13,7 @@ from own_things import forgotten_afterwards
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.data import deal, load_data, register_arrays
-from asfl.data.partition import by_group, shards
+from asfl.data.partition import by_group, by_quantity, shards
 from conftest import Asfl, assert_refused
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,34 @@ def test_a_group_stays_with_one_client(sizes: list[int], clients: int, seed: int
     held = [set(groups[part]) for part in parts]
     assert sum(map(len, held)) == len(set().union(*held))
     assert parts.shape[1] >= sum(sizes) / clients - max(sizes)  # nobody lacks more than a group would give
+
+
+quantities = st.tuples(st.integers(1, 12), st.sampled_from([1e-300, 0.1, 1.0, 1e300]), st.integers(1, 9))
+
+
+@given(quantities, st.integers(0, 200), st.integers(0, 3))
+def test_every_sample_goes_to_somebody_and_nobody_gets_less_than_a_batch(
+    asked: tuple[int, float, int], more: int, seed: int
+) -> None:
+    clients, alpha, batch = asked
+    samples = clients + more
+    parts = by_quantity(samples, clients, alpha, batch, seed)
+    assert len(parts) == clients
+    assert sorted(np.concatenate(parts)) == list(range(samples))
+    assert min(map(len, parts)) >= min(batch, samples // clients)
+    again = by_quantity(samples, clients, alpha, batch, seed)
+    assert all((one == other).all() for one, other in zip(parts, again, strict=True))
+
+
+def test_sizes_are_dirichlet_and_a_smaller_parameter_more_uneven() -> None:
+    """Over many seeds a client's share beyond its mini-batch has the mean and the variance of Dir(α, …, α)."""
+    clients, samples, batch = 5, 100_000, 100
+    for alpha in (0.3, 1.0, 10.0):
+        sizes = np.array([[len(p) for p in by_quantity(samples, clients, alpha, batch, seed)] for seed in range(300)])
+        shares = (sizes - batch) / (samples - clients * batch)
+        variance = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
+        assert shares.mean(axis=0) == pytest.approx(np.full(clients, 1 / clients), abs=4 * np.sqrt(variance / 300))
+        assert shares.var() == pytest.approx(variance, rel=0.2)
 
 
 def vectors(count: int, features: int = 5, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -103,6 +131,9 @@ def test_a_configuration_chooses(asfl: Asfl) -> None:
         "1 shards of sorted labels each"
         in asfl("data", "show", "--set", "data.partition=shards", "--set", "data.shards_per_client=1").stdout
     )
+    uneven = asfl("data", "show", "--set", "data.partition=quantity", "--plot", "sizes.png")
+    assert "sizes ~ Dir(1), 32 at least" in uneven.stdout
+    assert "unused" not in uneven.stdout
     assert_refused(asfl("data", "show", "--set", "data.partition=groups"), "digits has no groups", "train_groups")
     assert_refused(asfl("data", "show", "--set", "data.partition=shard"), "data.partition", '"shards"')
 

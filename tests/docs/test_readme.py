@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from made_up import train_here
 from own_things import forgotten_afterwards
 
 from conftest import Asfl
@@ -13,8 +14,9 @@ from conftest import Asfl
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
 SMALLER = {
-    "compare": ["--set", "training.batch_size=8", "--set", "model.width=0.2", "--workers", "1"],
-    "fleet": ["--set", "training.batch_size=4", "--set", "model.width=0.1"],
+    "compare": ["--set", "training.batch_size=8", "--set", "model.width=0.2"],
+    "report": ["--no-figures"],
+    "fleet": ["--set", "training.batch_size=4", "--set", "output.track=none"],
 }
 """What makes a command quick, and nothing else different."""
 
@@ -29,7 +31,10 @@ def shortened(line: str) -> list[str]:
     return [*words, *next((more for name, more in SMALLER.items() if name in words), [])]
 
 
-def test_every_command_works_after_the_one_before_it(asfl: Asfl, tmp_path: Path) -> None:
+def test_every_command_works_after_the_one_before_it(
+    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
     played = []
     for language, block in BLOCK.findall((ROOT / "README.md").read_text("utf-8")):

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from fork_server import QUICK_TO_START
 from meddling import MeddledLink
 from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, ray_command
 from small_runs import PATIENT, agreement_of, assert_same_run, comparable, tiny
@@ -245,7 +246,7 @@ def test_room_for_everybody(clients: int, cpus: list[float], share: float) -> No
 
 def test_ctrl_c(tmp_path: Path) -> None:
     """The whole command, in a cluster of its own: stopped after a round, with nothing left behind but the run."""
-    settings = ["scenario.clients=2", "model.width=0.1", "training.batch_size=8", "training.rounds=4000"]
+    settings = ["scenario.clients=2", "training.batch_size=8", "training.rounds=4000", *QUICK_TO_START]
     words = ["run", "demo", "--out", "out", *(word for setting in settings for word in ("--set", setting))]
     process = ray_command(words, tmp_path)
     folder = tmp_path / "out"

@@ -1,6 +1,10 @@
-"""Processes that start fast: a fork server has imported PyTorch once for all of them."""
+"""Processes that start fast: a fork server has imported PyTorch once for all of them, and commands import less."""
 
 import multiprocessing
+
+QUICK_TO_START = ("model.width=1", "output.track=none")
+"""For a command in a process of its own. The profile of this network ships; any other is measured, and what PyTorch
+imports for it takes longer than rounds do."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(

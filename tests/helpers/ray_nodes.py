@@ -49,6 +49,8 @@ class TwoNodes:
         self._folder = tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True)
         system = {
             "worker_niceness": 0,
+            "enable_worker_prestart": False,  # else each test has eight workers started, and uses two
+            "prestart_worker_first_driver": False,
             "health_check_initial_delay_ms": 0,
             "health_check_period_ms": 500,
             "health_check_failure_threshold": 4,

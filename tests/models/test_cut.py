@@ -80,8 +80,10 @@ def test_split_step_is_the_unsplit_step_at_every_cut(architecture: Architecture,
     assert same(tapped_logits, logits)
 
     # Every cut with batch norm; with the others, those of the deepest network in steps of two through blocks of three.
+    split = deepcopy(initial)
     for cut in range(1, UNITS[architecture], 2 if architecture == "resnet50" and norm != "batch" else 1):
-        split = deepcopy(initial)
+        split.zero_grad()
+        split.load_state_dict(initial.state_dict())
         split_logits, sent_back = split_step(split, cut, x, labels)
         assert same(split_logits, logits), f"logits at cut {cut}"
         carry = taps[cut - 1]

@@ -30,13 +30,22 @@ from asfl.schemes.rounds import rules_of
     round_index=st.integers(0, 500),
     previous_cut=st.none() | st.integers(1, 6),
     reading=st.sampled_from(["corrected", "printed"]),
+    budgets=st.tuples(st.sampled_from([0.1, 1.0, 10.0]), st.sampled_from([0.01, 0.1, 1.0])),
 )
 @settings(max_examples=8)
 def test_every_decision_is_valid_and_costs_something(
-    name: str, clients: int, num_rbs: int, seed: int, round_index: int, previous_cut: int | None, reading: str
+    name: str,
+    clients: int,
+    num_rbs: int,
+    seed: int,
+    round_index: int,
+    previous_cut: int | None,
+    reading: str,
+    budgets: tuple[float, float],
 ) -> None:
     """Σ rb_count ≤ K, 0 ≤ p ≤ P^max, 1 ≤ cut ≤ M−1; energy ≥ 0; whoever has no block neither arrives nor pays."""
-    options = {"scenario.clients": clients, "radio.num_rbs": num_rbs, "scenario.seed": seed}
+    options: dict[str, float] = {"scenario.clients": clients, "radio.num_rbs": num_rbs, "scenario.seed": seed}
+    options |= zip(("decision.delay_budget_s", "decision.energy_budget_j"), budgets, strict=True)
     overrides = [f"{key}={value}" for key, value in options.items()] + [f"decision.equations={reading}"]
     world = World.of(load_config("small-cifar10", overrides).config)
     round_ = world.begin_round(round_index, previous_cut)

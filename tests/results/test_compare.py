@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 import typer
-from made_up import pretend
+from fork_server import QUICK_TO_START
+from made_up import pretend, train_here
 from waiting import LONG_S, wait_until
 
 from asfl.cli.compare import compare
@@ -164,9 +165,10 @@ def test_mistakes_are_refused_before_anything_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_command_trains_once(asfl: Asfl, tmp_path: Path) -> None:
+def test_the_command_trains_once(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     call: tuple[Any, ...] = ("compare", "demo", "--out", "out", "--set", "training.rounds=3")
+    call += ("--set", "output.track=none")
     result = asfl(*call, "--schemes", "asfl,fedavg")
     assert result.returncode == 0, result.stderr
     runs = {"asfl-seed1", "fedavg-seed1"}
@@ -182,6 +184,7 @@ def test_the_command_trains_once(asfl: Asfl, tmp_path: Path) -> None:
     assert [one.tx_power_w for one in ours] == [one.tx_power_w for one in theirs]
 
     trained = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
+    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
     again = asfl(*call, "--schemes", "asfl,fedavg", "--targets", "0.01,0.99", "--json")
     assert again.returncode == 0, again.stderr
     assert again.stderr == ""
@@ -209,6 +212,7 @@ def test_failed_runs_are_named_and_the_rest_is_shown(
     assert "in pretend" in (out / "acc-sfl-seed1.error.txt").read_text()
     assert json.loads((out / "summary.json").read_text())["failed"].keys() == {"epsl seed 1", "acc-sfl seed 1"}
 
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", partial(train_here, train=pretend))
     compare(schemes=["asfl", "fedavg"], overrides=three, seeds=2, out=out)
     assert "[4 of 4 finished]" in capsys.readouterr().err
     compare(redraw=out, as_json=True)
@@ -224,6 +228,7 @@ def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
     """As a terminal does it: the signal goes to all processes at once."""
     command = [sys.executable, "-c", "from asfl.cli import main; main()", "compare", "--schemes", "asfl,fedavg"]
     command += ["--out", "out", "--set", "training.rounds=4000", "--workers", "1"]
+    command += [word for one in QUICK_TO_START for word in ("--set", one)]
     process = subprocess.Popen(
         command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -52,9 +52,9 @@ def test_only_what_differs_becomes_a_column() -> None:
 
 
 @pytest.mark.parametrize("name", ["runs.parquet", "runs.csv"])
-def test_export_can_be_read_back(asfl_process: Asfl, tmp_path: Path, name: str) -> None:
+def test_export_can_be_read_back(asfl: Asfl, tmp_path: Path, name: str) -> None:
     write_run(tmp_path / "a", "asfl")
-    result = asfl_process("export", "a", "--out", name)
+    result = asfl("export", "a", "--out", name)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"3 rows: {name}\n"
     read = pd.read_parquet if name.endswith("parquet") else pd.read_csv

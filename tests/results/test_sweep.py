@@ -10,7 +10,6 @@ from made_up import pretend, train_here
 from asfl.cli.training import train_runs
 from asfl.config.errors import AsflError
 from asfl.results.sweep import SWEEP_FILE, Axis, Sweep, plan_sweep, point_name
-from asfl.runs.engines.processes import train_all
 from asfl.runs.jobs import Job
 from conftest import Asfl, assert_refused
 
@@ -36,7 +35,7 @@ def test_all_combinations_once(tmp_path: Path) -> None:
 def test_finished_runs_are_not_repeated_and_failures_are_left(tmp_path: Path) -> None:
     sweep = plan_sweep("demo", ["training.rounds=2"], AXES[:1], ["asfl", "sfl"], 1, tmp_path / "out")
     sweep.remember()
-    failed = train_runs(sweep.comparisons, None, partial(train_all, workers=2, train=pretend))
+    failed = train_runs(sweep.comparisons, None, partial(train_here, train=pretend))
     assert set(failed.values()) == {"the loss is not a number"}
     assert sum(len(one.finished_runs()) for one in sweep.comparisons) == 2
     again = plan_sweep("demo", ["training.rounds=2"], AXES[:1], ["asfl", "sfl"], 1, tmp_path / "out")
@@ -54,7 +53,7 @@ def test_axes_that_are_none(text: str) -> None:
         Axis.parse(text)
 
 
-def test_the_command(asfl: Asfl, asfl_process: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     sets = ["scenario.clients=3", "model.width=0.1", "training.batch_size=8", "training.rounds=2"]
     words = [word for one in sets for word in ("--set", one)]
@@ -63,7 +62,7 @@ def test_the_command(asfl: Asfl, asfl_process: Asfl, tmp_path: Path, monkeypatch
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "sweep.png").stat().st_size > 1000
     assert len((tmp_path / "out" / "sweep.csv").read_text().splitlines()) > 10
-    again = asfl_process(*sweep, *words)
+    again = asfl(*sweep, *words)
     assert again.stdout == result.stdout
     assert "rounds" not in again.stderr  # nothing was trained
 

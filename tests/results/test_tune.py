@@ -165,7 +165,8 @@ def test_a_tuned_scheme_is_trained_and_charged_with_its_own(tmp_path: Path) -> N
         run(other, "sfl", tmp_path / "own")
 
 
-def test_the_real_command(asfl: Asfl, tmp_path: Path) -> None:
+def test_the_real_command(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     sets = ["scenario.clients=3", "model.width=0.1", "training.batch_size=8"]
     words = [word for one in sets for word in ("--set", one)]
     call = ["tune", "demo", "--schemes", "asfl", "--learning-rates", "1e-3,1e-2", "--seeds", 1, "--rounds", 1, *words]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up import train_here
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
@@ -141,9 +142,13 @@ def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("run", "demo", *tiny_, "--rounds", 3, "--out", "r"), "training.rounds = 5 there, 3 here")
 
 
-def test_a_comparison_is_extended_with_what_it_borrows(asfl: Asfl, tmp_path: Path) -> None:
+def test_a_comparison_is_extended_with_what_it_borrows(
+    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
+    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
     tiny_ = [word for text in [*TINY, "output.test_samples=50"] for word in ("--set", text)]
-    arguments = ["compare", "demo", *tiny_, "--schemes", "asfl,sfl", "--workers", 1]
+    arguments = ["compare", "demo", *tiny_, "--schemes", "asfl,sfl"]
     assert asfl(*arguments, "--rounds", LONG, "--out", "long").returncode == 0
     assert asfl(*arguments, "--rounds", SHORT, "--out", "grown").returncode == 0
     borrower = tmp_path / "grown" / "sfl-seed1"

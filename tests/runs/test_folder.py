@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import QUICK_TO_START
 from made_up import leave_run, made_up_round, train_here
 from waiting import LONG_S, wait_until
 
@@ -239,12 +240,15 @@ def test_what_is_no_manifest_is_said_to_be_none(content: bytes, tmp_path: Path) 
     [
         ("round", 1.5), ("round", True), ("cut", "3"), ("cut", -1), ("rb_count", [1.0]), ("delay_s", -1.0),
         ("packet_error_rate", [0.1, 0.3, 1.1]), ("arrived", [1, 1, 2]), ("accuracy", 1.5), ("train_loss", "low"),
+        ("rb_owner", [0, 0, 1]), ("rb_owner", [0, 1, 3]), ("rb_owner", ["0", 1, 1]),
         ("update_norm2", {}), ("faults", 3), ("measured", {"a": 1}), ("energy_j", None),
     ],
 )  # fmt: skip
 def test_every_value_of_a_record_has_a_type_and_a_range(name: str, value: object) -> None:
     plain = json.loads(made_up_round(1, 0.5).to_line())
     assert RoundRecord.from_line(json.dumps(plain)) == made_up_round(1, 0.5)
+    owners = {**plain, "rb_owner": [1, None, 0, 1]}
+    assert RoundRecord.from_line(json.dumps(owners)).rb_owner == [1, None, 0, 1]
     with pytest.raises(ValueError, match=name if name != "rb_count" else "different lengths"):
         RoundRecord.from_line(json.dumps({**plain, name: value}))
 
@@ -343,7 +347,8 @@ def test_the_umask_is_respected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
     """As a batch system does it: to all processes at once."""
-    sets = [word for one in [*TINY, "training.rounds=4000", "output.checkpoint_every=4000"] for word in ("--set", one)]
+    changes = [*TINY, "training.rounds=4000", "output.checkpoint_every=4000", *QUICK_TO_START]
+    sets = [word for one in changes for word in ("--set", one)]
     more = ["--schemes", "asfl"] if command == "compare" else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fork_server import CONTEXT
+from fork_server import CONTEXT, QUICK_TO_START
 from waiting import LONG_S, wait_until
 
 from asfl.config import Config, load_config
@@ -28,6 +28,9 @@ TINY = [
     "scenario.clients=3", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8", "training.rounds=6",
     "output.checkpoint_every=2", "output.test_samples=50",
 ]  # fmt: skip
+
+BUDGETS = ["decision.delay_budget_s=0.005", "decision.energy_budget_j=0.003", "decision.outage_s=0.015"]
+"""About what is found for them, which takes as long as ten rounds."""
 
 
 def tiny(*overrides: str) -> Config:
@@ -55,13 +58,27 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_scheme_trains_and_resumes_bit_for_bit(scheme: str, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     rounds = 5 if scheme == "asfl" else 3
-    config = tiny(f"training.rounds={rounds}")
+    config = tiny(f"training.rounds={rounds}", *([] if scheme == "asfl" else BUDGETS))
     assert run(config, scheme, whole, threads=1)
     played: list[RoundRecord] = []
     while not run(config, scheme, broken, threads=1, should_stop=lambda: True, on_round=played.append):
         pass
     assert [record.round for record in played] == list(range(1, rounds + 1))
     assert contents(broken) == contents(whole)
+
+
+@pytest.mark.parametrize("scheme", ["asfl", "acc-sfl", "fedavg", "sl-best"])
+def test_where_blocks_differ_a_record_says_whose_they_are(scheme: str, whole: Path, tmp_path: Path) -> None:
+    battery = "budget.battery_j=0.15"  # which some use up: they have no block then
+    selective = tiny("scenario.channel.blocks=selective", "radio.num_rbs=5", "training.rounds=3", battery)
+    assert run(selective, scheme, tmp_path / "run", threads=1)
+    for record in read_records(tmp_path / "run"):
+        if scheme == "sl-best":  # clients take turns, each with all of them
+            assert record.rb_owner is None
+            continue
+        assert record.rb_owner is not None
+        assert [record.rb_owner.count(client) for client in range(3)] == record.rb_count
+    assert all("rb_owner" not in line for line in (whole / RECORDS_FILE).read_text().splitlines())
 
 
 @pytest.mark.parametrize("override", ["training.optimizer=momentum", "training.local_steps=2", "model.norm=group"])
@@ -245,7 +262,7 @@ def test_fewer_test_images_than_clients(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
-    sets = [word for override in [*TINY, "training.rounds=4000"] for word in ("--set", override)]
+    sets = [word for override in [*TINY, *QUICK_TO_START, "training.rounds=4000"] for word in ("--set", override)]
     command = [sys.executable, "-c", "from asfl.cli import main; main()", "run", *sets, "--out", "run"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     wait_until(lambda: rounds_in(tmp_path / "run") >= 2 or process.poll() is not None)

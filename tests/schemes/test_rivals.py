@@ -96,7 +96,7 @@ def test_adaptsfl_is_no_longer_than_any_cut_and_interval_with_even_blocks(seed: 
 
 
 @given(SEEDS)
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_adaptsfl_averages_on_a_grid_and_moves_the_cut_only_when_sides_are_equal(seed: int) -> None:
     scheme, problem = scheme_named("adaptsfl"), problem_for(seed)
     held = Holdings(np.zeros((3, 5)), np.array([True, True, False, False, False]))

@@ -7,6 +7,10 @@ import pytest
 import torch
 from trainers import CPU, PROCEDURES, assert_same, random_plans, tiny_images, tiny_model, trainers
 
+from asfl.config import load_config
+from asfl.data import deal, load_data
+from asfl.runs.simulation import Simulation
+from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
 from asfl.train.optimizers import Name
 
@@ -35,6 +39,17 @@ def test_averages_are_by_samples(procedure: str, optimizer: Name, local_steps: i
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
         assert_same(plain, fast)
+
+
+def test_a_configuration_deals_sizes_and_averages_follow_them() -> None:
+    config = load_config("demo", ["data.partition=quantity", "data.quantity_alpha=0.5"]).config
+    data = load_data(config)
+    sizes = [len(part) for part in deal(data, config)]
+    assert len(set(sizes)) > 1
+    simulation = Simulation(config, scheme_named("asfl"), data)
+    assert simulation.trainer.state.samples.tolist() == sizes
+    central = Simulation(config, scheme_named("central"), data)
+    assert central.trainer.state.samples.tolist() == [len(data.train_labels)]
 
 
 def test_a_client_draws_the_same_whatever_others_have() -> None:

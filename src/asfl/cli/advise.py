@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json, table
+from asfl.cli.output import console, print_json, say, table
 from asfl.config.units import number, percent
 from asfl.results.advise import Advice, advise as advise_for, learnt_like
 from asfl.results.figures.figure import save_figure
@@ -119,7 +119,7 @@ def _sentences(advice: Advice) -> Iterator[str]:
 def _print(advice: Advice) -> None:
     console().print(table(_COLUMNS, _rows(advice), left=("scheme",)))
     for sentence in _sentences(advice):
-        print(sentence)
+        say(sentence)
 
 
 def _as_json(advice: Advice) -> dict[str, object]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import print_json
+from asfl.cli.output import print_json, say
 from asfl.config.errors import AsflError
 from asfl.results.compare import COMPARE_FILE, read_comparison
 from asfl.runs.check import Finding, check_folder
@@ -31,8 +31,9 @@ def check(
         for name, of_folder in found.items():
             print(name)
             for finding in of_folder:
-                print(f"  {finding.file}: {'' if finding.intact else 'DAMAGED: '}{finding.words}")
-        print(f"{len(found)} folders, {len(damaged)} files damaged" if damaged else f"{len(found)} folders, all intact")
+                say(f"  {finding.file}: {'' if finding.intact else 'DAMAGED: '}{finding.words}", indent=4)
+        folders_found = f"{len(found)} folder{'' if len(found) == 1 else 's'}"
+        print(f"{folders_found}, {len(damaged)} files damaged" if damaged else f"{folders_found}, all intact")
     if damaged:
         raise typer.Exit(2)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from asfl.cli import options
+from asfl.cli.output import terminal_width
 from asfl.config import preset_names
 from asfl.config.files import check_file
 from asfl.config.show import as_toml
@@ -27,7 +28,7 @@ def show(
     docs: Annotated[bool, typer.Option("--docs", help="Say above each field what it means.")] = False,
 ) -> None:
     """Print the resolved configuration as TOML, with unit, valid values and source of every field."""
-    print(as_toml(options.configuration(preset, overrides), with_docs=docs))
+    print(as_toml(options.configuration(preset, overrides), docs, terminal_width()))
 
 
 @app.command()

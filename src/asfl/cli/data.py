@@ -85,7 +85,7 @@ def _as_json(mix: LabelMix) -> dict[str, object]:
         "partition": mix.settings.partition,
         "dirichlet_alpha": mix.settings.dirichlet_alpha,
         "seed": mix.seed,
-        "samples_per_client": mix.samples_per_client,
+        "samples_per_client": mix.samples.tolist(),
         "label_counts": mix.counts.tolist(),
         "distance_from_global": mix.distance.tolist(),
     }

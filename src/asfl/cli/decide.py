@@ -49,7 +49,7 @@ def decide(
 ) -> None:
     """Decide cut, resource blocks and power: of the round in a file, or round after round (radio only, no training)."""
     if (file is None) == (rounds is None):
-        raise AsflError("give a round file, or --rounds to play rounds of a preset (asfl decide --help)")
+        raise AsflError("give either a round file, or --rounds, and --preset if it isn't demo (asfl decide --help)")
     if file is not None:
         options.refuse_all_but(["file", "solver", "as_json", "plot"], "everything about the round is in its file")
         problem = read_round_file(file).to_problem()

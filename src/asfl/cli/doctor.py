@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import print_json
+from asfl.cli.output import print_json, print_listed
 from asfl.config.errors import AsflError
 from asfl.config.machine import GB, available_bytes
 from asfl.data.cifar import CIFAR, find_cifar
@@ -55,9 +55,7 @@ def doctor(data_dir: options.DataDir = None, as_json: options.Json = False) -> N
     if as_json:
         print_json([vars(one) for one in found])
     else:
-        width = max(len(one.name) for one in found)
-        for one in found:
-            print(f"{'ok' if one.good else '--'}  {one.name:<{width}}  {one.words}")
+        print_listed((f"{'ok' if one.good else '--'}  {one.name}", one.words) for one in found)
     if any(one.needed and not one.good for one in found):
         raise typer.Exit(2)
 
@@ -97,18 +95,15 @@ def _llvm() -> Finding:
 
 
 def _extras() -> list[Finding]:
-    found = []
+    found, packages = [], metadata.packages_distributions()
     for extra, (modules, purpose) in _EXTRAS.items():
         missing = [module for module in modules if util.find_spec(module) is None]
-        advice = f"missing for: {purpose} (pip install 'asfl[{extra}]')"
-        found.append(Finding(f"asfl[{extra}]", not missing, advice if missing else f"{_versions(modules)}: {purpose}"))
+        words = f"missing for: {purpose} (pip install 'asfl[{extra}]')"
+        if not missing:
+            named = [(packages.get(module) or [module])[0] for module in modules]
+            words = f"{', '.join(f'{name} {metadata.version(name)}' for name in named)}: {purpose}"
+        found.append(Finding(f"asfl[{extra}]", not missing, words))
     return found
-
-
-def _versions(modules: tuple[str, ...]) -> str:
-    packages = metadata.packages_distributions()
-    named = [(packages.get(module) or [module])[0] for module in modules]
-    return ", ".join(f"{name} {metadata.version(name)}" for name in named)
 
 
 def _data(data_dir: Path | None) -> list[Finding]:

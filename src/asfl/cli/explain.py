@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from asfl.cli.output import print_listed
 from asfl.config.show import describe, field_names
 
 
@@ -18,4 +19,4 @@ def explain(
     ],
 ) -> None:
     """What a field means, its unit, what is valid and what it is if nobody sets it; of a section, all its fields."""
-    print("\n".join(describe(field)))
+    print_listed(describe(field))

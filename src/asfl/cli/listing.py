@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import print_json
+from asfl.cli.output import print_json, print_listed
 from asfl.config import preset_names
 from asfl.config.names import CHANNELS, DATASETS, MODELS
 from asfl.config.registry import Registry
@@ -75,9 +75,7 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to name.")], as_json: 
     if as_json:
         print_json(lines)
         return
-    width = max(map(len, lines))
-    for name, about in lines.items():
-        print(f"{name:<{width}}  {about}".rstrip())
+    print_listed(lines.items())
 
 
 def _lines(kind: Kind) -> dict[str, str]:

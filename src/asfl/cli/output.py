@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from asfl.cli.narrow import InParts, listed, wrapped
 from asfl.results.figures.figure import save_figure
 
 if TYPE_CHECKING:
@@ -17,8 +18,28 @@ if TYPE_CHECKING:
 
 def console() -> Console:
     """Where tables go; as wide as they need when the output isn't a terminal."""
-    terminal = Console(highlight=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=160, color_system=None)
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out = Console(highlight=False, width=160, color_system=None)
+    out.push_render_hook(InParts(out))
+    return out
+
+
+def terminal_width() -> int | None:
+    """Letters in a line; None: nobody looks at a terminal."""
+    out = Console()
+    return out.width if out.is_terminal else None
+
+
+def say(text: str, indent: int = 0) -> None:
+    """A sentence; on a terminal broken between words, later lines indented."""
+    width = terminal_width()
+    print(text if width is None else wrapped(text, width, indent))
+
+
+def print_listed(rows: Iterable[tuple[str, str]]) -> None:
+    """Names, and what there is to say about each."""
+    print("\n".join(listed(rows, terminal_width())))
 
 
 def print_json(data: Any) -> None:

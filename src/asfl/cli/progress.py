@@ -43,7 +43,7 @@ class _Bars:
         self.bars.stop()
 
     def print_line(self, line: str) -> None:
-        self.bars.console.print(line, markup=False, soft_wrap=True)
+        self.bars.console.print(line, markup=False, soft_wrap=not self.on_terminal)
 
 
 class RunProgress(_Bars):

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json, table
+from asfl.cli.output import console, print_json, say, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
@@ -172,11 +172,12 @@ def _print_list() -> None:
         durations = [_duration(estimated_duration_s(name, scale, cores)) for scale in scales]
         table.add_row(name, recipe.paper, recipe.shows, *durations)
     console().print(table)
-    print(
-        f"\nDurations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "
-        f"{SEEDS['demo']}, {SEEDS['evidence']} and {SEEDS['paper']} seeds (the small network: 5).\nRecipes share runs: "
-        "all of them together take less than the sum. The paper's scale is meant for a GPU."
+    print()
+    say(
+        f"Durations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "
+        f"{SEEDS['demo']}, {SEEDS['evidence']} and {SEEDS['paper']} seeds (the small network: 5)."
     )
+    say("Recipes share runs: all of them together take less than the sum. The paper's scale is meant for a GPU.")
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Print a configuration as TOML that can be saved and edited, with unit, range and source behind every value."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,10 +15,13 @@ from asfl.config.load import Resolved, load_config
 from asfl.config.tree import Config, SchemeTraining
 
 
-def as_toml(resolved: Resolved, with_docs: bool = False) -> str:
-    """The resolved tree; `with_docs` puts each field's description above it."""
+def as_toml(resolved: Resolved, with_docs: bool = False, width: int | None = None) -> str:
+    """The resolved tree; `with_docs` puts each field's description above it.
+
+    Lines that would be wider than `width` have their comment above them, wrapped.
+    """
     rows = [row for row in _rows(resolved.config) if row[2] is not None]
-    width = min(44, max(len(f"{key} = {toml_value(value)}") for _, key, value, _ in rows))
+    column = min(44, max(len(f"{key} = {toml_value(value)}") for _, key, value, _ in rows))
     lines: list[str] = []
     section = None
     for name, key, value, field in rows:
@@ -26,16 +30,22 @@ def as_toml(resolved: Resolved, with_docs: bool = False) -> str:
             section = name
         meaning = _one_line(field.description or "")
         if with_docs:
-            lines.append(f"# {meaning}")
+            lines += _comments(meaning, width)
         notes = ["" if with_docs else _first_sentence(meaning), unit_of(field), valid_range(field)]
         notes.append(resolved.sources[f"{name}.{key}"])
         comment = _one_line(" · ".join(note for note in notes if note))
-        lines.append(f"{f'{key} = {toml_value(value)}':<{width}}  # {comment}")
+        line = f"{key} = {toml_value(value)}"
+        beside = f"{line:<{column}}  # {comment}"
+        lines += [beside] if width is None or len(beside) <= width else [*_comments(comment, width), line]
     if with_docs and not resolved.config.schemes:
-        lines += ["", "# [schemes.NAME]", f"# {SchemeTraining.__doc__}"]
+        lines += ["", "# [schemes.NAME]", *_comments(SchemeTraining.__doc__ or "", width)]
         for key, field in SchemeTraining.model_fields.items():
-            lines.append(f"# {key} = …  # {valid_range(field)}: {_one_line(field.description or '')}")
+            lines += _comments(f"{key} = …  # {valid_range(field)}: {_one_line(field.description or '')}", width)
     return "\n".join(lines)
+
+
+def _comments(text: str, width: int | None) -> list[str]:
+    return [f"# {text}"] if width is None else textwrap.wrap(f"# {text}", width, subsequent_indent="# ")
 
 
 def field_names() -> list[str]:
@@ -43,18 +53,17 @@ def field_names() -> list[str]:
     return [f"{name}.{key}" for name, key, _, _ in _rows(Config())]
 
 
-def describe(name: str) -> list[str]:
+def describe(name: str) -> list[tuple[str, str]]:
     """What a field means, what is valid, and what it is if nobody sets it; of a section, each field in a line.
 
-    A part of a name will do if it is the end of only one.
+    In each: what it is about, and the words. A part of a name will do if it is the end of only one.
     """
     rows = {f"{section}.{key}": (value, field) for section, key, value, field in _rows(Config())}
     of_schemes = {f"schemes.NAME.{key}": (None, field) for key, field in SchemeTraining.model_fields.items()}
     rows |= of_schemes
     inside = [field for field in rows if field.startswith(f"{name}.")]
     if inside:
-        width = max(map(len, inside))
-        return [f"{field:<{width}}  {_first_sentence(_one_line(rows[field][1].description or ''))}" for field in inside]
+        return [(field, _first_sentence(_one_line(rows[field][1].description or ""))) for field in inside]
     found = [field for field in rows if field == name or field.endswith(f".{name}")]
     if not found:
         whole = [field for field in rows if name in field.rpartition(".")[2]]
@@ -63,11 +72,9 @@ def describe(name: str) -> list[str]:
     if len(found) > 1:
         raise AsflError(f"'{name}' is the name of {len(found)} fields: {', '.join(found)}")
     value, field = rows[found[0]]
-    lines = [found[0], f"  {_one_line(field.description or '')}"]
-    lines.append(f"  valid:   {valid_range(field)}{f', in {unit_of(field)}' if unit_of(field) else ''}")
-    if value is not None:
-        lines.append(f"  default: {toml_value(value)}")
-    return lines
+    unit = f", in {unit_of(field)}" if unit_of(field) else ""
+    lines = [("meaning", _one_line(field.description or "")), ("valid", f"{valid_range(field)}{unit}")]
+    return [("field", found[0]), *lines, *([] if value is None else [("default", toml_value(value))])]
 
 
 def _last(names: Iterable[str]) -> list[str]:

@@ -115,13 +115,16 @@ class Data(Section):
     on the devices that have them: what they look like, "private_3x32x32_10" (channels, height, width, classes)."""
     folder: FileName = ""
     """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
-    partition: Literal["dirichlet", "shards", "groups"] = "dirichlet"
-    """Who gets which samples, always as many: by label mixes ~ Dir(ρ); a few shards of samples sorted by label; or by
-    the groups of your own data (`train_groups`), each of which stays with one client."""
+    partition: Literal["dirichlet", "shards", "groups", "quantity"] = "dirichlet"
+    """Who gets which samples. As many each: by label mixes ~ Dir(ρ); a few shards of samples sorted by label; or by the
+    groups of your own data (`train_groups`), each of which stays with one client. Or more and fewer, labels by chance:
+    by sizes ~ Dir."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
     shards_per_client: Count = 2
     """With `partition = "shards"`: how many shards a client gets; fewer is more heterogeneous."""
+    quantity_alpha: Positive = 1.0
+    """With `partition = "quantity"`: what each has beyond one mini-batch ~ Dir(this); smaller is more uneven."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
     held_out: ShareBelowOne = 0.1
@@ -134,6 +137,11 @@ class Data(Section):
     def private(self) -> bool:
         """Whether images stay on the devices that have them."""
         return private_shape(self.name) is not None
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some clients may have more samples than others."""
+        return self.private or self.partition == "quantity"
 
 
 class Training(Section):

@@ -41,6 +41,13 @@ class Decision:
         return self.rb_count > 0
 
     @property
+    def rb_owner(self) -> list[int | None] | None:
+        """[K] whose each block is, None: nobody's, or of a client that sits out; None where blocks don't differ."""
+        if self.blocks is None:
+            return None
+        return [int(column.argmax()) if column.any() else None for column in (self.blocks & self.scheduled[:, None]).T]
+
+    @property
     def rb_mask(self) -> NDArray[np.bool_]:
         """[N, K'] whose each block is; where that doesn't matter, client after client takes the next (K' in all)."""
         if self.blocks is not None:

@@ -1,5 +1,6 @@
-"""Who gets which training samples: every client as many, by label mixes, shards or groups."""
+"""Who gets which training samples: every client as many, by label mixes, shards or groups; or by sizes of their own."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,16 +20,19 @@ _TINY_ALPHA = 1e-12
 """Below this a mix is one single class; log Γ draws of even smaller parameters would overflow."""
 
 
-def deal(data: "ImageData", config: "Config") -> Ints:
-    """[N, samples] indices of the training samples each client has, as a configuration says; no sample twice."""
+def deal(data: "ImageData", config: "Config") -> Sequence[Ints]:
+    """[N][samples] indices of the training samples each client has, as a configuration says; no sample twice."""
     clients, seed, kind = config.scenario.clients, config.scenario.seed, config.data.partition
     if kind == "shards":
-        return shards(data.train_labels, clients, config.data.shards_per_client, seed)
+        return list(shards(data.train_labels, clients, config.data.shards_per_client, seed))
     if kind == "groups":
         if data.train_groups is None:
             raise AsflError(f'data.partition = "groups", but {data.name} has no groups: give it train_groups')
-        return by_group(data.train_groups, clients, seed)
-    return partition(data.train_labels, clients, config.data.dirichlet_alpha, seed)
+        return list(by_group(data.train_groups, clients, seed))
+    if kind == "quantity":
+        least = config.training.batch_size
+        return by_quantity(len(data.train_labels), clients, config.data.quantity_alpha, least, seed)
+    return list(partition(data.train_labels, clients, config.data.dirichlet_alpha, seed))
 
 
 def shards(labels: Ints, num_clients: int, shards_per_client: int, seed: int) -> Ints:
@@ -80,11 +84,7 @@ def partition(labels: Ints, num_clients: int, alpha: float, seed: int) -> Ints:
     empty asks again with its mix renormalised over the classes that are left. Each such pass uses up a class, so there
     are at most C. All clients ask at once: none is favoured by its number.
     """
-    if not 1 <= num_clients <= len(labels):
-        raise AsflError(
-            f"scenario.clients = {num_clients}: with {len(labels):,} training samples "
-            f"there can be 1 … {len(labels):,} clients, one sample each at least"
-        )
+    _check_number(num_clients, len(labels))
     if not 0 < alpha < np.inf:
         raise AsflError(f"data.dirichlet_alpha = {alpha} must be a finite number above 0")
     rng = random_stream(seed, "partition")
@@ -94,10 +94,23 @@ def partition(labels: Ints, num_clients: int, alpha: float, seed: int) -> Ints:
     return _hand_out(rng, class_of, counts)
 
 
-def label_counts(labels: Ints, parts: Ints, num_classes: int) -> Ints:
-    """How many samples of each label each client has, [N, num_classes]; `parts` [N, n] are indices into `labels`."""
-    keys = labels[parts] + num_classes * np.arange(len(parts))[:, None]
-    return np.bincount(keys.reshape(-1), minlength=num_classes * len(parts)).reshape(len(parts), num_classes)
+def by_quantity(num_samples: int, num_clients: int, alpha: float, least: int, seed: int) -> list[Ints]:
+    """Every sample to somebody, by chance: `least` to each client, the others by shares ~ Dir(α, …, α).
+
+    Where there aren't so many, ⌊S/N⌋ to each, and a rest. Label mixes are those of the whole set, up to chance: small
+    clients are further from it.
+    """
+    _check_number(num_clients, num_samples)
+    rng = random_stream(seed, "partition")
+    least = min(least, num_samples // num_clients)
+    shares = _log_dirichlet(rng, np.full(num_clients, alpha), 1)
+    more = _rounded(rng, shares, np.array([num_samples - num_clients * least]))[0]
+    return np.split(rng.permutation(num_samples), np.cumsum(least + more)[:-1])
+
+
+def label_counts(labels: Ints, parts: Sequence[Ints] | Ints, num_classes: int) -> Ints:
+    """How many samples of each label each client has, [N, num_classes]; `parts` [N][n] are indices into `labels`."""
+    return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
 def distance_from_global(counts: Ints, labels: Ints) -> Floats:
@@ -109,6 +122,14 @@ def distance_from_global(counts: Ints, labels: Ints) -> Floats:
     mixes: Floats = counts / counts.sum(axis=1, keepdims=True)
     distance: Floats = 0.5 * np.abs(mixes - whole).sum(axis=1)
     return distance
+
+
+def _check_number(clients: int, samples: int) -> None:
+    if not 1 <= clients <= samples:
+        raise AsflError(
+            f"scenario.clients = {clients}: with {samples:,} training samples "
+            f"there can be 1 … {samples:,} clients, one sample each at least"
+        )
 
 
 def _log_dirichlet(rng: np.random.Generator, alpha: Floats, count: int) -> Floats:

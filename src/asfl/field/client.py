@@ -371,8 +371,8 @@ def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.
     count = len(data.train_labels)
     if count < needed:
         raise AsflError(f"training.batch_size = {needed}, but this client has only {count} images")
-    # Where images are dealt, orders are drawn for all clients at once, whatever they hold.
-    parts = [np.arange(count) if n == client or not config.data.private else part for n, part in enumerate(parts)]
+    # Where all have as many, orders are drawn for all clients at once, whatever they hold.
+    parts = [np.arange(count) if n == client or not config.data.uneven else part for n, part in enumerate(parts)]
     return data, Batches.of(data, parts, config, device)
 
 

@@ -7,6 +7,7 @@ blocks move or change places as long as that helps. `docs/decision.md` states th
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -39,21 +40,26 @@ def best_blocks(problem: Problem, here: CutTerms, decision: Decision) -> NDArray
     """
     clients, blocks = problem.round.num_clients, problem.round.radio.num_rbs
     if (clients + 1) ** blocks <= ENUMERABLE:
-        every = np.array(list(product(range(clients + 1), repeat=blocks)), dtype=np.int64)
-        values = block_values(problem, here, decision.tx_power_w, every)
+        values, _ = valued(problem, here, decision.tx_power_w, every := _every_assignment(clients, blocks))
         return _mask(every[values.argmin()], clients)
     given = assigned(problem.round, decision).blocks
     assert given is not None
     owners = np.where(given.any(axis=0), given.argmax(axis=0), clients)
-    value = float(block_values(problem, here, decision.tx_power_w, owners[None])[0])
+    values, slowest = valued(problem, here, decision.tx_power_w, owners[None])
+    value, slow = float(values[0]), slowest[:, 0]
     for _ in range(PASSES):
-        moves = _moves(problem, here, decision.tx_power_w, owners)
-        values = block_values(problem, here, decision.tx_power_w, moves)
+        moves = _moves(owners, clients, slow)
+        values, slowest = valued(problem, here, decision.tx_power_w, moves)
         best = int(values.argmin())
         if not values[best] < value - 1e-9 * max(1.0, abs(value)):
             break
-        owners, value = moves[best], float(values[best])
+        owners, value, slow = moves[best], float(values[best]), slowest[:, best]
     return _mask(owners, clients)
+
+
+@lru_cache(maxsize=4)
+def _every_assignment(clients: int, blocks: int) -> Owners:
+    return np.array(list(product(range(clients + 1), repeat=blocks)), dtype=np.int64)
 
 
 def assigned(round_: Round, decision: Decision) -> Decision:
@@ -77,20 +83,23 @@ def _mask(owners: Owners, clients: int) -> NDArray[np.bool_]:
     return np.asarray(np.arange(clients)[:, None] == owners)
 
 
-def block_values(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> Floats:
-    """[G] the block objective of assignments [G, K]; infinite where fewer are served than must be."""
+def valued(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> tuple[Floats, Owners]:
+    """[G] the block objective of assignments [G, K], infinite where fewer are served than must be; and [3, G] whom each
+    stage waits for.
+    """
     masks = np.arange(problem.round.num_clients)[:, None] == owners[:, None]
     counts = masks.sum(axis=2).astype(float)
     served = counts > 0
     links = _links(problem.round, masks, np.maximum(counts, 1.0), tx_power_w)
     candidates = Candidates.of(problem, here, links, problem.energy_penalty)
+    slowest = np.where(served, candidates.stage_s[:, 0], -1.0).argmax(axis=2)
     waits = np.where(served, candidates.stage_s[:, 0], 0.0).max(axis=2)
     waits_s = np.maximum(waits[0], here.resplit_wait_s[0]) + waits[1] + waits[2]
     load_s = here.server_s[0] * np.where(served, candidates.load, 0.0).sum(axis=1)
     idle = sitting_out_cost(problem, here.cuts, problem.energy_penalty)[0]
     cost = np.where(served, np.where(problem.reachable, candidates.cost[0], np.inf), idle).sum(axis=1)
     enough = served.sum(axis=1) >= problem.min_participants
-    return np.where(enough, problem.delay_penalty.value(waits_s + load_s) + cost, np.inf)
+    return np.where(enough, problem.delay_penalty.value(waits_s + load_s) + cost, np.inf), slowest
 
 
 def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: Floats) -> Links:
@@ -119,23 +128,21 @@ def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: 
     return Links(error_rate, 1.0 - error_rate, s_per_bit, j_per_bit)
 
 
-def _moves(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> Owners:
+def _moves(owners: Owners, clients: int, slowest: Owners) -> Owners:
     """[G, K] every block to somebody else or nobody, and every two blocks exchanged; the slowest clients' first."""
-    clients, blocks = problem.round.num_clients, len(owners)
+    blocks = len(owners)
     block, new = (axis.ravel() for axis in np.meshgrid(np.arange(blocks), np.arange(clients + 1), indexing="ij"))
-    given = np.repeat(owners[None], len(block), axis=0)
-    given[np.arange(len(block)), block] = new
     one, two = np.triu_indices(blocks, 1)
-    swapped = np.repeat(owners[None], len(one), axis=0)
-    swapped[np.arange(len(one)), one], swapped[np.arange(len(one)), two] = owners[two], owners[one]
-    moves = np.concatenate([given, swapped])
-    changed = moves[(moves != owners).any(axis=1)]
+    # The blocks of each move, twice the same if only one moves, and who has them afterwards.
+    first, second = np.concatenate([block, one]), np.concatenate([block, two])
+    gets_first, gets_second = np.concatenate([new, owners[two]]), np.concatenate([new, owners[one]])
+    chosen = np.flatnonzero(gets_first != owners[first])
     most = int(np.clip(CELLS // (clients * blocks), MOVES.start, MOVES.stop))
-    if len(changed) <= most:
-        return np.asarray(changed)
-    mask = _mask(owners, clients)
-    links = _links(problem.round, mask[None], np.maximum(mask.sum(axis=1), 1.0)[None], tx_power_w)
-    stage_s = Candidates.of(problem, here, links, problem.energy_penalty).stage_s[:, 0, 0]
-    slowest = np.where(mask.any(axis=1), stage_s, -1.0).argmax(axis=1)
-    touches = (np.isin(changed, slowest) != np.isin(owners, slowest)).any(axis=1)
-    return np.asarray(changed[np.argsort(~touches, kind="stable")[:most]])
+    if len(chosen) > most:
+        slow = np.zeros(clients + 1, dtype=bool)
+        slow[slowest] = True
+        touches = slow[gets_first[chosen]] != slow[owners[first[chosen]]]
+        chosen = chosen[np.argsort(~touches, kind="stable")[:most]]
+    moves, row = np.repeat(owners[None], len(chosen), axis=0), np.arange(len(chosen))
+    moves[row, first[chosen]], moves[row, second[chosen]] = gets_first[chosen], gets_second[chosen]
+    return moves

@@ -67,10 +67,14 @@ def uplink_rate_bps(
     count = np.asarray(rb_count, float)
     received_w = np.asarray(tx_power_w, float) * np.asarray(channel_gain, float)
     snr = received_w / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
+    return _carried_bps(count * radio.rb_bandwidth_hz, snr, radio, fitted=fitted)
+
+
+def _carried_bps(bandwidth_hz: Floats | float, snr: Floats, radio: "Radio", *, fitted: bool) -> Floats:
     if radio.link == "nr":
         curve = curve_of("uplink", radio.rb_bandwidth_hz)
-        return np.asarray(count * radio.rb_bandwidth_hz * (curve.fitted(snr) if fitted else curve.carried(snr)))
-    return np.asarray(count * radio.rb_bandwidth_hz * np.log1p(snr) / np.log(2))
+        return np.asarray(bandwidth_hz * (curve.fitted(snr) if fitted else curve.carried(snr)))
+    return np.asarray(bandwidth_hz * np.log1p(snr) / np.log(2))
 
 
 def uplink_rate_of_blocks_bps(
@@ -86,16 +90,17 @@ def uplink_rate_of_blocks_bps(
 
     A share of a block, where they are shared in time, is taken of all blocks alike.
     """
-    count, power = np.broadcast_arrays(np.asarray(rb_count, float), np.asarray(tx_power_w, float))
-    one = np.ones_like(count)
-    total = np.zeros(np.broadcast_shapes(count.shape, ranked_gain.shape[:1]))
-    part = power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
-    noise_w = float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
-    most = count.max(axis=-1) if count.ndim > 1 else count.max(initial=0)
-    for place in range(int(min(np.max(most, initial=0), ranked_gain.shape[1]))):
-        rows = most > place if count.ndim > 1 else ...  # most candidates have few blocks
-        rate = uplink_rate_bps(one[rows], part[rows] * noise_w, ranked_gain[:, place], radio, "each_rb", fitted=fitted)
-        total[rows] += np.where(count[rows] > place, rate, 0.0)
+    clients = ranked_gain.shape[0]
+    shape = np.broadcast_shapes(np.shape(rb_count), np.shape(tx_power_w), (clients,))
+    count, power = (np.broadcast_to(np.asarray(each, float), shape) for each in (rb_count, tx_power_w))
+    total, noise_w = np.zeros(shape), float(uplink_noise_w(np.ones(1), radio, "each_rb")[0])
+    sent_w = (power / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power) * noise_w).ravel()
+    # Block after block, of those who have as many: most candidates have few. `having` are places in the flat arrays.
+    flat, counts, having = total.ravel(), count.ravel(), np.arange(total.size)
+    for place in range(int(min(counts.max(initial=0), ranked_gain.shape[1]))):
+        having = having[counts[having] > place]
+        received_w = sent_w[having] * ranked_gain[having % clients, place]
+        flat[having] += _carried_bps(radio.rb_bandwidth_hz, received_w / noise_w, radio, fitted=fitted)
     shared = count != np.round(count)
     if shared.any():
         mean = uplink_rate_bps(count, power, ranked_gain.mean(axis=1), radio, uplink_power, fitted=fitted)

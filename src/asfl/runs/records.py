@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,8 @@ _INFINITE = (
 _NOT_A_NUMBER = ("update_scale", "spread", "discrepancy", "resplit_shift")
 """Null in JSON if it couldn't be computed."""
 _OPTIONAL = (
-    "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults", "measured",
+    "rb_owner", "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults",
+    "measured",
 )  # fmt: skip
 """Left out of a line if there is none."""
 _BY_CLIENT = (
@@ -96,6 +98,8 @@ class RoundRecord:
     uncalibrated_accuracy: Share | None = None
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
+    rb_owner: list[Annotated[int, Strict(), Field(ge=0)] | None] | None = None
+    """[K] whose each resource block was, None: nobody's; only where blocks differ, and clients don't take turns."""
     synced: Cut | None = None
     """How many client-side layers were averaged at the end of the round; like the two below only in schemes that decide
     more than the paper's (docs/beyond.md)."""
@@ -157,18 +161,7 @@ class RoundRecord:
     def to_line(self) -> str:
         """Without a seal, which only a line among others has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        optional = (
-            "synced",
-            "bits",
-            "noise_scale",
-            "epsilon",
-            "time_left_s",
-            "battery_left_j",
-            "batch",
-            "faults",
-            "measured",
-        )
-        for name in optional:
+        for name in _OPTIONAL:
             if getattr(self, name) is None:
                 del plain[name]
         return json.dumps(plain, allow_nan=False) + "\n"
@@ -201,6 +194,10 @@ class RoundRecord:
         }
         if len(lengths) > 1:
             raise ValueError("lists of different lengths, where each has one entry per client")
+        if record.rb_owner is not None:
+            owned = Counter(owner for owner in record.rb_owner if owner is not None)
+            if [float(owned[client]) for client in range(len(record.rb_count))] != record.rb_count:
+                raise ValueError("rb_owner: not as many blocks of each client as rb_count says")
         return record
 
 

@@ -95,14 +95,14 @@ class Simulation:
         check_protection(config, scheme)
         if fleet is LocalFleet and config.privacy.noisy:
             fleet = partial(LocalFleet, blur=Blur(config.privacy, drawn_from(seed)))
-        parts: Sequence[NDArray[np.int64]] | NDArray[np.int64] = [np.zeros(0, np.int64)] * clients
+        parts: Sequence[NDArray[np.int64]] = [np.zeros(0, np.int64)] * clients
         self._samples_each = np.full(clients, len(data.train_labels) // clients)
         if not config.data.private:  # else nobody knows who has what
             parts = deal(data, config)
         batches = clients_batches = Batches.of(data, parts, config, self.device)
         if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)
-            batches = Batches.of(data, np.reshape(parts, (1, -1)), config, self.device, local_steps=steps)
+            batches = Batches.of(data, [np.concatenate(parts)], config, self.device, local_steps=steps)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random_stream(seed, "initial weights").integers(2**62)))
             model = build_model(config.model_spec, config.training.precision)
@@ -322,6 +322,7 @@ class Simulation:
             test_loss=evaluation.loss if evaluation else None,
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
+            rb_owner=None if self.scheme.procedure.in_sequence else decision.rb_owner,
             **self._beyond_record(decided),
             **({} if state.radio.reserves is None else state.radio.reserves.record()),
             epsilon=self._epsilon(state, epochs=decision.batch is None),
@@ -336,7 +337,7 @@ class Simulation:
         training, samples = self.config.training, self.trainer.state.samples
         steps = state.took_part * training.local_steps
         # A sample crosses once in an epoch, and epochs go on while a client sits out.
-        epoch = np.maximum((samples if self.config.data.private else self._samples_each) // training.batch_size, 1)
+        epoch = np.maximum((samples if self.config.data.uneven else self._samples_each) // training.batch_size, 1)
         crossed = np.minimum(steps, np.ceil(state.round_index * training.local_steps / epoch)) if epochs else steps
         return epsilon(self.config.privacy, int(crossed.max()))
 

@@ -27,7 +27,7 @@ class Batches:
     def __init__(
         self,
         data: ImageData,
-        parts: NDArray[np.int64] | Sequence[NDArray[np.int64]],
+        parts: Sequence[NDArray[np.int64]] | NDArray[np.int64],
         *,
         batch_size: int,
         local_steps: int = 1,
@@ -64,7 +64,7 @@ class Batches:
     def of(
         cls,
         data: ImageData,
-        parts: NDArray[np.int64] | Sequence[NDArray[np.int64]],
+        parts: Sequence[NDArray[np.int64]] | NDArray[np.int64],
         config: Config,
         device: torch.device,
         local_steps: int | None = None,
@@ -78,7 +78,7 @@ class Batches:
             seed=config.scenario.seed,
             augment=config.data.augment and config.data.name != "digits" and min(data.input_shape[1:]) > 1,
             device=device,
-            alone=config.data.private,
+            alone=config.data.uneven,
         )
 
     def batch(self, round_index: int, client: int, step: int = 0, size: int | None = None) -> tuple[Tensor, Tensor]:

@@ -82,6 +82,7 @@ def test_a_file_can_be_the_base(tmp_path: Path) -> None:
         ("base", "dmo", "did you mean 'demo'?"),
         ("address", "here", "write it as host:port"),
         ("threads", -1, "threads = -1 must be a whole number ≥ 0"),
+        ("nodes-s", -1, "nodes-s = -1 must be a number > 0, in s"),
         ("wait-s", 0, "wait-s = 0 must be a number > 0, in s"),
         ("patience-s", "long", "patience-s = 'long' must be a number > 0, in s"),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -264,10 +265,25 @@ def test_the_superlink_may_be_away_for_a_while(
 
 def test_waiting_for_nodes() -> None:
     assert wait_for_nodes(Post(NODES), 3, 1.0, never) == NODES
-    with pytest.raises(AsflError, match=r"scenario.clients = 5.*only 4 came: 11, 22, 33, 44"):
+    with pytest.raises(AsflError, match=r"scenario.clients = 5.*there are 4 \(11, 22, 33, 44\).*num-supernodes=5"):
         wait_for_nodes(Post(NODES), 5, 1e-9, never)
     with pytest.raises(AsflError, match="stopped"):
         wait_for_nodes(Post([]), 1, 60.0, lambda: True)
+
+
+def test_whoever_comes_prolongs_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node every 20 s is waited for if the next may take 30 s: however many are needed."""
+    post, now = Post([]), 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += 20.0
+        post.nodes = NODES[: int(now // 20)]
+
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    assert wait_for_nodes(post, 4, 30.0, never) == NODES
+    with pytest.raises(AsflError, match="no other came within 30 s"):
+        wait_for_nodes(post, 5, 30.0, never)
 
 
 # ---------------------------------------------------------------------- which node is which client

@@ -1,7 +1,10 @@
 """The link of 5G NR: against a simulation of its attempts, and the laws that every link keeps."""
 
+import json
 import math
+from importlib import util
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,3 +148,27 @@ def test_the_smooth_rate_and_its_inverse_agree(bits: float, hertz_seconds: float
         assert curve.fitted(snr) * hertz_seconds == pytest.approx(bits, rel=1e-6)
     elif bits > rate.most * hertz_seconds:
         assert np.isinf(snr)
+
+
+@pytest.mark.parametrize(("link", "file"), [("uplink", "PUSCH_table1.json"), ("downlink", "PDSCH_table1.json")])
+def test_the_tables_that_ship_are_those_of_sionna(link: str, file: str) -> None:
+    """What was simulated, between the SNRs of the simulation as Sionna has it: straight in log₁₀ of the error rate.
+
+    Its files are enough: importing it takes ten seconds.
+    """
+    sionna = util.find_spec("sionna")
+    assert sionna is not None
+    assert sionna.submodule_search_locations
+    text = (Path(sionna.submodule_search_locations[0]) / "sys" / "bler_tables" / file).read_text("utf-8")
+    ((_, category),) = json.loads(text)["category"].items()
+    schemes = {int(number): rows for number, rows in category["index"]["1"]["MCS"].items()}
+    with files("asfl.radio.nr").joinpath("bler.npz").open("rb") as opened, np.load(opened) as tables:
+        grid_db, sizes, bler = tables["snr_db"], tables["code_block_bits"], tables[f"{link}_bler"].astype(float)
+    assert len(bler) == len(schemes)
+    for place, number in enumerate(sorted(schemes)):
+        simulated = np.array([schemes[number]["CBS"][str(size)]["BLER"] for size in sizes])
+        least = simulated[simulated > 0].min()
+        logs = np.log10(np.where(simulated > 0, simulated, least / 100))  # no error was seen: far below any that was
+        between = 10 ** np.array([np.interp(grid_db, schemes[number]["SNR_db"], row) for row in logs])
+        monotone = np.minimum.accumulate(np.where(between < least, 0, between), axis=1)
+        np.testing.assert_allclose(bler[place], monotone, rtol=1e-3, atol=1.01 * least)  # which is all or nothing

@@ -318,9 +318,9 @@ def test_commands_make_the_same_run(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- the command
-def test_the_command_writes_page_figures_and_tables(asfl_process: Asfl, tmp_path: Path) -> None:
+def test_the_command_writes_page_figures_and_tables(asfl: Asfl, tmp_path: Path) -> None:
     comparison_folder(tmp_path / "both")
-    result = asfl_process("report", "both", "--out", "new/page.html")
+    result = asfl("report", "both", "--out", "new/page.html")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "new" / "page.html").stat().st_size > 1_000_000  # the library is inside
     written = {path.name for path in (tmp_path / "new" / "page-figures").iterdir()}

@@ -61,8 +61,14 @@ def trace_files(folder: Path) -> tuple[Path, Path]:
     return table, write_sounder(folder / "renew.hdf5", samples, sounder_attributes(lts()))
 
 
+def shows_something_new(name: str) -> bool:
+    """Whether no recipe before it in the list has all its kinds of pictures."""
+    before = [recipe for other, recipe in RECIPES.items() if list(RECIPES).index(other) < list(RECIPES).index(name)]
+    return not {*RECIPES[name].pictures} <= {picture for recipe in before for picture in recipe.pictures}
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path) -> None:
+def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = RECIPES[name]
     if name == "measured-channel":
         recipe = on_traces(recipe, trace_files(tmp_path / "traces"))
@@ -86,9 +92,11 @@ def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path) -> None:
 
     assert write_archive(tmp_path / "records.xz", [found]) == len(runs)
     (again,) = read_archive(tmp_path / "records.xz")
+    if not shows_something_new(name):
+        monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
     assert show_found(again, tmp_path / "again")[:2] == (findings, pictures)
-    for file in ("results.md", *pictures):
-        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "shown" / file).read_bytes()
+    for file in (tmp_path / "again").iterdir():
+        assert file.read_bytes() == (tmp_path / "shown" / file.name).read_bytes()
 
 
 def test_recipes_share_their_worlds(tmp_path: Path) -> None:
@@ -147,13 +155,11 @@ def test_every_scale_can_be_planned_and_estimated(name: str) -> None:
     assert (paper.model.architecture, paper.training.rounds) == ("vgg19", 200)
 
 
-def test_the_command_on_measured_channels(
-    asfl: Asfl, asfl_process: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_on_measured_channels(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     table, hdf5 = trace_files(tmp_path / "traces")
     words = ["--trace", str(table), "--trace", str(hdf5), "--out", "out"]
-    words += [word for one in (*TINY, "scenario.clients=4") for word in ("--set", one)]
+    words += [word for one in (*TINY, "scenario.clients=4", "training.rounds=2") for word in ("--set", one)]
     result = asfl("reproduce", "measured-channel", *words)
     assert result.returncode == 0, result.stderr
     assert "total delay below that of sfl-best (renew.hdf5)" in result.stdout
@@ -162,7 +168,8 @@ def test_the_command_on_measured_channels(
     assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.hdf5"]
     assert (shown / "totals.png").stat().st_size > 1000
     assert len(list((tmp_path / "out" / "worlds").iterdir())) == 2
-    again = asfl_process("reproduce", "measured-channel", *words, "--json", "--archive", "records.xz")
+    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    again = asfl("reproduce", "measured-channel", *words, "--json", "--archive", "records.xz")
     assert json.loads(again.stdout)[0] == data
     assert "rounds" not in again.stderr  # nothing was trained
     table.unlink()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from fork_server import QUICK_TO_START
+
 from asfl.config import load_config
 from asfl.results.compare import Comparison, plan_comparison
 from asfl.runs.jobs import Job, train
@@ -9,7 +11,10 @@ from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RECORDS_FILE
 
 ROUNDS = 8
-LITTLE = ("scenario.clients=3", "model.width=0.1", "training.batch_size=8", "output.checkpoint_every=2")
+LITTLE = (
+    "scenario.clients=3", "training.batch_size=8", "output.checkpoint_every=2", "output.test_samples=50",
+    *QUICK_TO_START,
+)  # fmt: skip
 
 
 def little_comparison(folder: Path, schemes: str = "asfl", seeds: int = 1, rounds: int = ROUNDS) -> Comparison:

@@ -105,7 +105,8 @@ class Federation:
         superlink = f"{self._host}:{_free_port()}"
         connection = {"address": superlink, "root-certificates": str(certificates.authority)}
         (app / "pyproject.toml").write_text(tomlkit.dumps(_APP))
-        order.write_text(tomlkit.dumps({"base": str(base), **run_config}))
+        patient = {"nodes-s": DEFAULTS["wait-s"]}  # all of them are on their way
+        order.write_text(tomlkit.dumps({"base": str(base), **patient, **run_config}))
         (self._home / "config.toml").write_text(tomlkit.dumps({"superlink": {_NAME: connection}}))
         self._start_superlink(superlink, certificates)
         self._start_commands()

@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Value] = {
     "address": "127.0.0.1:0",
     "threads": 0,
     "lose-rounds": False,
+    "nodes-s": 30.0,
     "wait-s": 300.0,
     "patience-s": 60.0,
 }
@@ -40,6 +41,7 @@ class Order:
     address: str
     threads: int | None
     """None: as many as there are cores."""
+    nodes_s: float
     wait_s: float
     patience_s: float
     lose_rounds: bool
@@ -77,6 +79,7 @@ class Order:
             Path(data_dir) if data_dir else None,
             address,
             threads or None,
+            _seconds("nodes-s", values["nodes-s"]),
             _seconds("wait-s", values["wait-s"]),
             _seconds("patience-s", values["patience-s"]),
             values["lose-rounds"],

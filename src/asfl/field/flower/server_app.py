@@ -12,12 +12,15 @@ from asfl.config.units import format_si, percent
 from asfl.field.flower.log import show_log
 from asfl.field.flower.run_config import Order
 from asfl.field.flower.sessions import Sessions, wait_for_nodes
-from asfl.field.flower.stopping import stopping_after_the_round
+from asfl.field.flower.stopping import in_simulation, stopping_after_the_round
 from asfl.field.stream.certificates import make_certificates
 from asfl.runs.records import RoundRecord
 from asfl.runs.watching import ShouldStop
 
 _log = logging.getLogger(__name__)
+
+_SIMULATED_NODES_S = 5.0
+"""All of a simulation's nodes are there at once, as many as were ordered."""
 
 app = ServerApp()
 
@@ -51,7 +54,8 @@ def conduct(grid: Grid, order: Order, should_stop: ShouldStop) -> bool:
     if is_finished(order.folder):
         return True
     check_training(order.config, order.data_dir, real_clients=True)
-    nodes = wait_for_nodes(grid, order.config.scenario.clients, order.wait_s, should_stop)
+    nodes_s = _SIMULATED_NODES_S if in_simulation() else order.nodes_s
+    nodes = wait_for_nodes(grid, order.config.scenario.clients, nodes_s, should_stop)
     terms = agreement_for(order.config, order.scheme, order.folder, order.threads)
     with TemporaryDirectory(prefix="asfl-flower-") as folder:  # the server reads the files at once
         # New ones for every run: their authority comes with the session, so nobody has to be given it before.

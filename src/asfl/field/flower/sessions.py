@@ -27,19 +27,19 @@ _CALLS_AGAIN_S = 10.0
 """A client that lives and has a network calls again within this time."""
 
 
-def wait_for_nodes(grid: Grid, clients: int, wait_s: float, should_stop: ShouldStop) -> list[int]:
-    """The nodes that are connected, once there are enough for all clients."""
-    due, before = time.monotonic() + wait_s, -1
+def wait_for_nodes(grid: Grid, clients: int, next_within_s: float, should_stop: ShouldStop) -> list[int]:
+    """The nodes that are connected, once there are enough for all clients; gives up if no other comes in time."""
+    due, before = 0.0, -1
     while len(nodes := sorted(grid.get_node_ids())) < clients:
         if len(nodes) != before:
-            before = len(nodes)
+            due, before = time.monotonic() + next_within_s, len(nodes)
             _log.info("%d of %d nodes are here (%s); waiting for the others", len(nodes), clients, _listed(nodes))
         _unless_stopped(should_stop)
         if time.monotonic() > due:
             raise AsflError(
-                f"scenario.clients = {clients} needs as many nodes, but within {wait_s:g} s (wait-s) only {len(nodes)} "
-                f"came: {_listed(nodes)}. Start more SuperNodes (in Flower's simulation: num-supernodes), or order "
-                "fewer clients"
+                f"scenario.clients = {clients} needs as many nodes, but there are {len(nodes)} ({_listed(nodes)}), and "
+                f"no other came within {next_within_s:g} s. Start more SuperNodes first (or have nodes-s longer; in "
+                f"Flower's simulation: --federation-config num-supernodes={clients}), or order fewer clients"
             )
         time.sleep(_LOOK_EVERY_S)
     return nodes

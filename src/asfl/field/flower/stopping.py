@@ -11,6 +11,11 @@ AT_THE_LATEST_S = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def in_simulation() -> bool:
+    """Whether this is Flower's simulation, in which the ServerApp has a thread of its own."""
+    return threading.current_thread() is not threading.main_thread()
+
+
 @contextmanager
 def stopping_after_the_round() -> Iterator[Callable[[], bool]]:
     """Turn the first SIGINT or SIGTERM into a request; the second, or one minute, does what Flower wants it to do.
@@ -19,7 +24,7 @@ def stopping_after_the_round() -> Iterator[Callable[[], bool]]:
     in Flower's simulation the ServerApp isn't there, and nothing is changed.
     """
     asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    if in_simulation():
         yield asked.is_set
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}

@@ -18,12 +18,26 @@ _LEGEND_CLASSES = 20
 """Up to this many classes each has a colour with a name; more share a scale of colours."""
 
 
+def rule_of(config: Config) -> str:
+    """How samples are dealt out, in words."""
+    data = config.data
+    if data.partition == "shards":
+        return f"{data.shards_per_client} shards of sorted labels each"
+    if data.partition == "groups":
+        return "whole groups"
+    if data.partition == "quantity":
+        return f"sizes ~ Dir({data.quantity_alpha:g}), {config.training.batch_size} at least"
+    return f"label mix ~ Dir({data.dirichlet_alpha:g})"
+
+
 @dataclass(frozen=True, eq=False)
 class LabelMix:
     """A data set as it is spread over the clients of a configuration."""
 
     data: ImageData
     settings: DataSettings
+    rule: str
+    """How it was dealt out, in words."""
     seed: int
     counts: NDArray[np.int64]
     """[N, num_classes]: samples of each label."""
@@ -34,20 +48,12 @@ class LabelMix:
     def of(cls, config: Config, data: ImageData) -> "LabelMix":
         counts = label_counts(data.train_labels, deal(data, config), data.num_classes)
         distance = distance_from_global(counts, data.train_labels)
-        return cls(data, config.data, config.scenario.seed, counts, distance)
+        return cls(data, config.data, rule_of(config), config.scenario.seed, counts, distance)
 
     @property
-    def rule(self) -> str:
-        """How it was dealt out, in words."""
-        if self.settings.partition == "shards":
-            return f"{self.settings.shards_per_client} shards of sorted labels each"
-        if self.settings.partition == "groups":
-            return "whole groups"
-        return f"label mix ~ Dir({self.settings.dirichlet_alpha:g})"
-
-    @property
-    def samples_per_client(self) -> int:
-        return int(self.counts[0].sum())
+    def samples(self) -> NDArray[np.int64]:
+        """[N] of each client."""
+        return np.asarray(self.counts.sum(axis=1))
 
     def commonest(self, client: int, how_many: int = 4) -> list[int]:
         """The labels this client has most of, the commonest first."""
@@ -58,16 +64,23 @@ class LabelMix:
 def draw_label_mix(mix: LabelMix) -> "Figure":
     num_clients = len(mix.counts)
     with drawing(float(np.clip(5 + 0.16 * num_clients, 7.5, 16)), 6) as figure:
-        bars, distance = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        uneven = mix.settings.partition == "quantity"
+        bars, *below = figure.subplots(2 + uneven, 1, sharex=True, height_ratios=(3, 1, 1)[: 2 + uneven])
         _draw_bars(bars, mix)
-        distance.bar(np.arange(num_clients), mix.distance, 0.9 if num_clients <= 100 else 1.0, color=MEDIAN)
+        width = 0.9 if num_clients <= 100 else 1.0
+        if uneven:
+            below[0].bar(np.arange(num_clients), mix.samples, width, color=MEDIAN)
+            below[0].set_title("Images of each client")
+        distance = below[-1]
+        distance.bar(np.arange(num_clients), mix.distance, width, color=MEDIAN)
         distance.set_title("Distance from the mix of the whole set (1: no label in common)")
         start, stop = _whole_bar(num_clients)
         distance.set(xlabel="client", ylim=(0, 1), xlim=(-0.6, stop + 0.1))
         whole_numbers(distance)
         ticks = [tick for tick in distance.get_xticks() if 0 <= tick < num_clients]
         distance.set_xticks([*ticks, (start + stop) / 2], [*(f"{tick:.0f}" for tick in ticks), "all"])
-        clients = f"{num_clients} client{'s' if num_clients > 1 else ''} with {mix.samples_per_client:,} images each"
+        images = " … ".join(f"{count:,}" for count in np.unique([mix.samples.min(), mix.samples.max()]))
+        clients = f"{num_clients} client{'s' if num_clients > 1 else ''} with {images} images each"
         headline(figure, f"{mix.data.name}: {clients}, {mix.rule}")
     return figure
 

@@ -26,7 +26,9 @@ def draw_decision(solution: Solution) -> "Figure":
         terms = CutTerms.of(problem.round, problem.round.profile.cuts)
         values = objective_of_cuts(problem, terms, decision.rb_count, decision.tx_power_w)
         cuts = layout["cuts"]
-        cuts.bar(terms.cuts, values, color=[GOOD if cut == decision.cut else OTHER for cut in terms.cuts])
+        cuts.plot(terms.cuts, values, color=OTHER, marker="o")
+        chosen = terms.cuts == decision.cut
+        cuts.plot(terms.cuts[chosen], values[chosen], color=GOOD, marker="o", markersize=11, linestyle="none")
         if values.max() > 30 * max(abs(float(values.min())), 1e-9):
             cuts.set_yscale("symlog", linthresh=max(abs(float(values.min())), 1e-9))
         cuts.set_title(f"Cut {decision.cut} is best for these blocks and powers (drift + V · objective; low is good)")

@@ -14,7 +14,7 @@ from asfl.config.show import toml_value
 from asfl.costs.world import charged_profile
 from asfl.data import load_data
 from asfl.models.profile import ModelProfile
-from asfl.results.figures.data import LabelMix
+from asfl.results.figures.data import LabelMix, rule_of
 from asfl.results.folders import FoundRun
 from asfl.results.page.collect import RunGroup
 from asfl.runs.manifest import comparable
@@ -24,9 +24,8 @@ from asfl.schemes import SCHEMES, usual_schemes
 # ---------------------------------------------------------------------- label mix
 def mix_key(config: Config) -> str:
     """The same for runs whose clients hold the same samples."""
-    data, scenario = config.data, config.scenario
-    mix = f"α = {data.dirichlet_alpha:g}" if data.partition == "dirichlet" else data.partition
-    return f"{data.name}, {mix}, {scenario.clients} clients, seed {scenario.seed}"
+    scenario = config.scenario
+    return f"{config.data.name}, {rule_of(config)}, {scenario.clients} clients, seed {scenario.seed}"
 
 
 def label_mixes(runs: Sequence[FoundRun], data_dir: Path | None) -> tuple[dict[str, LabelMix], list[str]]:
