@@ -1,7 +1,8 @@
 """How much memory a device takes at its peak, by network, mini-batch and cut: each in a process of its own.
 
 The process imports what `asfl join` does, has 500 images of its own, and answers what a round asks: a client side, two
-steps, its state for a checkpoint. Messages are encoded and decoded as on a network; gRPC itself adds about 10 MB.
+steps, its state for a checkpoint. Messages are encoded and decoded as on a network, and both ends' copies are in the
+process, which is more than a device has; gRPC's own buffers, a few MB, are not.
 """
 
 import subprocess
