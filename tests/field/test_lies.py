@@ -1,7 +1,7 @@
 """Clients whose answers are well-formed and wrong lose the round, then their place; nobody else loses anything."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,16 @@ class Named:
     trouble, generation = None, 0
 
 
+class Saying(Named):
+    """A link that answers whatever it is asked."""
+
+    def __init__(self, answer: "Callable[[], Future[msg.Answer]]") -> None:
+        self._answer = answer
+
+    def ask(self, request: msg.AnyRequest, deadline_s: float) -> "Future[msg.Answer]":
+        return self._answer()
+
+
 def roster_of(clients: int) -> Roster:
     links: list[Any] = [Named() for _ in range(clients)]
     return Roster(links, Patience())
@@ -176,12 +186,12 @@ def test_a_refusal_a_broken_connection_and_a_missed_deadline_are_no_lies_and_non
         (lambda: failed(WireError("nonsense")), True),
     ]
     for answer, lied in cases:
-        roster = roster_of(1)
-        roster._links[0].ask = lambda request, deadline_s, answer=answer: answer()  # type: ignore[method-assign]
+        link = Saying(answer)
+        roster = Roster([link], Patience())
         for index in range(3):
             roster.begin(index)
             roster.present[:] = roster._came = True
-            roster.answer(OpenRequest(roster._links[0], 0, msg.Ping(), 0.0), lambda answer: answer)
+            roster.answer(OpenRequest(link, 0, msg.Ping(), 0.0), lambda answer: answer)
         assert roster.quarantined.tolist() == [lied]
 
 
@@ -331,13 +341,11 @@ def test_layers_that_took_longer_than_the_server_waited_are_not_believed() -> No
     clocks = measured_world(tiny()).clocks
     before, shape = clocks.profile.forward_flops, (2, clocks.profile.num_layers)
 
-    def says(seconds: float) -> Any:
+    def says(seconds: float) -> Saying:
         answer = msg.Probed(torch.zeros(0, dtype=torch.uint8), torch.full(shape, seconds, dtype=torch.float64))
         answered: Future[msg.Answer] = Future()
         answered.set_result(answer)
-        link = Named()
-        link.ask = lambda request, deadline_s: answered  # type: ignore[attr-defined]
-        return link
+        return Saying(lambda: answered)
 
     probe([says(1e5)], clocks, 1.0)
     assert clocks.profile.forward_flops is before
