@@ -8,6 +8,8 @@ from pathlib import Path
 
 from shared_work import LONGEST, RAY
 
+from asfl.results.reproduce import RECIPES
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "asfl"
 MOST_ROOMS = 12
@@ -71,4 +73,5 @@ def test_the_maps_are_the_tree_in_the_order_of_the_contract() -> None:
 def test_documents_stay_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= MOST_WORDS
+    by_hand = [page for page in pages if page.stem not in RECIPES]  # those pages are tables, made by asfl reproduce
+    assert sum(len(page.read_text("utf-8").split()) for page in by_hand) <= MOST_WORDS
