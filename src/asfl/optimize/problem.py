@@ -346,6 +346,10 @@ class Problem:
         return self.round.channel_gain > 0
 
     @cached_property
+    def all_reachable(self) -> bool:
+        return bool(self.reachable.all())
+
+    @cached_property
     def min_participants(self) -> int:
         """How many clients must be scheduled, as far as they can be reached and blocks suffice."""
         limit = int(self.reachable.sum())

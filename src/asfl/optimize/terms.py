@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,15 @@ class CutTerms:
             backward_j=backward_flops * j_per_flop,
         )
 
+    @cached_property
+    def averages(self) -> bool:
+        """Whether any plan averages layers."""
+        return bool(self.model_up_bits.any())
+
+    @cached_property
+    def loses_precision(self) -> bool:
+        return bool(self.lost_precision.any())
+
     def only(self, *index: int) -> "CutTerms":
         """The terms of some of the cuts."""
         return CutTerms(*(getattr(self, field.name)[list(index)] for field in fields(self)))
@@ -144,6 +153,10 @@ class Links:
         """Of one allocation, [N]; whoever is idle stands in with one block."""
         return _remembered_links(round_, *(np.asarray(each, float).tobytes() for each in (rb_count, tx_power_w)))
 
+    @cached_property
+    def all_alive(self) -> bool:
+        return bool(np.isfinite(self.uplink_s_per_bit).all())
+
     def best_of(self, first: Ints, *, errors_pay: bool) -> "Links":
         """[B, N] from links [O, N]: every quantity at its best among the links first[b] … first[b + 1] − 1."""
         rate, *others = (getattr(self, field.name) for field in fields(self))
@@ -181,7 +194,7 @@ class Candidates:
         load[first:] = arrived * terms.server_share[0]
         by_client = (slice(None), *(None,) * (arrived.ndim - 1))  # [C, N] -> [C, 1, …, N]
         resplit_up_bits, upload_bits = terms.resplit_up_bits[by_client], terms.upload_bits[by_client]
-        alive = bool(np.isfinite(s_per_bit).all() and problem.reachable.all())
+        alive = links.all_alive and problem.all_reachable
         multiply = np.multiply if alive else times
         served_s = stage_s[:, :, first:]
         served_s[0] += multiply(resplit_up_bits, s_per_bit)
@@ -191,11 +204,11 @@ class Candidates:
         energy += terms.forward_j[by_client]
         energy += terms.backward_j[by_client] * arrived
         served = problem.error_cost(terms.cuts, links.packet_error_rate)
-        if terms.model_up_bits.any():
+        if terms.averages:
             model_up_bits = terms.model_up_bits[by_client]
             served_s[2] += multiply(arrived, multiply(model_up_bits, s_per_bit))
             energy += multiply(arrived, multiply(model_up_bits, links.uplink_j_per_bit))
-        if terms.lost_precision.any():
+        if terms.loses_precision:
             served = served + problem.precision_cost(terms.lost_precision[by_client] * arrived)
         served = energy_penalty.value(energy) + served
         served += problem.serving_cost
@@ -203,7 +216,7 @@ class Candidates:
         if not alive or np.isfinite(outage_s):  # nobody waits for ever, or is scheduled who can't be done in time
             in_time = (terms.resplit_down_s <= outage_s) & (terms.after_server_s <= outage_s)
             possible = (np.isfinite(served_s) & (served_s <= outage_s)).all(axis=0) & in_time[by_client]
-            if terms.model_up_bits.any():
+            if terms.averages:
                 possible &= terms.after_server_s[by_client] + multiply(model_up_bits, s_per_bit) <= outage_s
             served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
         cost[:, first:] = served
