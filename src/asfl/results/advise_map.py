@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from asfl.config import Config
 from asfl.results.advise import ADVISED, Learnt, advise, joule_in_seconds, ranked
+from asfl.results.curves import PLUS
 
 MODELS = {"small CNN": ("cnn", 0.5), "ResNet-18": ("resnet18", 1.0), "VGG-19": ("vgg19", 1.0)}
 BANDWIDTHS = (0.1, 0.3, 1.0, 3.0)
@@ -28,7 +29,7 @@ class Cell:
     """The price of the second as a multiple of the best's."""
 
 
-DEPENDS_ON_PRICE = "asfl-plus"
+DEPENDS_ON_PRICE = PLUS
 """The only one whose decisions do; the others are played once for all prices."""
 
 
