@@ -79,12 +79,12 @@ def solve_by_rate(problem: Problem, solve: Solve) -> Solution:
         priced = replace(problem, prices=replace(prices, per_progress=theta, arrival=arrival))
         solution = solve(priced, start=solution)
         reached = worth_arriving(solution)
-        value = net_cost(solution, reached)
         cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
-        if first or best is None or value < best[0]:
-            best = value, solution
         progress = problem.progress.expected(reached)
         price = cost / max(progress, 1e-9) if first else theta
+        value = price if first else net_cost(solution, reached)
+        if best is None or value < best[0]:
+            best = value, solution
         if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
             break
         # Where nobody arrives the first one is worth nothing, and the search would stay there: half the way, then.

@@ -15,9 +15,9 @@ MEMORY = 0.9
 """How much of what was measured before counts after another round."""
 LEAST_NOISE, MOST_NOISE = 0.25, 64.0
 """Where B is believed. Behind a deep cut the server sees the gradient of few layers, with hardly any signal; beyond the
-largest B, progress is as good as proportional to what arrives."""
-FIRST_NOISE = 2.0
-"""B in mini-batches, before it is measured: small, as it is when training begins."""
+largest B, progress is as good as proportional to what arrives. It is also what B is taken to be before it is measured:
+so it comes out in the first round of clients with unlike data, and a price of progress that was found with a smaller B
+would make the rounds after that look too dear to serve anybody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class BeyondSignals:
     def noise_scale(self) -> float:
         """B in mini-batches."""
         if self.signal <= 0:
-            return MOST_NOISE if self.measured else FIRST_NOISE
+            return MOST_NOISE
         return float(np.clip(self.noise / self.signal, LEAST_NOISE, MOST_NOISE))
 
     def seen(self, layer_spread: Floats) -> "BeyondSignals":

@@ -3,6 +3,7 @@
 Each says which schemes meet in which worlds, what is drawn, and what the paper claims about it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,9 +77,13 @@ _SECOND = _everywhere(["resnet18-cifar100"])
 _MANY_ARMS = _everywhere(["small-cifar10"])
 
 
-def _over(name: str, *values: str, demo: Sequence[str] | None = None) -> dict[Scale, tuple[Variant, ...]]:
+def _over(
+    name: str, *values: str, demo: Sequence[str] | None = None, also: Sequence[str] = ()
+) -> dict[Scale, tuple[Variant, ...]]:
+    """A point for each value of a field; `also`: what is set at all of them."""
+
     def variants(chosen: Sequence[str]) -> tuple[Variant, ...]:
-        return tuple(Variant(value, (f"{name}={value}",)) for value in chosen)
+        return tuple(Variant(value, (*also, f"{name}={value}")) for value in chosen)
 
     return {"demo": variants(demo or values), "evidence": variants(values), "paper": variants(values)}
 
@@ -106,7 +111,8 @@ def _goals(*accurate: Claim) -> list[Claim]:
 
 _NINE = (OURS, PLUS, *BASELINES, "asfl-pmax", CEILING)
 _MATTER = (OURS, PLUS, "fedavg", "sfl-best", "acc-sfl", "epsl", CEILING)
-_FEW = (OURS, PLUS, "sfl-best", CEILING)
+_FAST = tuple(name for name in _MATTER if name != "fedavg")
+"""FedAvg needs thirty times ASFL's delay where a whole VGG-19 has to cross."""
 _GOALS = _goals(NearlyAsAccurate("sfl-best", 0.01, PLUS), NearlyAsAccurate(CEILING, 0.03, PLUS))
 _HEADLINE = [
     *_saves(("acc-sfl", 0.51, 0.8), ("sfl-best", 0.69, 0.56), ("epsl", 0.75, 0.74), ("fedavg", 0, 0)),
@@ -119,6 +125,20 @@ _PARETO = (
     *(Variant(f"V = {v}", (f"decision.penalty_weight={v}",), (OURS,)) for v in ("1", "100")),
     *(Variant(f"budgets × {s}", (f"decision.auto_budget_scale={s}",), (OURS,)) for s in ("0.5", "2")),
 )
+
+
+def _steps(rounds: int) -> tuple[Variant, ...]:
+    """As many samples at every point: what takes more steps between two exchanges has fewer rounds."""
+    fewer = ((steps, math.ceil(rounds / steps)) for steps in (5, 20))
+    return (
+        Variant("1"),
+        *(
+            Variant(f"{steps}", (f"training.local_steps={steps}", f"training.rounds={left}", "output.evaluate_every=1"))
+            for steps, left in fewer
+        ),
+    )
+
+
 _MODELS = tuple(Variant(name, (f"model.architecture={name}",)) for name in ("vgg19", "resnet50"))
 _READINGS = (
     Variant("corrected, drift"),
@@ -128,7 +148,7 @@ _READINGS = (
         ("decision.equations=printed", "decision.uplink_power=shared", "decision.gradient_bits=activations"),
     ),
     Variant("budgets per round", ("decision.form=per_round_budgets",)),
-    Variant("standard queues", ("decision.queue_rule=standard",)),
+    Variant("printed queues", ("decision.queue_rule=printed",)),
 )
 _RECIPES = (
     Recipe(
@@ -141,7 +161,7 @@ _RECIPES = (
     ),
     Recipe(
         "label-mix", "Fig. 6", "the headline from nearly disjoint labels to nearly equal ones",
-        _MATTER, [*_AHEAD, *_GOALS], ["accuracy", "curves", "way"], _MAIN,
+        _FAST, [*_AHEAD, *_GOALS], ["accuracy", "curves", "way"], _MAIN,
         "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1", "10"),
     ),
     Recipe(
@@ -197,7 +217,9 @@ _RECIPES = (
     Recipe(
         "queue-memory", "Fig. 12", "what the memory μ of the queues trades",
         (OURS,), [Rises("final_accuracy"), Rises("total_delay_s"), Rises("total_energy_j")], ["totals"], _MANY_ARMS,
-        "queue memory μ", _over("decision.queue_memory", "0.1", "0.3", "0.5", "0.7", "0.9"),
+        "queue memory μ",
+        # The standard rule has no memory to set.
+        _over("decision.queue_memory", "0.1", "0.3", "0.5", "0.7", "0.9", also=["decision.queue_rule=printed"]),
     ),
     Recipe(
         "ablation", "–", "what each decision of asfl-plus is worth: switched off in turn",
@@ -214,8 +236,9 @@ _RECIPES = (
         _MATTER, _goals(), ["pareto"], _MANY_ARMS, "setting", dict.fromkeys(get_args(Scale), _PARETO),
     ),
     Recipe(
-        "local-steps", "–", "what more mini-batches between two exchanges trade: 1, 5 and 20",
-        _FEW, [], ["accuracy", "totals"], _MANY_ARMS, "local steps", _over("training.local_steps", "1", "5", "20"),
+        "local-steps", "–", "what several mini-batches between two averages trade, with as many samples in all",
+        (OURS, PLUS, "fedavg", "sfl-best", CEILING), [], ["accuracy", "totals"], _MANY_ARMS,
+        "local steps", {"demo": _steps(40), "evidence": _steps(150), "paper": _steps(200)},
     ),
     Recipe(
         "epsl-share", "–", "what EPSL's share φ of averaged gradients trades: 0, 0.5 and 1",
