@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
@@ -17,7 +17,7 @@ from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_r
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
-from asfl.results.reproduce.archive import read_archive, write_archive
+from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
 from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.runs.engines import Engine
@@ -52,7 +52,10 @@ def reproduce(
         bool, typer.Option("--no-training", help="Show what is finished, and train nothing.")
     ] = False,
     archive: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all runs shown into this .xz file, for --from.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Keep all runs shown in this .xz file, for --from; what it has isn't trained again."
+        ),
     ] = None,
     drawn_from: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Draw from an archive; train nothing.")
@@ -89,12 +92,16 @@ def reproduce(
         for recipe in map(recipe_named, _chosen(options.listed(names or []), bool(trace)))
     ]
     trainer = engine_named(engine, workers, address)
+    before = read_archive(archive) if archive is not None and archive.exists() else []
+    kept = runs_of(before)
+    for plan in plans:
+        plan.check(kept)
     with writing(folder):
-        failed = {} if no_training else _train(plans, data_dir, trainer)
-        found = [plan.found() for plan in plans]
+        failed = {} if no_training else _train(plans, kept, data_dir, trainer)
+        found = [plan.found(kept) for plan in plans]
         _show_all(found, folder, as_json)
     if archive is not None:
-        print(f"{write_archive(archive, found)} runs: {archive}", file=sys.stderr)
+        print(f"{write_archive(archive, joined(before, found))} runs: {archive}", file=sys.stderr)
     print_failures(failed)
     if failed:
         raise typer.Exit(2)
@@ -115,8 +122,10 @@ def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:
     return [name for name in RECIPES if name not in skipped]
 
 
-def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: tuple[Engine, ThreadsARun]) -> dict[str, str]:
-    """Train what all recipes need together, each run once."""
+def _train(
+    plans: Sequence[Plan], kept: Collection[RunKey], data_dir: Path | None, trainer: tuple[Engine, ThreadsARun]
+) -> dict[str, str]:
+    """Train what all recipes need together, each run once, but for those that are kept in an archive."""
     worlds: dict[Path, Comparison] = {}
     for one in (point.comparison for plan in plans for point in plan.points):
         other = worlds.get(one.folder, one)
@@ -126,7 +135,11 @@ def _train(plans: Sequence[Plan], data_dir: Path | None, trainer: tuple[Engine, 
         worlds[one.folder] = replace(one, schemes=schemes, seeds=seeds)
     for plan in plans:
         plan.remember()
-    return train_runs(list(worlds.values()), data_dir, *trainer)
+    left = [
+        one.kept([(scheme, seed) for world, scheme, seed in kept if world == one.folder.name])
+        for one in worlds.values()
+    ]
+    return train_runs(left, data_dir, *trainer)
 
 
 def _in_archive(file: Path, names: Sequence[str]) -> list[Found]:

@@ -5,7 +5,7 @@ compare.json          the resolved configuration, all schemes and seeds so far, 
 summary.json, table.csv, *.png
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -54,6 +54,8 @@ class Comparison:
     """Which point of a sweep it is, if any."""
     threads: Mapping[str, int] = field(default_factory=dict)
     """Of each run, by the name of its folder, as it was planned by the first command that was to train it."""
+    elsewhere: frozenset[tuple[str, int]] = frozenset()
+    """Schemes and seeds whose finished runs are kept somewhere else, so that nobody has to train them here."""
 
     @property
     def num_runs(self) -> int:
@@ -71,7 +73,7 @@ class Comparison:
         return {
             run_name(scheme, seed, self.point): (scheme, seed)
             for seed, scheme in product(self.seeds, order)
-            if not self._is_done(scheme, seed)
+            if not self._is_done(scheme, seed) and (scheme, seed) not in self.elsewhere
         }
 
     def jobs(self, data_dir: Path | None = None) -> list[Job]:
@@ -88,6 +90,16 @@ class Comparison:
             threads = self.threads.get(folder.name, 1)
             found.append(Job(scheme, seed, config, folder, data_dir, recorded, threads, self.point))
         return found
+
+    def kept(self, elsewhere: Collection[tuple[str, int]]) -> "Comparison":
+        """Without what is kept elsewhere; but who borrows from ASFL here needs all that it decided."""
+        lending = {
+            seed
+            for scheme, seed in product(self.schemes, self.seeds)
+            if borrows(scheme_named(scheme)) and (scheme, seed) not in elsewhere
+        }
+        there = frozenset((scheme, seed) for scheme, seed in elsewhere if scheme != OURS or seed not in lending)
+        return replace(self, elsewhere=there)
 
     def with_threads(self, threads: int) -> "Comparison":
         """Planned with so many threads for each run that wasn't planned before."""

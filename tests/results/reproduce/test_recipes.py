@@ -42,8 +42,10 @@ def open_jobs(plan: Plan) -> list[Job]:
 def _pretend(job: Job) -> None:
     place = list(SCHEMES).index(job.scheme)
     records = [
-        made_up_round(n, (0.9 - 0.03 * place) * n / 4, delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n)
-        for n in range(1, 5)
+        made_up_round(
+            n, (0.9 - 0.03 * place) * min(n / 4, 1.0), delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n
+        )
+        for n in range(1, job.config.training.rounds + 1)
     ]
     facts = {"git_commit": "abcdef0123456789", "cpu_s": 1800.0}
     config = job.config.for_scheme(job.scheme)
@@ -214,3 +216,43 @@ def test_all_leaves_out_what_needs_a_file(tmp_path: Path, capsys: pytest.Capture
     assert "--trace" in capsys.readouterr().err
     with pytest.raises(AsflError, match="all is every recipe"):
         _chosen(["table3", ALL], with_traces=False)
+
+
+def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has the archive and none of the folders goes on where another one stopped."""
+    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
+    there = plan_recipe(RECIPES["resplit-overhead"], "demo", tmp_path / "there", overrides=TINY)
+    pretend_all(there)
+    write_archive(tmp_path / "records.xz", [there.found()])
+    settings = [word for one in TINY for word in ("--set", one)]
+
+    kept = asfl("reproduce", "resplit-overhead", *settings, "--archive", "records.xz", "--out", "here", "--json")
+    assert kept.returncode == 0, kept.stderr
+    assert not list((tmp_path / "here").rglob("rounds.jsonl"))  # nothing was trained
+    show_found(there.found(), tmp_path / "shown")
+    assert json.loads(kept.stdout)[0] == json.loads((tmp_path / "shown" / "results.json").read_text())
+
+    more = asfl("reproduce", "fixed-cuts", *settings, "--archive", "records.xz", "--out", "here")
+    assert more.returncode == 0, more.stderr
+    trained = {file.parent.name for file in (tmp_path / "here").rglob("rounds.jsonl")}
+    assert trained == {"sfl-cut2-seed1", "sfl-cut3-seed1", "central-seed1"}  # ASFL is in the archive
+    first, second = read_archive(tmp_path / "records.xz")
+    assert (first.recipe, second.recipe) == ("resplit-overhead", "fixed-cuts")
+    assert [run.scheme for run in second.points[0].runs] == ["asfl", "sfl-cut2", "sfl-cut3", "central"]
+
+    other = asfl("reproduce", "fixed-cuts", *settings, "--set", "training.learning_rate=0.5", "--archive", "records.xz")
+    assert other.returncode == 0, other.stderr  # another world, which the archive doesn't have
+    tuned = tmp_path / "tuned.toml"
+    tuned.write_text('base = "demo"\n[schemes.asfl]\nlearning_rate = 0.005\n')
+    refused = asfl("reproduce", "fixed-cuts", *settings, "--tuned", str(tuned), "--archive", "records.xz")
+    assert_refused(refused, "with another configuration (training.learning_rate = ")
+
+
+def test_who_borrows_needs_asfl_here(tmp_path: Path) -> None:
+    """An archive doesn't have the powers that FedAvg and others take over."""
+    (point,) = plan_recipe(RECIPES["errors-discrepancy"], "demo", tmp_path / "out", overrides=TINY, seeds=2).points
+    everything = {(scheme, seed) for scheme in point.comparison.schemes for seed in (1, 2)}
+    assert not point.comparison.kept(everything).left()
+    left = point.comparison.kept(everything - {("fedavg", 2)}).left()
+    assert set(left.values()) == {("fedavg", 2), ("asfl", 2)}

@@ -8,6 +8,7 @@ nothing, or as infinite where there is no nothing.
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,27 @@ RunKey = tuple[str, str, int]
 """World, scheme, seed."""
 
 
+def runs_of(found: Iterable[Found]) -> dict[RunKey, Run]:
+    """All runs that some recipes look at, each once; of two that are of the same world, scheme and seed, the last."""
+    return {(point.world, *_key(run)): run for one in found for point in one.points for run in point.runs}
+
+
+def joined(before: Sequence[Found], now: Sequence[Found]) -> list[Found]:
+    """What an archive holds after some recipes found something: theirs as it is now, the others as they were.
+
+    A run that was trained again is the new one wherever it is looked at.
+    """
+    runs = {**runs_of(before), **runs_of(now)}
+    recipes = {one.recipe: one for one in (*before, *now)}
+    return [
+        replace(one, points=[replace(p, runs=[runs[p.world, *_key(run)] for run in p.runs]) for p in one.points])
+        for one in recipes.values()
+    ]
+
+
 def write_archive(file: Path, found: Sequence[Found]) -> int:
     """Write all runs that some recipes look at, each once; returns how many."""
-    runs: dict[RunKey, Run] = {
-        (point.world, run.scheme, run.seed): run for one in found for point in one.points for run in point.runs
-    }
+    runs = runs_of(found)
     recipes = [
         {
             "recipe": one.recipe,

@@ -8,15 +8,20 @@ A setting that changes nothing (ρ = 1 where the preset has 1) isn't part of a w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison
+from asfl.results.curves import Run
+from asfl.results.reproduce.archive import RunKey
 from asfl.results.reproduce.outcome import Found, Point
 from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant, recipe_named
 from asfl.runs.files import safe_name
+from asfl.runs.jobs import run_name
+from asfl.runs.manifest import first_difference
+from asfl.runs.play import with_seed
 
 WORLDS = "worlds"
 SAMPLES_PER_S = {"cnn": 950, "vgg19": 30, "resnet18": 30, "resnet50": 4.5}
@@ -59,12 +64,28 @@ class Plan:
         for point in self.points:
             point.comparison.remember()
 
-    def found(self) -> Found:
-        """Of what is finished."""
-        points = [
-            Point(point.preset, point.variant.label, point.comparison.folder.name, point.comparison.finished_runs())
-            for point in self.points
-        ]
+    def check(self, archived: Mapping[RunKey, Run]) -> None:
+        """Refuse runs from elsewhere that aren't those that would be trained here."""
+        for one in (point.comparison for point in self.points):
+            for scheme, seed in product(one.schemes, one.seeds):
+                run = archived.get((one.folder.name, scheme, seed))
+                if run is not None and run.config is not None:
+                    difference = first_difference(run.config, with_seed(one.config, seed).for_scheme(scheme))
+                    if difference is not None:
+                        raise AsflError(
+                            f"the archive holds {run_name(scheme, seed, one.folder.name)} with another configuration "
+                            f"({difference}); give the settings it has, or another --archive"
+                        )
+
+    def found(self, archived: Mapping[RunKey, Run] | None = None) -> Found:
+        """Of what is finished, here or else in an archive."""
+        points = []
+        for point in self.points:
+            one, world = point.comparison, point.comparison.folder.name
+            here = {(run.scheme, run.seed): run for run in one.finished_runs()}
+            there = {key: (archived or {}).get((world, *key)) for key in product(one.schemes, one.seeds)}
+            runs = [run for key in there if (run := here.get(key) or there[key]) is not None]
+            points.append(Point(point.preset, point.variant.label, world, runs))
         return Found(self.recipe.name, self.command(), points)
 
     def command(self) -> str:
