@@ -34,8 +34,8 @@ class StandIn:
     num_clients: int
     divergence: float = 0.5
     weights_per_update: float = 1000.0
-    noise_scale: float = 4.0
-    """B in mini-batches: what a network that has learnt a little typically has."""
+    noise_scale: float = 64.0
+    """B in mini-batches: the most that training believes, and what it measures in nearly every round of ours."""
 
     @classmethod
     def fresh(cls, profile: ModelProfile, num_clients: int, divergence: float = 0.5) -> Self:
