@@ -6,10 +6,11 @@ STAMP  := $(VENV)/.installed
 OUT    ?= out
 DATA   ?= data
 TRACES ?=
-TUNED  ?=
+TUNED  ?= $(wildcard docs/results/tuned/*.toml)
 RESULTS := accuracy-delay-energy second-world label-mix table3 errors-discrepancy resplit-overhead heterogeneity clients \
            fixed-cuts power-rb queue-memory ablation rivals pareto local-steps readings
 RECORDS := docs/results/records.jsonl.xz
+MUNICH := --trace examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
 
 .PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
         figures advice docs wheel profiles clean
@@ -60,10 +61,9 @@ city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
 	@$(BIN)/python -m pytest -m city tests/radio/city
 
-munich: $(STAMP)  ## the main schemes trained on a walk through ray-traced Munich (hours; CIFAR-10 below $(DATA))
-	@$(BIN)/asfl compare small-cifar10 --schemes asfl,asfl-plus,sfl-best,acc-sfl,epsl,central --seeds 3 \
-		--data-dir $(DATA) --out $(OUT)/munich --set scenario.channel.kind=trace \
-		--set scenario.channel.trace_file=examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
+munich: $(STAMP)  ## the main schemes trained on a walk through ray-traced Munich, and on TRACES (CIFAR-10 below $(DATA))
+	@$(BIN)/asfl reproduce measured-channel --scale evidence --seeds 3 --data-dir $(DATA) --archive $(RECORDS) \
+		--out $(OUT)/reproduce-evidence $(MUNICH) $(TRACES:%=--trace %) $(TUNED:%=--tuned %)
 
 lint: $(STAMP)  ## ruff, mypy, and who may import whom
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
@@ -80,9 +80,9 @@ torture: $(STAMP)  ## attacks in bulk on run folders, inputs and the field (abou
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
 
-results: $(STAMP)  ## the evidence, on real CIFAR below $(DATA) (days; TRACES as above, TUNED="FILE …" from asfl tune)
-	@$(BIN)/asfl reproduce $(RESULTS) $(if $(TRACES),measured-channel) --scale evidence --data-dir $(DATA) \
-		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TRACES:%=--trace %) $(TUNED:%=--tuned %)
+results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …" from asfl tune)
+	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
+		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 
 figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
 	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures

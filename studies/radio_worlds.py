@@ -26,7 +26,8 @@ MUNICH = Path(__file__).parents[1] / "examples" / "munich.npz"
 CELL = ('scenario.channel.kind="3gpp"',)
 CLOCK = 'scenario.channel.trace_samples_per_round="clock"'
 LINKS = ("waterfall", "nr")
-RIVALS = ("fedavg", "sfl-best", "acc-sfl", "epsl")
+RIVALS = {"asfl": ("fedavg", "sfl-best", "acc-sfl", "epsl"), "asfl-plus": ("asfl", "sfl-best", "epsl")}
+"""Who is compared with whom."""
 Rows = dict[str, dict[str, list[float]]]
 
 
@@ -93,7 +94,8 @@ def page(found: dict[str, dict[str, Rows]], rounds: int, seeds: int) -> str:
         "# Does the result survive a real channel?",
         "",
         f"Radio only: preset `{PRESET}`, {rounds} rounds, {seeds} seeds; seconds and joules for each update that "
-        "arrives at the server, mean over seeds. Nothing is trained, so nothing here says what an update is worth. "
+        "arrives at the server, mean over seeds. Nothing is trained, so nothing here says what an update is worth: "
+        "that is on [another page](measured-channel.md), for Munich and the measured users. "
         "[Channels](../channels.md) describes the worlds; in all but the paper's the clock moves the clients. "
         "Written by `studies/radio_worlds.py`.",
         "",
@@ -114,11 +116,11 @@ def page(found: dict[str, dict[str, Rows]], rounds: int, seeds: int) -> str:
                 f"{_mean(rows[scheme], 'delay_s')} s, {_mean(rows[scheme], 'energy_j')} J" for rows in places.values()
             ]
             lines.append(f"| `{scheme}` | " + " | ".join(cells) + " |")
-        lines += ["", "ASFL beside each rival, per update: delay and energy as a share of the rival's.", ""]
-        lines += ["| rival | " + " | ".join(places) + " |", "| --- |" + " ---: |" * len(places)]
-        for rival in RIVALS:
-            cells = [_ratio(rows, rival) for rows in places.values()]
-            lines.append(f"| `{rival}` | " + " | ".join(cells) + " |")
+        lines += ["", "Beside a rival, per update: delay and energy as a share of the rival's.", ""]
+        lines += ["| scheme | rival | " + " | ".join(places) + " |", "| --- | --- |" + " ---: |" * len(places)]
+        for ours, rival in _pairs():
+            cells = [_ratio(rows, ours, rival) for rows in places.values()]
+            lines.append(f"| `{ours}` | `{rival}` | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join([*lines, "## What holds", "", *_verdicts(found), ""])
 
@@ -138,13 +140,13 @@ def _verdicts(found: dict[str, dict[str, Rows]]) -> list[str]:
         for world, rows in places.items()
         if (link, world) != ("waterfall", "paper")
     }
-    for rival in RIVALS:
+    for ours, rival in _pairs():
         for key, words in (("delay_s", ("faster", "slower")), ("energy_j", ("thriftier", "costlier"))):
-            here = _ahead(reference, rival, key)
-            sides = {name: _ahead(rows, rival, key) for name, rows in others.items()}
+            here = _ahead(reference, ours, rival, key)
+            sides = {name: _ahead(rows, ours, rival, key) for name, rows in others.items()}
             opened = [name for name, side in sides.items() if side == 0 and here != 0]
             turned = [name for name, side in sides.items() if side != here and side != 0]
-            claim = "open between `asfl` and" if here == 0 else f"`asfl` is {words[0 if here > 0 else 1]} than"
+            claim = f"open between `{ours}` and" if here == 0 else f"`{ours}` is {words[0 if here > 0 else 1]} than"
             same = len(others) - len(opened) - len(turned)
             lines.append(
                 f"| {claim} `{rival}`{f' ({words[0]})' if here == 0 else ''} | {same} of {len(others)} "
@@ -157,9 +159,13 @@ def _turned(names: Sequence[str], sides: dict[str, int], words: tuple[str, str])
     return "; ".join(f"{name}: {words[0 if sides[name] > 0 else 1]}" for name in names)
 
 
-def _ahead(rows: Rows, rival: str, key: str) -> int:
-    """1 if ASFL takes less in every seed, −1 if it takes more in every seed, else 0."""
-    signs = {int(np.sign(theirs - ours)) for ours, theirs in zip(rows["asfl"][key], rows[rival][key], strict=True)}
+def _pairs() -> list[tuple[str, str]]:
+    return [(ours, rival) for ours, rivals in RIVALS.items() for rival in rivals]
+
+
+def _ahead(rows: Rows, scheme: str, rival: str, key: str) -> int:
+    """1 if a scheme takes less than its rival in every seed, −1 if it takes more in every seed, else 0."""
+    signs = {int(np.sign(theirs - ours)) for ours, theirs in zip(rows[scheme][key], rows[rival][key], strict=True)}
     return signs.pop() if len(signs) == 1 else 0
 
 
@@ -167,8 +173,8 @@ def _mean(row: dict[str, list[float]], key: str) -> str:
     return f"{np.mean(row[key]):,.3g}"
 
 
-def _ratio(rows: Rows, rival: str) -> str:
-    delay, energy = (np.mean(rows["asfl"][key]) / np.mean(rows[rival][key]) for key in ("delay_s", "energy_j"))
+def _ratio(rows: Rows, scheme: str, rival: str) -> str:
+    delay, energy = (np.mean(rows[scheme][key]) / np.mean(rows[rival][key]) for key in ("delay_s", "energy_j"))
     return f"{100 * delay:.0f} %, {100 * energy:.0f} %"
 
 
