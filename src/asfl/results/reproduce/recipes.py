@@ -181,12 +181,12 @@ _RECIPES = (
     ),
     Recipe(
         "heterogeneity", "Fig. 6", "accuracy from nearly disjoint labels to nearly equal ones",
-        _MATTER, _AHEAD, ["accuracy"], _MANY_ARMS,
+        _MATTER, [*_AHEAD, *_goals()], ["accuracy"], _MANY_ARMS,
         "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1", "10", "100"),
     ),
     Recipe(
         "clients", "Fig. 7", "accuracy with 10 to 50 clients on 8 resource blocks",
-        _MATTER, _AHEAD, ["accuracy"], _MANY_ARMS,
+        _MATTER, [*_AHEAD, *_goals()], ["accuracy"], _MANY_ARMS,
         "clients N", _over("scenario.clients", "10", "20", "30", "40", "50", demo=["6", "12", "24", "36"]),
     ),
     Recipe(
@@ -199,6 +199,7 @@ _RECIPES = (
         [
             *_AHEAD,
             *(Lower(what, name) for what in ("total_delay_s", "total_energy_j") for name in _MATTER[2:-1]),
+            *_goals(),
         ],
         ["curves", "totals"], _MANY_ARMS, "trace",
     ),
