@@ -50,8 +50,8 @@ def _cost_per_progress(energy_price: float) -> float:
     world, scheme = World.of(config), scheme_named("asfl-rate")
     budgets = budgets_of(world, scheme)
     played = list(play(world, scheme, ROUNDS, budgets))[SETTLED:]
-    clients, usual, noise = config.scenario.clients, min(config.scenario.clients, config.radio.num_rbs), 4.0
-    model = Progress(float(usual), noise)
+    clients, usual = config.scenario.clients, min(config.scenario.clients, config.radio.num_rbs)
+    model = Progress(float(usual), StandIn.noise_scale)
     cost = sum(
         one.delay_s / budgets.delay_s + energy_price * one.energy_j.sum() / (clients * budgets.energy_j)
         for one in played
@@ -117,3 +117,39 @@ def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: 
     rounds = list(play(world, scheme, 10, budgets_of(world, scheme)))
     assert skipped_in_vain == 0
     assert len(rounds) == 10
+
+
+@pytest.mark.parametrize("noise", [2.0, 64.0])
+def test_the_first_round_takes_the_best_ratio_that_it_saw(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No price of progress is known yet, so prices and decisions follow each other, and may swing between serving all
+    and serving nobody."""
+
+    def ratio(problem: Problem, found: Solution) -> float:
+        assert problem.prices is not None
+        cost = problem.prices.cost(float(found.expected.delay_s), found.expected.energy_j)
+        return cost / max(problem.progress.expected(worth_arriving(found)), 1e-9)
+
+    seen = 0
+
+    def watched(problem: Problem, solve: Solve) -> Solution:
+        nonlocal seen
+        assert problem.prices is not None
+        tried: list[float] = []
+
+        def solved(priced: Problem, *, start: Solution | None = None) -> Solution:
+            found = solve(priced, start=start)
+            tried.append(ratio(problem, found))
+            return found
+
+        found = solve_by_rate(problem, solved)
+        if np.isnan(problem.prices.per_progress):
+            assert ratio(problem, found) == min(tried) < 1e6
+            seen += 1
+        return found
+
+    monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
+    fresh = StandIn.fresh
+    monkeypatch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
+    world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl-plus")
+    list(play(world, scheme, 2, budgets_of(world, scheme)))
+    assert seen
