@@ -33,6 +33,8 @@ def publish(found: Path, docs: Path, readme: Path) -> None:
     for name in _finished(found):
         page = found / name / "results.md"
         text = page.read_text("utf-8")
+        for before in docs.glob(f"{name}-*.png"):
+            before.unlink()
         for picture in sorted(page.parent.glob("*.png")):
             if f"({picture.name})" not in text:  # of an earlier call
                 continue
@@ -68,7 +70,7 @@ def _index(found: Path, docs: Path) -> Iterator[str]:
         [f"[{name}]({name}.md)", RECIPES[name].paper, RECIPES[name].shows, _verdicts(data["findings"])]
         for name, data in every.items()
     ]
-    yield from markdown_table(["page", "in the paper", "what it shows", "claims"], rows, numbers=False)
+    yield from markdown_table(["page", "in the paper", "what it shows", "claims"], rows, words=None)
     others = {"which-scheme": "Which scheme should I use?", "radio": "Other radio worlds"}
     there = [f"[{title}]({name}.md)" for name, title in others.items() if (docs / f"{name}.md").exists()]
     if there:
@@ -81,7 +83,7 @@ def _index(found: Path, docs: Path) -> Iterator[str]:
     ]
     if lost:
         yield from ("", "## What doesn't hold", "")
-        yield from markdown_table(["page", "world", "claim", "here"], lost, numbers=False)
+        yield from markdown_table(["page", "world", "claim", "here"], lost, words=None)
 
 
 def _verdicts(findings: list[dict[str, Any]]) -> str:

@@ -48,9 +48,11 @@ def tables_of(summary: Summary) -> list[Table]:
     return [replace(table, title=with_note(table.title, summary.model)) for table in tables]
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> Iterator[str]:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words: int | None = 1) -> Iterator[str]:
+    """The first `words` columns hold words, the others numbers; None: there are no numbers."""
     yield f"| {' | '.join(header)} |"
-    yield f"| --- |{(' ---: |' if numbers else ' --- |') * (len(header) - 1)}"
+    named = len(header) if words is None else words
+    yield f"|{' --- |' * named}{' ---: |' * (len(header) - named)}"
     for row in rows:
         yield f"| {' | '.join(row)} |"
 

@@ -38,7 +38,7 @@ def recipe_page(
     lines += [origin(outcome for of_preset in outcomes.values() for outcome in of_preset), ""]
     if findings:
         rows = ([f.preset, f.claim, f.here, f.conclusion] for f in findings)
-        lines += [*markdown_table(["world", "claim", "here", "verdict"], rows, numbers=False), ""]
+        lines += [*markdown_table(["world", "claim", "here", "verdict"], rows, words=None), ""]
         lines += [_HOW, ""]
     for name in pictures:
         lines += [f"![{name.rpartition('.')[0]}]({name})", ""]
@@ -92,10 +92,10 @@ def _numbers(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[str]:
         [*named(o, s), *(one.format(o.summary.over_seeds(s, one.name)) for one in _COMPARED), *_ways(o.summary, s)]
         for o, s in cases
     )
-    yield from markdown_table(header, reached)
+    yield from markdown_table(header, reached, words=len(varied) + 1)
     yield ""
     rounds = ([*named(o, s), *(one.format(o.summary.over_seeds(s, one.name)) for one in _SHOWN)] for o, s in cases)
-    yield from markdown_table([*varied, "scheme", *(one.heading for one in _SHOWN)], rounds)
+    yield from markdown_table([*varied, "scheme", *(one.heading for one in _SHOWN)], rounds, words=len(varied) + 1)
 
 
 def _ways(summary: Summary, scheme: str) -> Iterator[str]:
