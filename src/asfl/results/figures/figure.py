@@ -94,6 +94,10 @@ def spans_magnitudes(values: Iterable[float]) -> bool:
 def make_logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
     """With numbers people read, not powers of ten."""
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    separate_thousands(axes, which)
+
+
+def separate_thousands(axes: "Axes", which: Literal["x", "y"]) -> None:
     (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 

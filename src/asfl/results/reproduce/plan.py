@@ -89,7 +89,8 @@ class Plan:
         return Found(self.recipe.name, self.command(), points)
 
     def command(self) -> str:
-        traces = " --trace FILE" * len(self.recipe.points(self.scale)) if self.recipe.name == "measured-channel" else ""
+        points = self.recipe.points(self.scale) if self.recipe.name == "measured-channel" else ()
+        traces = "".join(f" --trace {point.label}" for point in points)
         seeds = f" --seeds {self.seeds}" if self.seeds else ""
         tuned = "".join(f" --tuned {file.name}" for file in self.tuned.values())
         settings = "".join(f" --set {one}" for one in self.overrides)
