@@ -79,13 +79,12 @@ class Plan:
 
     def found(self, archived: Mapping[RunKey, Run] | None = None) -> Found:
         """Of what is finished, here or else in an archive."""
-        points = []
+        points, there = [], archived or {}
         for point in self.points:
             one, world = point.comparison, point.comparison.folder.name
             here = {(run.scheme, run.seed): run for run in one.finished_runs()}
-            there = {key: (archived or {}).get((world, *key)) for key in product(one.schemes, one.seeds)}
-            runs = [run for key in there if (run := here.get(key) or there[key]) is not None]
-            points.append(Point(point.preset, point.variant.label, world, runs))
+            either = (here.get(key) or there.get((world, *key)) for key in product(one.schemes, one.seeds))
+            points.append(Point(point.preset, point.variant.label, world, [run for run in either if run is not None]))
         return Found(self.recipe.name, self.command(), points)
 
     def command(self) -> str:
