@@ -95,11 +95,12 @@ def test_the_command_says_what_is_measured_and_what_is_assumed(asfl: Asfl, tmp_p
 
 def test_the_map_has_a_square_for_every_world() -> None:
     cells = [
-        Cell(model, bandwidth, price, spread, "asfl-plus", 1.5)
+        Cell(model, bandwidth, price, spread, "asfl-plus", "asfl", 1.5)
         for model in MODELS for bandwidth in BANDWIDTHS for price in PRICES for spread in SPREADS
     ]  # fmt: skip
     figure = draw_map(cells, "made up")
     assert sum(len(axes.patches) for axes in figure.axes) == len(cells)
+    assert {text.get_text() for axes in figure.axes for text in axes.texts} == {"asfl-plus\nasfl: 1.5×"}
     there = _there(DEMO, "VGG-19", 0.3, 8.0)
     assert there.scenario.max_cpu_hz == pytest.approx(8 * there.scenario.min_cpu_hz)
     assert there.radio.rb_bandwidth_hz == pytest.approx(0.3 * DEMO.radio.rb_bandwidth_hz)

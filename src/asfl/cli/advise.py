@@ -147,7 +147,7 @@ def _as_page(advice: Advice, preset: str, picture: Path | None) -> str:
     if picture is not None:
         lines += [
             "", f"![map]({picture.name})", "",
-            "In each square: the best scheme, and the cost of the second as a multiple of the best one's. "
+            "In each square: the best scheme; below it the second, and its cost as a multiple of the best one's. "
             f"One seed, {MAP_ROUNDS} rounds a square; {_basis(advice)}. Heterogeneity is that of processors; "
             "that of labels doesn't change what a round costs, only how much it teaches.",
         ]  # fmt: skip

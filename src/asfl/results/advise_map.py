@@ -25,6 +25,8 @@ class Cell:
     price: str
     spread: str
     best: str
+    second: str
+    """Empty if there is only one."""
     ahead: float
     """The price of the second as a multiple of the best's."""
 
@@ -43,23 +45,23 @@ def which_scheme(
             for bandwidth in BANDWIDTHS:
                 there = _there(config, model, bandwidth, factor)
                 cells += [
-                    Cell(model, bandwidth, price, spread, best, ahead)
-                    for price, (best, ahead) in _best(there, rounds, learnt).items()
+                    Cell(model, bandwidth, price, spread, *of_price)
+                    for price, of_price in _best(there, rounds, learnt).items()
                 ]
                 progress(f"{model}, {bandwidth:g} × bandwidth, {spread}")
     return cells
 
 
-def _best(config: Config, rounds: int, learnt: Learnt | None) -> dict[str, tuple[str, float]]:
-    """By price: who is best, and how far the second is behind."""
+def _best(config: Config, rounds: int, learnt: Learnt | None) -> dict[str, tuple[str, str, float]]:
+    """By price: who is best, who is second, and how far behind."""
     others = advise(config, rounds, 1, learnt, schemes=_all_but(DEPENDS_ON_PRICE)).candidates
     found = {}
     for price, value in PRICES.items():
         priced = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": value})})
         ours = advise(priced, rounds, 1, learnt, schemes=(DEPENDS_ON_PRICE,)).candidates
         weight = joule_in_seconds(priced)
-        order = ranked((*ours, *(replace(one, weight=weight) for one in others)), learnt)
-        found[price] = order[0].scheme, order[1].price / order[0].price if len(order) > 1 else math.inf
+        best, *rest = ranked((*ours, *(replace(one, weight=weight) for one in others)), learnt)
+        found[price] = (best.scheme, *((rest[0].scheme, rest[0].price / best.price) if rest else ("", math.inf)))
     return found
 
 

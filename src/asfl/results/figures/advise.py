@@ -27,7 +27,7 @@ def draw_map(cells: Sequence[Cell], said: str) -> "Figure":
                     colour = style_of(cell.best)["color"]
                     axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=colour, alpha=_ALPHA))
                     looks = {"ha": "center", "va": "center", "fontsize": 7.5}
-                    axes.text(x, y, f"{cell.best}\n{_ahead(cell.ahead)}", **looks)
+                    axes.text(x, y, f"{cell.best}\n{_behind(cell)}", **looks)
                 axes.set(xlim=(-0.5, len(BANDWIDTHS) - 0.5), ylim=(-0.5, len(MODELS) - 0.5), title=f"{price}; {spread}")
                 axes.set_xticks(range(len(BANDWIDTHS)), [f"× {one:g}" for one in BANDWIDTHS])
                 axes.set_yticks(range(len(MODELS)), list(MODELS))
@@ -41,6 +41,6 @@ def draw_map(cells: Sequence[Cell], said: str) -> "Figure":
     return figure
 
 
-def _ahead(ratio: float) -> str:
-    """How far the second is behind."""
-    return f"second: {ratio:.1f}×" if ratio < 10 else f"second: {ratio:.0f}×"
+def _behind(cell: Cell) -> str:
+    """The second, and how far it is behind."""
+    return f"{cell.second}: {cell.ahead:.{0 if cell.ahead >= 10 else 1}f}×" if cell.second else ""
