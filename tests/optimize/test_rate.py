@@ -131,19 +131,19 @@ def test_the_first_round_takes_the_best_ratio_that_it_saw(noise: float, monkeypa
 
     seen = 0
 
-    def watched(problem: Problem, solve: Solve) -> Solution:
+    def watched(asked: Problem, solve: Solve) -> Solution:
         nonlocal seen
-        assert problem.prices is not None
+        assert asked.prices is not None
         tried: list[float] = []
 
-        def solved(priced: Problem, *, start: Solution | None = None) -> Solution:
-            found = solve(priced, start=start)
-            tried.append(ratio(problem, found))
+        def solved(problem: Problem, *, start: Solution | None = None) -> Solution:
+            found = solve(problem, start=start)
+            tried.append(ratio(asked, found))
             return found
 
-        found = solve_by_rate(problem, solved)
-        if np.isnan(problem.prices.per_progress):
-            assert ratio(problem, found) == min(tried) < 1e6
+        found = solve_by_rate(asked, solved)
+        if np.isnan(asked.prices.per_progress):
+            assert ratio(asked, found) == min(tried) < 1e6
             seen += 1
         return found
 

@@ -15,7 +15,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
-from asfl.results.reproduce.archive import read_archive, write_archive
+from asfl.results.reproduce.archive import joined, read_archive, write_archive
 from asfl.results.reproduce.plan import estimated_duration_s, usual_seeds, world_name
 from asfl.results.reproduce.recipes import on_traces
 from asfl.results.written import show_found
@@ -247,6 +247,21 @@ def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, mo
     tuned.write_text('base = "demo"\n[schemes.asfl]\nlearning_rate = 0.005\n')
     refused = asfl("reproduce", "fixed-cuts", *settings, "--tuned", str(tuned), "--archive", "records.xz")
     assert_refused(refused, "with another configuration (training.learning_rate = ")
+
+
+def test_an_archive_loses_no_point(tmp_path: Path) -> None:
+    table, hdf5 = trace_files(tmp_path / "traces")
+    first, second = (
+        plan_recipe(on_traces(RECIPES["measured-channel"], [file]), "demo", tmp_path / "out", overrides=TINY)
+        for file in (table, hdf5)
+    )
+    for plan in (first, second):
+        pretend_all(plan)
+    (found,) = joined([first.found()], [second.found()])
+    assert [point.label for point in found.points] == ["renew.hdf5", "ucc.npz"]
+    assert found.command == f"{second.command()}\n$ {first.command()}"  # as a page shows two commands
+    (again,) = joined([found], [second.found()])
+    assert (again.command, len(again.points)) == (found.command, 2)
 
 
 def test_who_borrows_needs_asfl_here(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _LEFT_OUT = (
 _LEFT_OUT_BY_CLIENT = ("resplit_energy_j", "energy_queue", "participation_queue", "update_norm2")
 ACCURACIES = ("accuracy", "client_accuracy", "uncalibrated_accuracy")
 """All digits are kept, since a target is reached or not."""
+_NEXT_COMMAND = "\n$ "
+"""Between two commands that found different points of a recipe; so a page shows them."""
 RunKey = tuple[str, str, int]
 """World, scheme, seed."""
 
@@ -46,16 +48,27 @@ def runs_of(found: Iterable[Found]) -> dict[RunKey, Run]:
 
 
 def joined(before: Sequence[Found], now: Sequence[Found]) -> list[Found]:
-    """What an archive holds after some recipes found something: theirs as it is now, the others as they were.
+    """What an archive holds after some recipes found something: no run that it had is lost.
 
-    A run that was trained again is the new one wherever it is looked at.
+    A run that was trained again is the new one wherever it is looked at. Points of a recipe that weren't asked for this
+    time, such as another trace, stay beside the new ones.
     """
     runs = {**runs_of(before), **runs_of(now)}
-    recipes = {one.recipe: one for one in (*before, *now)}
+    recipes = {one.recipe: one for one in before}
+    recipes |= {one.recipe: _beside(recipes.get(one.recipe), one) for one in now}
     return [
         replace(one, points=[replace(p, runs=[runs[p.world, *_key(run)] for run in p.runs]) for p in one.points])
         for one in recipes.values()
     ]
+
+
+def _beside(before: Found | None, now: Found) -> Found:
+    asked = {(point.preset, point.label) for point in now.points}
+    others = [] if before is None else [point for point in before.points if (point.preset, point.label) not in asked]
+    if before is None or not others:
+        return now
+    commands = dict.fromkeys([now.command, *before.command.split(_NEXT_COMMAND)])
+    return replace(now, command=_NEXT_COMMAND.join(commands), points=[*now.points, *others])
 
 
 def write_archive(file: Path, found: Sequence[Found]) -> int:
