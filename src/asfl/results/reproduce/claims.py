@@ -52,6 +52,8 @@ class ClaimOfEach:
 
     def check(self, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
         for outcome in outcomes:
+            if len(outcome.summary.runs) == 1 < len(outcomes):  # a scheme alone, with another setting than elsewhere
+                continue
             claim, here, verdict = self.say(outcome)
             where = f" ({outcome.label})" if outcome.label else ""
             yield Finding(outcome.preset, claim + where, here, verdict, len(outcome.summary.seeds))
@@ -100,8 +102,9 @@ class Saves(ClaimOfEach):
         whose = "" if self.ours == OURS else f"{self.ours}: "
         claim = f"{whose}{what} to an accuracy {size}below {self.against}"
         known = [target for target in summary.targets if self._other(summary, target) in summary.runs]
-        if self.ours not in summary.runs or not known:
-            return claim, "no run reached any accuracy", "can't tell"
+        absent = [one for one in (self.ours, self.against) if one != BEST and one not in summary.runs]
+        if absent or not known:
+            return claim, f"no run of {absent[0]}" if absent else "no run reached any accuracy", "can't tell"
         here = ", ".join(f"{self._text(summary, target)} to {percent(target)}" for target in known)
         return claim, here, agreement([self._verdict(summary, target) for target in known])
 
