@@ -197,7 +197,7 @@ def test_the_price_of_progress_is_what_it_has_cost() -> None:
     assert problem.prices is not None
     rate = Rate()
     for _ in range(200):
-        rate = rate.after(problem, 2.0, np.array([1.0, 2.0, 3.0]), 2.0, 0.0)
+        rate = rate.after(problem, 2.0, np.array([1.0, 2.0, 3.0]), 2.0, 0.0, cut=1)
     cost = 2.0 * problem.prices.per_s + 6.0 * float(problem.prices.per_j[0])
     prices = rate.prices(problem.rules, 3)
     assert prices.per_progress == pytest.approx(cost / problem.progress.of(2.0))

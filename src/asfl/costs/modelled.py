@@ -38,6 +38,9 @@ class Procedure:
     """EPSL's φ: this share of the sample positions is averaged over clients before the server's backward pass, and
     its activation gradient is broadcast."""
 
+    mixes: bool = False
+    """The server makes a step with every mini-batch that arrives, each mixed from those of all clients, instead of one
+    step with their mean gradient (`asfl.train.mixed`). It computes and exchanges as much."""
     on_demand: bool = False
     """A client receives what changed when it takes part, instead of everybody at once (`asfl.costs.holdings`)."""
 

@@ -38,6 +38,7 @@ from asfl.train.device import device_named
 from asfl.train.evaluate import Evaluator
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
+from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, nobody_knows
 from asfl.train.quantise import UNQUANTISED
@@ -59,14 +60,15 @@ class ClientNode:
         if self.client >= config.scenario.clients:
             raise AsflError(f"client = {self.client}, but there are {config.scenario.clients}")
         self._agreement, self.threads = agreement, agreement.threads
-        self._keeps_sides = scheme_named(agreement.scheme).procedure.keeps_client_sides
+        procedure = scheme_named(agreement.scheme).procedure
+        self._keeps_sides = procedure.keeps_client_sides
         self._device = device_named(config.training.device)
         blueprint = Blueprint.of(config, self._device)  # numbers come from the server
         self._model, self._shapes, self._layout = blueprint.model, blueprint.shapes, blueprint.shapes.layout
         self.largest_message = blueprint.largest_message
         self._private = config.data.private
         self._data, self._batches = _own_data(config, self.client, data_dir, self._device)
-        self._rule = rule_named(config.training.optimizer, config.training.learning_rate)
+        self._rule = rule_named(config.training.optimizer, client_learning_rate(config, procedure))
         privacy = config.privacy
         self._blur = Blur(privacy, nobody_knows) if privacy.noisy else None
         self._pace, self._meter = Pace(agreement.shaping), CarefulMeter(None)

@@ -18,12 +18,16 @@ class Progress:
     al., "An Empirical Model of Large-Batch Training", (2.5)), with the step size x that is best for A₀ mini-batches, as
     a learning rate is that was tuned with everybody taking part. Few mini-batches at that step size are worth less
     than their number says, since noise takes back what the signal brings.
+
+    Where the server makes a step with every mini-batch, mixed from all that arrived (`mixed`), steps of the same size
+    add up: p(A) = A / A₀.
     """
 
     usual: float
     """A₀."""
     noise_scale: float
     """B."""
+    mixed: bool = False
 
     @property
     def step(self) -> float:
@@ -33,12 +37,14 @@ class Progress:
     def of(self, arrivals: ArrayLike) -> Floats:
         """p(A); nothing at all happens without arrivals."""
         number = np.asarray(arrivals, float)
+        if self.mixed:
+            return number / self.usual
         parts = np.where(number > 0, self.noise_scale / np.where(number > 0, number, 1.0), 0.0)
         return np.where(number > 0, self.step * (2.0 - self.step * (1.0 + parts)), 0.0)
 
     def expected(self, arrival: Floats) -> float:
         """E p(A), where mini-batches arrive with these probabilities [N], independently."""
-        if len(arrival) > FEW:
+        if self.mixed or len(arrival) > FEW:
             return float(self.of(arrival.sum()))
         return float(self.of(np.arange(len(arrival) + 1)) @ _distribution(arrival))
 
@@ -47,6 +53,8 @@ class Progress:
 
         A' are the others. E p(A) is linear in each of these probabilities, so for one client alone this is exact.
         """
+        if self.mixed:
+            return np.full(len(arrival), 1.0 / self.usual)
         if len(arrival) > FEW:
             total = max(float(arrival.sum()), 0.5)
             return np.full(len(arrival), self.step**2 * self.noise_scale / total**2)

@@ -89,6 +89,9 @@ class Switches:
     """How many take part, by progress per second and joule instead of budgets per round."""
     hetero: bool = False
     """A cut for each client, in rounds that average all that clients hold."""
+    mix: bool = False
+    """The server makes a step with every mini-batch that arrives, each mixed from those of all clients; so a layer that
+    lies with the server learns more in a round than one that lies with clients, and the cut is decided by that too."""
 
     @property
     def averages(self) -> bool:
@@ -97,7 +100,7 @@ class Switches:
 
     @property
     def any(self) -> bool:
-        return self.averages or self.quant or self.rate
+        return self.averages or self.quant or self.rate or self.mix
 
 
 PUBLISHED = Switches()
@@ -199,13 +202,30 @@ class Problem:
         averaged, this round included, stands against it until it is: the debt of layers that stay apart. A layer costs
         `drift_weight` / M for each round's worth of drift in each round, as a share of a lost round.
         """
-        beyond = self.learning.beyond
+        beyond, idle = self.learning.beyond, self.idle_cost_of_cut[cuts]
         if not self.switches.averages or beyond is None:
-            return self.drift_cost_of_cut[cuts]
+            return self.drift_cost_of_cut[cuts] + idle
         per_round = self.progress_weight * self.rules.drift_weight / len(beyond.layer_drift)
         present = np.concatenate([[0.0], np.cumsum(beyond.layer_drift)])
         standing = self.standing_debt
-        return np.asarray(per_round * (present[cuts] + standing[cuts] - standing[np.minimum(synced, cuts)]))
+        return np.asarray(per_round * (present[cuts] + standing[cuts] - standing[np.minimum(synced, cuts)]) + idle)
+
+    @cached_property
+    def progress_of_cut(self) -> Floats:
+        """[M+1] what a round brings with each cut, of what it would if the server had every layer.
+
+        All layers count the same, as they do for drift. One that lies with clients makes a step a round, not A; with
+        its longer steps (`asfl.train.mixed`) it gets 1/√A₀ as far.
+        """
+        layers = self.round.profile.num_layers
+        behind = 1.0 - self.progress.usual**-0.5 if self.switches.mix else 0.0
+        return np.asarray(1.0 - behind * np.arange(layers + 1) / layers)
+
+    @cached_property
+    def idle_cost_of_cut(self) -> Floats:
+        """[M+1] what it costs that layers on clients learn less in a round than those on the server."""
+        whole = 1.0 if self.prices is None else self.progress.expected(self.prices.arrival)
+        return np.asarray(self.progress_weight * whole * (1.0 - self.progress_of_cut))
 
     @cached_property
     def standing_debt(self) -> Floats:
@@ -273,7 +293,7 @@ class Problem:
         """What arrivals are worth; B is 1 before anything is known."""
         beyond, round_ = self.learning.beyond, self.round
         served = can_be_served(self.rules, round_.num_clients, round_.radio.num_rbs)
-        return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale)
+        return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale, self.switches.mix)
 
     @cached_property
     def price_of_arrival(self) -> Floats:

@@ -46,11 +46,13 @@ class Rate:
         per_j = np.full(num_clients, rules.energy_price / (num_clients * rules.energy_budget_j))
         return Prices(1.0 / rules.delay_budget_s, per_j, theta, np.full(num_clients, FIRST_ARRIVAL))
 
-    def after(self, problem: Problem, delay_s: float, energy_j: Floats, arrivals: float, drift: float) -> "Rate":
-        """After a round with these costs, in which so many mini-batches' worth arrived."""
+    def after(
+        self, problem: Problem, delay_s: float, energy_j: Floats, arrivals: float, drift: float, cut: int
+    ) -> "Rate":
+        """After a round with these costs and this cut, in which so many mini-batches' worth arrived."""
         assert problem.prices is not None
         cost = problem.prices.cost(delay_s, energy_j)
-        progress = max(float(problem.progress.of(arrivals)) - drift, 0.0)
+        progress = max(float(problem.progress_of_cut[cut] * problem.progress.of(arrivals)) - drift, 0.0)
         return Rate(MEMORY * self.cost + cost, MEMORY * self.progress + progress)
 
 
@@ -80,7 +82,7 @@ def solve_by_rate(problem: Problem, solve: Solve) -> Solution:
         solution = solve(priced, start=solution)
         reached = worth_arriving(solution)
         cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
-        progress = problem.progress.expected(reached)
+        progress = expected_progress(solution, reached)
         price = cost / max(progress, 1e-9) if first else theta
         value = price if first else net_cost(solution, reached)
         if best is None or value < best[0]:
@@ -93,9 +95,16 @@ def solve_by_rate(problem: Problem, solve: Solve) -> Solution:
     return best[1]
 
 
+def expected_progress(solution: Solution, arrival: Floats) -> float:
+    """Of a decision; less what layers on clients don't learn."""
+    problem, deepest = solution.problem, int(np.max(solution.decision.cut))
+    return float(problem.progress_of_cut[deepest]) * problem.progress.expected(arrival)
+
+
 def net_cost(solution: Solution, arrival: Floats) -> float:
     """The objective with progress itself instead of its slopes."""
     problem = solution.problem
     assert problem.prices is not None
     lost = float((problem.price_of_arrival * (1.0 - arrival)).sum())
-    return solution.objective - lost - problem.prices.per_progress * problem.progress.expected(arrival)
+    lost += float(problem.idle_cost_of_cut[int(np.max(solution.decision.cut))])
+    return solution.objective - lost - problem.prices.per_progress * expected_progress(solution, arrival)

@@ -51,6 +51,7 @@ from asfl.train.combine import Combining
 from asfl.train.device import device_named
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import Fault, FleetMaker, LocalFleet
+from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, drawn_from, epsilon
 from asfl.train.signals import Signals, sample_coordinates
@@ -118,6 +119,7 @@ class Simulation:
             if self.device.type == "cuda"
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
+            client_rule=rule_named(training.optimizer, client_learning_rate(config, scheme.procedure)),
             watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
             combining=Combining(config.robust.average, config.robust.trim, config.robust.clip),
         )
@@ -387,9 +389,10 @@ def check_protection(config: Config, scheme: Scheme) -> None:
     procedure = scheme.procedure
     if config.privacy.noisy and (procedure.full_local_model or procedure.central):
         raise AsflError(f"privacy: noise hides what crosses a cut, and {scheme.name} has none; choose another scheme")
-    if procedure.aggregated_share > 0 and (config.robust.average != "mean" or config.robust.clip):
+    if (procedure.aggregated_share > 0 or procedure.mixes) and (config.robust.average != "mean" or config.robust.clip):
         raise AsflError(
-            f"robust: {scheme.name} mixes clients' gradients before anybody sees them; choose another scheme"
+            f"robust: {scheme.name} mixes clients' mini-batches, so nobody's gradient is seen alone; choose a scheme "
+            "that doesn't, such as asfl-plus-no-mix"
         )
 
 

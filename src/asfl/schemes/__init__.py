@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.registry import Registry
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import SFL, Procedure
 from asfl.optimize.problem import Switches
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.adaptsfl import AdaptSflScheme
@@ -18,7 +18,7 @@ from asfl.schemes.energy_delay import EnergyDelayScheme
 from asfl.schemes.epsl import EpslScheme
 from asfl.schemes.hasfl import HasflScheme
 
-_ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True)
+_ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True, mix=True)
 ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
 """`asfl-plus` with one decision switched off."""
 _SHIPPED: tuple[Scheme, ...] = (
@@ -29,6 +29,7 @@ _SHIPPED: tuple[Scheme, ...] = (
     BeyondScheme("asfl-quant", Switches(quant=True)),
     BeyondScheme("asfl-rate", Switches(rate=True)),
     BeyondScheme("asfl-hetero", Switches(hetero=True)),
+    BeyondScheme("asfl-mix", Switches(mix=True)),
     FedAvgScheme(),
     SplitLearningScheme(),
     SplitLearningScheme("sl-best", cut_rule="fastest", all_rbs=True),
@@ -46,6 +47,8 @@ _SHIPPED: tuple[Scheme, ...] = (
     EpslScheme("epsl-1", aggregated_share=1.0),
     FedAvgScheme("fedavg-8bit", bits=8),
     SplitFedScheme("sfl-best-8bit", cut_rule="fastest", bits=8),
+    SplitFedScheme("sfl-best-mix", cut_rule="fastest", procedure=replace(SFL, mixes=True)),
+    SplitFedScheme("sfl-best-mix-8bit", cut_rule="fastest", bits=8, procedure=replace(SFL, mixes=True)),
     AdaptSflScheme(),
     HasflScheme(),
     EnergyDelayScheme(),
@@ -56,8 +59,8 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 
 
 ON_REQUEST = (
-    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "epsl-0", "epsl-1",
-    "fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl", "energy-delay", *ABLATION,
+    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "asfl-mix", "epsl-0", "epsl-1",
+    "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay", *ABLATION,
 )  # fmt: skip
 """Variants and rivals that a comparison has only if they are named."""
 

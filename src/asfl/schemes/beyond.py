@@ -1,10 +1,11 @@
 """ASFL with decisions beyond the paper, each by itself and all together (docs/beyond.md).
 
 `asfl-sync` decides whether client sides are averaged and how deep, `asfl-quant` how many bits cross, `asfl-rate` how
-many take part, by progress per second and joule, `asfl-hetero` a cut for each client, `asfl-plus` all of it.
+many take part, by progress per second and joule, `asfl-hetero` a cut for each client; in `asfl-mix` the server steps
+with every mini-batch, mixed from all clients'; `asfl-plus` is all of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ON_DEMAND, Procedure
@@ -19,7 +20,10 @@ class BeyondScheme:
 
     name: str
     switches: Switches
-    procedure: Procedure = ON_DEMAND
+
+    @property
+    def procedure(self) -> Procedure:
+        return replace(ON_DEMAND, mixes=self.switches.mix)
 
     def decide(self, problem: Problem, seed: int) -> Decision:
         return asfl_decision(problem)

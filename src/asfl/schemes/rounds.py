@@ -215,11 +215,11 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
         return rate
     bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
     worth = float(beyond.worth(bits[decided.arrived]).sum())
-    drift = 0.0
+    drift, deepest = 0.0, int(np.max(decided.decision.cut))
     if problem.switches.averages:  # else nothing that is decided here makes it smaller
-        held = beyond.layer_drift[: int(np.max(decided.decision.cut))]
+        held = beyond.layer_drift[:deepest]
         drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
-    return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift)
+    return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift, deepest)
 
 
 def switches_of(scheme: Scheme) -> Switches:
@@ -304,5 +304,5 @@ def _check_batch(batch: NDArray[np.int64], round_: Round, scheme: Scheme) -> Non
     most = int(MOST_BATCHES * round_.batch_size)
     if np.shape(batch) != (round_.num_clients,) or batch.max() > most:
         raise AsflError(f"decision.batch = {batch} must be a number of samples for each client, at most {most}")
-    if scheme.procedure.aggregated_share > 0:
-        raise AsflError("decision.batch: positions that are shared need as many samples of everybody")
+    if scheme.procedure.aggregated_share > 0 or scheme.procedure.mixes:
+        raise AsflError("decision.batch: what is mixed needs as many samples of everybody")

@@ -14,6 +14,7 @@ from asfl.train.aggregated import backward_aggregated
 from asfl.train.batches import Batches
 from asfl.train.combine import Floats
 from asfl.train.fleet import Fleet, Norms, Packet
+from asfl.train.mixed import ServerSteps
 from asfl.train.quantise import quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
 from asfl.train.trainer import RoundPlan
@@ -52,8 +53,8 @@ class Exchange:
         """
         bits, batch = [plan.bits_of(client) for client in clients], plan.batch_of(clients[0])
         if cuts[0] == self.units:  # FedAvg: the client has the loss itself
-            learnt, norms = self.fleet.learn(plan.index, step, clients, bits, batch)
-            return learnt, lambda: norms
+            learnt, learnt_norms = self.fleet.learn(plan.index, step, clients, bits, batch)
+            return learnt, lambda: learnt_norms
         sent = self.fleet.forward(plan.index, step, clients, cuts, bits, batch)
         before = [each.clone() for each in statistics]
         while True:
@@ -70,8 +71,7 @@ class Exchange:
             for now, earlier in zip(statistics, before, strict=True):  # again, without those who were refused
                 now.copy_(earlier)
         for place, packet in zip(there, packets, strict=True):
-            if packet.error is not None:
-                self.errors.setdefault(clients[place], []).append(packet.error)
+            self._note_error(clients[place], packet)
         shared = round(self.aggregated_share * self.batches.batch_size)
         weigh = losses.new_ones(len(packets)) if weights is None else torch.from_numpy(weights[there]).to(losses)
         if shared:
@@ -79,27 +79,89 @@ class Exchange:
             returned = [backward_aggregated(self.server, losses, logits, joining[0].received, units, shared, weigh)]
         else:
             torch.autograd.backward(losses, weigh)
-            returned = [tuple(t.grad for t in group.received if t.grad is not None) for group in joining]
-        asked = [clients[place] for place in there]
-        by_client = [
-            own
-            for group, gradients in zip(joining, returned, strict=True)
-            for own in zip(*(tensor.chunk(group.clients) for tensor in gradients), strict=True)
-        ]
+            returned = [group.gradients for group in joining]
+        by_client = _by_client(joining, returned)
         for own, weight in zip(by_client, weigh.tolist(), strict=True):
             if weight != 1:  # a client's own gradient is that of its own loss
                 for gradient in own:
                     gradient.div_(weight)
-        coins = (rounding(self.batches.seed, "down", plan.index, client, step) for client in asked)
-        crossing = list(map(quantise_carry, by_client, [bits[place] for place in there], coins))
-        norms_there = self.fleet.backward(asked, crossing)
-        return (
-            _in_place(list(losses.detach()), there, len(sent)),
-            lambda: _in_place(norms_there(), there, len(sent)),
-        )
+        norms = self._send_back(plan, step, clients, there, by_client)
+        return _in_place(list(losses.detach()), there, len(sent)), norms
 
-    def _growing_pass(self, joining: "Sequence[_Joining]", statistics: Sequence[Tensor]) -> Tensor:
-        """The server's forward pass: clients with a deeper cut join on the way. Logits of all, in their order."""
+    def run_mixed(
+        self, plan: RoundPlan, step: int, clients: Sequence[int], cuts: Sequence[int], server: ServerSteps
+    ) -> tuple[list[Tensor | None], Norms]:
+        """The same where the server makes a step with every mini-batch, mixed from all clients' (`asfl.train.mixed`).
+
+        If a loss isn't finite, all steps are taken back, and made again without those whose own loss isn't.
+        """
+        sent = self.fleet.forward(plan.index, step, clients, cuts, [plan.bits_of(client) for client in clients], None)
+        while True:
+            there = [place for place, packet in enumerate(sent) if packet is not None]
+            packets = [packet for packet in sent if packet is not None]
+            if not packets:
+                return [None] * len(sent), lambda: [None] * len(sent)
+            own_cuts = [cuts[place] for place in there]
+            losses, by_client = self._mixed_passes(packets, own_cuts, there, server)
+            if bool(torch.isfinite(losses).all()):
+                break
+            server.take_back()
+            with torch.no_grad():
+                logits = self._growing_pass(_by_cut(packets, own_cuts, self.dtype), [None] * len(packets))
+                labels = torch.cat([packet.labels for packet in packets])
+                alone = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+            if not self._refused(alone, there, clients, sent):
+                break
+        for place, packet in zip(there, packets, strict=True):
+            self._note_error(clients[place], packet)
+        return _in_place(list(losses), there, len(sent)), self._send_back(plan, step, clients, there, by_client)
+
+    def _mixed_passes(
+        self, packets: Sequence[Packet], cuts: Sequence[int], there: list[int], server: ServerSteps
+    ) -> tuple[Tensor, list[Carry]]:
+        """Losses [A], and the gradients of what each client sent."""
+        carries = [restore_carry(packet.carry, self.dtype) for packet in packets]
+        gradients = [tuple(torch.empty_like(tensor) for tensor in carry) for carry in carries]
+        samples, weigh = len(packets[0].labels), torch.from_numpy(server.weights[there])
+        parts = min(len(packets), samples)
+        losses = torch.zeros(len(packets), dtype=self.dtype, device=packets[0].labels.device)
+        weigh = weigh.to(losses)
+        for part in range(parts):
+            dealt = slice(part, None, parts)
+            joining = _joined([tuple(tensor[dealt] for tensor in carry) for carry in carries], cuts)
+            logits = self._growing_pass(joining, [server.server.statistics], together=True)
+            labels = torch.cat([packet.labels[dealt] for packet in packets])
+            own = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+            torch.autograd.backward(own, weigh)
+            share = len(range(samples)[dealt]) / samples  # of the client's samples
+            losses += own.detach() * share
+            returned = _by_client(joining, [group.gradients for group in joining])
+            for own_gradients, weight, new in zip(gradients, weigh.tolist(), returned, strict=True):
+                for gradient, tensor in zip(own_gradients, new, strict=True):
+                    gradient[dealt] = tensor * (share / weight)
+            server.step(there)
+        return losses, gradients
+
+    def _note_error(self, client: int, packet: Packet) -> None:
+        if packet.error is not None:
+            self.errors.setdefault(client, []).append(packet.error)
+
+    def _send_back(
+        self, plan: RoundPlan, step: int, clients: Sequence[int], there: Sequence[int], gradients: Sequence[Carry]
+    ) -> Norms:
+        """Gradients to those who are `there` among the clients, who go backward and step; ‖update‖² of all."""
+        asked = [clients[place] for place in there]
+        coins = (rounding(self.batches.seed, "down", plan.index, client, step) for client in asked)
+        norms = self.fleet.backward(asked, list(map(quantise_carry, gradients, map(plan.bits_of, asked), coins)))
+        return lambda: _in_place(norms(), there, len(clients))
+
+    def _growing_pass(
+        self, joining: "Sequence[_Joining]", statistics: Sequence[Tensor | None], *, together: bool = False
+    ) -> Tensor:
+        """The server's forward pass: clients with a deeper cut join on the way. Logits of all, in their order.
+
+        `together`: batch norm takes all of them as one, with the only statistics given.
+        """
         carry: Carry | None = None
         cut, present = 0, 0
         for group in joining:
@@ -109,7 +171,7 @@ class Exchange:
                 carry = self.server.run(carry, cut, group.cut)
                 carry = tuple(torch.cat(both) for both in zip(carry, group.received, strict=True))
             cut, present = group.cut, present + group.clients
-            self.server.bind_statistics(statistics[:present])
+            self.server.bind_statistics(statistics if together else statistics[:present])
         assert carry is not None
         (logits,) = self.server.run(carry, cut, self.units)
         return logits
@@ -133,14 +195,31 @@ class _Joining(NamedTuple):
     received: Carry
     """What they sent, as one batch."""
 
+    @property
+    def gradients(self) -> Carry:
+        return tuple(tensor.grad for tensor in self.received if tensor.grad is not None)
+
 
 def _by_cut(packets: Sequence[Packet], cuts: Sequence[int], dtype: torch.dtype) -> list[_Joining]:
+    return _joined([restore_carry(packet.carry, dtype) for packet in packets], cuts)
+
+
+def _joined(carries: Sequence[Carry], cuts: Sequence[int]) -> list[_Joining]:
     joining = []
-    for cut, members in groupby(range(len(packets)), cuts.__getitem__):
-        carries = [restore_carry(packets[member].carry, dtype) for member in members]
-        together = tuple(_as_one(parts).requires_grad_() for parts in zip(*carries, strict=True))
-        joining.append(_Joining(cut, len(carries), together))
+    for cut, members in groupby(range(len(carries)), cuts.__getitem__):
+        own = [carries[member] for member in members]
+        together = tuple(_as_one(parts).requires_grad_() for parts in zip(*own, strict=True))
+        joining.append(_Joining(cut, len(own), together))
     return joining
+
+
+def _by_client(joining: Sequence[_Joining], gradients: Sequence[Carry]) -> list[Carry]:
+    """The gradients of what each group sent, client by client."""
+    return [
+        own
+        for group, of_group in zip(joining, gradients, strict=True)
+        for own in zip(*(tensor.chunk(group.clients) for tensor in of_group), strict=True)
+    ]
 
 
 def _as_one(parts: Sequence[Tensor]) -> Tensor:

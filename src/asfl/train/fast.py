@@ -9,6 +9,8 @@ Equal to `asfl.train.plain`, which reads like the paper. What makes it fast, all
 - Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
 - Clients whose packet is lost train nothing, so they aren't asked to.
 
+Where a scheme mixes, the server steps with every mini-batch instead (`asfl.train.mixed`), so there is one pass for all.
+
 The clients are a `Fleet`: what is below runs the same whether they are in this process or on other machines. Those
 can be lost on the way. Lost before its activations are here: it counts as not arrived. Lost behind the server's pass:
 what the server learnt from it stays, and the means of client models are over those who gave theirs.
@@ -35,7 +37,8 @@ from asfl.train.client_models import models_to_send
 from asfl.train.combine import Combining
 from asfl.train.exchange import Exchange
 from asfl.train.fleet import Fleet, FleetMaker, LocalFleet, Norms
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.layout import Layout, ModelVectors, runs
+from asfl.train.mixed import ServerSteps
 from asfl.train.noise import GradientNorms, GradientParts
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.replica import Replica
@@ -54,13 +57,13 @@ class FastTrainer:
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, rule: Rule, *, num_clients: int, seed: int,
         device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1, fleet: FleetMaker = LocalFleet,
-        watch_noise: bool = False, combining: Combining = Combining(),  # noqa: B008 (frozen)
+        watch_noise: bool = False, client_rule: Rule | None = None, combining: Combining = Combining(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
         """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
 
         `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
         `fleet` makes the clients, which are in this process unless somebody says otherwise. `combining`: what averages
-        are.
+        are. `client_rule`: how client sides step, if not as the server does.
         """
         self.layout = Layout(model)
         self.procedure, self.rule = procedure, rule
@@ -74,7 +77,7 @@ class FastTrainer:
         self._gradient_norms: GradientNorms | None = None
         keeps = procedure.keeps_client_sides
         self._trained_server = self._state.server
-        self.fleet: Fleet = fleet(model, self._state, batches, rule, keeps_sides=keeps)
+        self.fleet: Fleet = fleet(model, self._state, batches, client_rule or rule, keeps_sides=keeps)
         units, share = self.layout.num_units, procedure.aggregated_share
         self._exchange = Exchange(self.fleet, self._server, batches, units, share, dtype)
 
@@ -99,7 +102,7 @@ class FastTrainer:
         if self.procedure.in_sequence:
             order = random_stream(self._seed, "scheme: order", plan.index).permutation(arrived)
             outcome = self._hand_on(plan, order.tolist(), int(cuts[0]))
-        elif self._batches.local_steps == 1 or self.procedure.aggregated_share > 0:
+        elif self._batches.local_steps == 1 or self.procedure.aggregated_share > 0 or self.procedure.mixes:
             outcome = self._together(plan, arrived, cuts)
         else:
             outcome = self._several_steps(plan, arrived, cuts)
@@ -141,11 +144,14 @@ class FastTrainer:
         robust = None if state.combining.plain else RobustStep(state, server, cuts)
         losses: dict[int, Tensor] = {}
         waiting: list[tuple[list[int], Norms]] = []
+        steps: ServerSteps | None = None
         gave = np.zeros(len(arrived), dtype=np.bool_)
-        total = None if self.procedure.keeps_client_sides else torch.zeros_like(server.parameters)
+        exchanges = not self.procedure.keeps_client_sides
+        begins, ends = step == 0, step == self._batches.local_steps - 1  # between them, client models stay there
+        total = torch.zeros_like(server.parameters) if exchanges and ends else None
         bits, batches = list(map(plan.bits_of, arrived)), list(map(plan.batch_of, arrived))
-        sides = None if total is None else models_to_send(state, self._batches.seed, plan.index, cuts, bits)
-        watch = self._watch_noise and robust is None
+        sides = models_to_send(state, self._batches.seed, plan.index, cuts, bits) if exchanges and begins else None
+        watch = self._watch_noise and robust is None and not self.procedure.mixes
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if watch else None
         self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides, batches)
         for members in self._groups(cuts, batches):
@@ -153,7 +159,13 @@ class FastTrainer:
             if sides is not None:
                 self.fleet.load(clients, [sides[member] for member in members])
             own_statistics, own_weights = [statistics[m] for m in members], None if robust else weights[members]
-            of_group, norms = self._exchange.run(plan, step, clients, own_cuts, own_statistics, own_weights)
+            if self.procedure.mixes:  # there is one group
+                about = state.server_optimizer, self._server_gradient, cuts[members], weights[members]
+                steps = ServerSteps(self.layout, self.rule, server, *about)
+                of_group, norms = self._exchange.run_mixed(plan, step, clients, own_cuts, steps)
+                statistics.copy_(server.statistics)
+            else:
+                of_group, norms = self._exchange.run(plan, step, clients, own_cuts, own_statistics, own_weights)
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
                 samples = batches[members[0]] or self._batches.batch_size
@@ -175,21 +187,25 @@ class FastTrainer:
         passed = sorted(losses)
         if not passed:
             return {}
-        if noise is not None:
-            self._gradient_norms = noise.norms()
+        watched = steps if self._watch_noise else noise
+        if watched is not None:
+            self._gradient_norms = watched.norms()
 
-        # The server steps with the mean gradient of the clients whose layer it holds.
-        lowest = int(cuts[passed].min())
-        on_server = (weights[passed, None] * (cuts[passed, None] <= np.arange(units))).sum(axis=0)
-        if robust is not None:
-            robust.combine_gradients(passed, weights, self._server_gradient)
+        # The server steps with the mean gradient of the clients whose layer it holds, unless it has made its steps.
+        lowest, deepest = int(cuts[passed].min()), int(cuts[passed].max())
+        on_server = self.layout.on_server(cuts[passed], weights[passed])
+        between = slice(int(edges[lowest]), int(edges[deepest]))
+        if steps is not None:
+            before = steps.parameters_before[between]
+            server_norm = (server.parameters - steps.parameters_before)[edges[lowest] :].square().sum()
         else:
-            for first, last in _runs(on_server, lowest, units):
-                self._server_gradient[edges[first] : edges[last]].div_(float(on_server[first]))
-        between = server.parameters[edges[lowest] : edges[cuts[passed].max()]]
-        before = between.clone()
-        server_norm = self._step_server(server, self._server_gradient, state.server_optimizer, lowest)
-        moved = (between - before).square()
+            if robust is not None:
+                robust.combine_gradients(passed, weights, self._server_gradient)
+            else:
+                self.layout.divide_(self._server_gradient, on_server, lowest)
+            before = server.parameters[between].clone()
+            server_norm = self._step_server(server, self._server_gradient, state.server_optimizer, lowest)
+        moved = (server.parameters[between] - before).square()
 
         # Average: the server's step already is one; client sides only where the scheme says so.
         known = passed if total is None else np.flatnonzero(gave).tolist()
@@ -197,15 +213,15 @@ class FastTrainer:
         if total is not None and robust is not None:
             robust.combine_models(passed, weights)
         elif total is not None:
-            for first, last in _runs(on_server, 0, units):
+            for first, last in runs(on_server, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
                 total[here].add_(server.parameters[here], alpha=float(on_server[first]))
             summed = on_server + (weights[gave, None] * (cuts[gave, None] > np.arange(units))).sum(axis=0)
-            for first, last in _runs(summed, 0, units):
+            for first, last in runs(summed, 0, units):
                 here = slice(int(edges[first]), int(edges[last]))
                 if summed[first]:  # else everybody who held these layers was lost, and the server keeps what it had
                     torch.div(total[here], float(summed[first]), out=server.parameters[here])
-        self._keep_what_is_shared(server, int(cuts[passed].max()))
+        self._keep_what_is_shared(server, deepest)
         own = {m: server_norm - moved[: edges[cuts[m]] - edges[lowest]].sum() for m in passed}
         return {int(arrived[m]): (losses[m], _plus(client_norms[m], own[m])) for m in passed}
 
@@ -246,10 +262,11 @@ class FastTrainer:
 
         Their mini-batches are of the same size.
         """
-        together = len(cuts) if self.procedure.aggregated_share > 0 else self._merge
+        everybody = self.procedure.aggregated_share > 0 or self.procedure.mixes
+        together = len(cuts) if everybody else self._merge
         if not self.state.combining.plain:
             together = 1
-        elif self._watch_noise:
+        elif self._watch_noise and not everybody:
             together = min(together, max(1, len(cuts) // 2))
         sizes = np.array([batch or 0 for batch in batches])
         for size in np.unique(sizes):
@@ -301,11 +318,11 @@ class FastTrainer:
 
         there = np.array(list(losses))
         cuts, weights = cuts[np.isin(arrived, there)], state.weights[there]
-        on_server = (weights[:, None] * (cuts[:, None] <= np.arange(units))).sum(axis=0)
+        on_server = layout.on_server(cuts, weights)
         lowest = int(cuts.min())
         before = server.parameters.clone()
         summed = on_server if self.procedure.keeps_client_sides else np.full(units, weights.sum())
-        for first, last in _runs(summed, 0, units):
+        for first, last in runs(summed, 0, units):
             if summed[first]:
                 holders = np.flatnonzero((cuts <= first) | averages_sides).tolist()
                 for part, (edge, mean, added) in enumerate(zip(layout.edges, server.both, sums.both, strict=True)):
@@ -315,7 +332,7 @@ class FastTrainer:
                         mean[here] = state.average(rows, mean[here], there[holders].tolist())
                     else:
                         torch.div(added[here], float(summed[first]), out=mean[here])
-        for first, last in _runs(on_server, lowest, units):
+        for first, last in runs(on_server, lowest, units):
             here = slice(int(edges[first]), int(edges[last]))
             torch.div(moments[:, here], float(on_server[first]), out=state.server_optimizer.moments[:, here])
         state.server_optimizer.steps[lowest:] += local_steps
@@ -365,12 +382,3 @@ class FastTrainer:
 def _plus(of_client: Tensor | None, of_server: Tensor) -> Tensor:
     """‖Δ_n‖²; of a client that was lost behind the server's pass only the server's part is known."""
     return of_server if of_client is None else of_client + of_server
-
-
-def _runs(values: Ints, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """[first, last) of neighbours with the same value."""
-    first = start
-    for last in range(start + 1, stop + 1):
-        if last == stop or values[last] != values[first]:
-            yield first, last
-            first = last

@@ -6,7 +6,7 @@ variances, and how much of both is no longer what they started with). The client
 slices, and one optimiser step is a handful of vector operations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,15 @@ class Layout:
         """Where units begin, among the parameters and among the statistics."""
         return self.parameter_edges, self.statistic_edges
 
+    def on_server(self, cuts: NDArray[np.int64], weights: Floats) -> Floats:
+        """[M] of each layer, the weights [A] of those clients for whom the server holds it."""
+        return np.asarray((weights[:, None] * (cuts[:, None] <= np.arange(self.num_units))).sum(axis=0))
+
+    def divide_(self, vector: Tensor, by_layer: Floats, start: int) -> None:
+        """Divide what a vector of parameters has of layers start … M−1 by numbers [M] of theirs."""
+        for first, last in runs(by_layer, start, self.num_units):
+            vector[self.parameter_edges[first] : self.parameter_edges[last]].div_(float(by_layer[first]))
+
     def state_dict(self, vectors: "ModelVectors") -> dict[str, Tensor]:
         """Contiguous copies under the names of the model's `state_dict`, on the CPU."""
         pairs = ((self.parameters, vectors.parameters), (self.statistics, vectors.statistics))
@@ -132,6 +141,15 @@ class ModelVectors:
     def copy_(self, other: "ModelVectors") -> None:
         self.parameters.copy_(other.parameters)
         self.statistics.copy_(other.statistics)
+
+
+def runs(values: Floats | NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """[first, last) of neighbours with the same value."""
+    first = start
+    for last in range(start + 1, stop + 1):
+        if last == stop or values[last] != values[first]:
+            yield first, last
+            first = last
 
 
 def _lay_out(tensors: Mapping[str, Tensor], num_units: int) -> tuple[tuple[Slot, ...], NDArray[np.int64]]:
