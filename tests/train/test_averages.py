@@ -5,11 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from trainers import PROCEDURES, assert_same, full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
+from trainers import (
+    CPU,
+    PROCEDURES,
+    assert_same,
+    full_round,
+    random_plans,
+    tiny_batches,
+    tiny_images,
+    tiny_model,
+    trainers,
+)
 
-from asfl.costs.modelled import ON_DEMAND
+from asfl.costs.modelled import ON_DEMAND, Procedure
+from asfl.train.fast import FastTrainer
 from asfl.train.noise import GradientParts
-from asfl.train.optimizers import Name
+from asfl.train.optimizers import Name, rule_named
 
 CLIENTS = 4
 
@@ -77,6 +88,18 @@ def test_spreads_are_those_before_the_average() -> None:
         own = sides[:, edges[layer] : edges[layer + 1]]
         wanted = float((own - own.mean(0)).square().sum(1).mean()) if layer < 2 else 0.0
         assert found[layer] == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("procedure", [ON_DEMAND, replace(ON_DEMAND, mixes=True), PROCEDURES["sfl"]])
+def test_noise_is_measured_where_it_is_watched(procedure: Procedure) -> None:
+    for watches in (True, False):
+        fast = FastTrainer(
+            tiny_model(), tiny_batches(tiny_images(), CLIENTS), procedure, rule_named("sgd", 0.05), num_clients=CLIENTS,
+            seed=5, device=CPU, dtype=torch.float64, merge=CLIENTS, watch_noise=watches,
+        )  # fmt: skip
+        norms = fast.round(full_round(0, 2, CLIENTS)).gradient_norms
+        assert (norms is not None) == watches
+        assert norms is None or norms.all == CLIENTS > norms.part
 
 
 def test_noise_and_signal_are_unbiased() -> None:

@@ -187,8 +187,8 @@ class FastTrainer:
         passed = sorted(losses)
         if not passed:
             return {}
-        watched = steps if self._watch_noise else noise
-        if watched is not None:
+        watched = noise if steps is None else steps
+        if watched is not None and self._watch_noise:
             self._gradient_norms = watched.norms()
 
         # The server steps with the mean gradient of the clients whose layer it holds, unless it has made its steps.
