@@ -1,6 +1,7 @@
 """Tiny networks, images and rounds, and the plain and the fast trainer on them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 
 from asfl.config.names import Architecture, Dataset, ModelSpec, Norm
-from asfl.costs.modelled import ASFL, FEDAVG, SFL, SL, Procedure, epsl
+from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, SL, Procedure, epsl
 from asfl.data import ImageData
 from asfl.models.build import build_model
 from asfl.models.cuttable import CuttableModel
@@ -24,6 +25,8 @@ from asfl.train.trainer import RoundPlan
 
 CPU = torch.device("cpu")
 PROCEDURES: dict[str, Procedure] = {"asfl": ASFL, "sfl": SFL, "sl": SL, "fedavg": FEDAVG, "epsl": epsl(0.5)}
+MIXING: dict[str, Procedure] = {"asfl-mix": replace(ON_DEMAND, mixes=True), "sfl-mix": replace(SFL, mixes=True)}
+"""The server steps with every mini-batch, mixed from all clients'."""
 
 
 def tiny_images(dataset: Dataset = "digits", per_class: int = 8, seed: int = 0) -> ImageData:
@@ -56,14 +59,17 @@ def tiny_batches(
 
 def trainers(
     model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, num_clients: int, merge: int = 1,
-    combining: Combining = Combining(), blur: Blur | None = None,  # noqa: B008 (frozen)
+    combining: Combining = Combining(), blur: Blur | None = None, longer: float = 1.0,  # noqa: B008 (frozen)
 ) -> tuple[PlainTrainer, FastTrainer]:  # fmt: skip
+    """`longer`: so many times the server's learning rate is that of clients."""
     rate = {"sgd": 0.05, "momentum": 0.02, "adam": 0.003}[optimizer]
     shared: dict[str, Any] = {"num_clients": num_clients, "seed": 5, "combining": combining}
-    plain = PlainTrainer(model, batches, procedure, optimizer, rate, **shared, blur=blur)
+    plain = PlainTrainer(
+        model, batches, procedure, optimizer, rate, **shared, blur=blur, client_learning_rate=longer * rate
+    )
     fast = FastTrainer(
         model, batches, procedure, rule_named(optimizer, rate), **shared, device=CPU, dtype=torch.float64, merge=merge,
-        fleet=partial(LocalFleet, blur=blur),
+        fleet=partial(LocalFleet, blur=blur), client_rule=rule_named(optimizer, longer * rate),
     )  # fmt: skip
     return plain, fast
 

@@ -30,6 +30,7 @@ ALL_SCHEMES = [
     "asfl-quant",
     "asfl-rate",
     "asfl-hetero",
+    "asfl-mix",
     "fedavg",
     "sl",
     "sl-best",
@@ -47,6 +48,8 @@ ALL_SCHEMES = [
     "epsl-1",
     "fedavg-8bit",
     "sfl-best-8bit",
+    "sfl-best-mix",
+    "sfl-best-mix-8bit",
     "adaptsfl",
     "hasfl",
     "energy-delay",
@@ -54,6 +57,7 @@ ALL_SCHEMES = [
     "asfl-plus-no-quant",
     "asfl-plus-no-rate",
     "asfl-plus-no-hetero",
+    "asfl-plus-no-mix",
 ]
 
 

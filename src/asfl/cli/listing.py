@@ -38,8 +38,11 @@ _SCHEMES = {
     "epsl-0": "EPSL that averages no gradients",
     "epsl-1": "EPSL that averages all gradients",
     "asfl-hetero": "a cut of its own for every client",
+    "asfl-mix": "the server steps with every mini-batch, mixed from all clients'",
     "fedavg-8bit": "FedAvg whose models cross with 8 bits",
     "sfl-best-8bit": "SplitFed with the fastest cut, and 8 bits",
+    "sfl-best-mix": "SplitFed with the fastest cut, whose server mixes as that of asfl-mix",
+    "sfl-best-mix-8bit": "the same with 8 bits",
     "adaptsfl": "one cut, and how many rounds lie between two averages of client sides",
     "hasfl": "a cut and a mini-batch of its own size for every client",
     "energy-delay": "a cut for each client that is best for energy and delay together",
@@ -47,6 +50,7 @@ _SCHEMES = {
     "asfl-plus-no-quant": "asfl-plus with 32 bits",
     "asfl-plus-no-rate": "asfl-plus with budgets per round",
     "asfl-plus-no-hetero": "asfl-plus with one cut for all",
+    "asfl-plus-no-mix": "asfl-plus whose server steps once a round",
 }
 _MODELS = {
     "cnn": "a small network for quick runs",

@@ -4,7 +4,7 @@ A client or the server has a network of which only the layers on its side of the
 per layer, which stays where it is when the layer moves.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
@@ -42,6 +42,18 @@ class Holder:
 
     def forward(self, carry: Carry, units: range) -> Carry:
         return self.model.run(carry, units.start, units.stop)
+
+    def forward_joined(self, sent: Mapping[int, Carry], cuts: Mapping[int, int]) -> dict[int, Tensor]:
+        """One pass to the end, as one batch, which each client joins at its own cut; each client's logits."""
+        inside: list[int] = []
+        carry: Carry = ()
+        for unit in range(min(cuts.values()), len(self.model.units)):
+            joining = [client for client in sent if cuts[client] == unit]
+            batches = [carry] * bool(inside) + [sent[client] for client in joining]
+            carry = self.forward(tuple(map(torch.cat, zip(*batches, strict=True))), range(unit, unit + 1))
+            inside += joining
+        (logits,) = carry
+        return dict(zip(inside, logits.chunk(len(inside)), strict=True))
 
     def step(self, units: range) -> None:
         for unit in units:

@@ -53,9 +53,12 @@ class PlainTrainer:
     def __init__(
         self, model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, learning_rate: float, *,
         num_clients: int, seed: int, combining: Combining = Combining(), blur: Blur | None = None,  # noqa: B008 (frozen)
+        client_learning_rate: float | None = None,
     ) -> None:  # fmt: skip
+        """`client_learning_rate`: of client sides, if it isn't the server's."""
+        of_client = learning_rate if client_learning_rate is None else client_learning_rate
         self.server = Holder.of(model, optimizer, learning_rate)
-        self.clients = [Holder.of(model, optimizer, learning_rate) for _ in range(num_clients)]
+        self.clients = [Holder.of(model, optimizer, of_client) for _ in range(num_clients)]
         self.cut = 0
         self._units = len(model.units)
         self._given: dict[int, Tensor] = {}  # client models that came down with few bits in this round
@@ -78,13 +81,20 @@ class PlainTrainer:
         if not arrived:
             return Trained.nothing(len(self.clients))
 
-        # Stages 2 and 3: every client that arrives, with a server-side model of its own.
+        # Stages 2 and 3: every client that arrives, with a server-side model of its own, unless mini-batches are mixed.
         before = {client: self._whole(client, int(plan.cut[client])) for client in arrived}
         shared = deepcopy(self.server.model)
         trained, steps = Trained.nothing(len(self.clients)), range(self._batches.local_steps)
         if self._procedure.aggregated_share > 0:
             of_steps = [self._aggregated_step(plan, arrived, step) for step in steps]
             trained.loss[:], trained.quantisation_error[:] = np.mean(of_steps, axis=0)
+        elif self._procedure.mixes:
+            of_steps = [self._mixed_step(plan, arrived, step) for step in steps]
+            trained.loss[:], trained.quantisation_error[:] = np.mean(of_steps, axis=0)
+            if not keeps:
+                sides = {client: self._sent_back(plan, client, shared) for client in arrived}
+                models = [self._behind(sides[client], int(plan.cut[client])) for client in arrived]
+                self._combine(self.server.model, range(self._units), models, arrived, shared)
         else:
             copies = {client: deepcopy(self.server) for client in arrived}
             for client in arrived:
@@ -106,10 +116,8 @@ class PlainTrainer:
         """
         model, bits, units = self.server.model, max(self._bits(plan, n) for n in arrived), range(plan.synced)
         layout, here = Layout(model), torch.device("cpu")
-        holders = {client: deepcopy(model) for client in arrived}
-        for client, holder in holders.items():
-            for unit in range(min(plan.cut[client], plan.synced)):
-                copy_unit(self.clients[client].model.units[unit], holder.units[unit])
+        depths = {client: min(int(plan.cut[client]), plan.synced) for client in arrived}
+        holders = {client: self._behind(self.clients[client].model, depth) for client, depth in depths.items()}
         self._combine(model, units, list(holders.values()), arrived, before)
         if any(self._bits(plan, client) < 32 for client in arrived):
             shared = layout.flatten(before, here, torch.float64)
@@ -123,8 +131,7 @@ class PlainTrainer:
             received = []
             for client, holder in holders.items():
                 side = numbers_of(holder, units)
-                depth = min(int(plan.cut[client]), plan.synced)
-                received.append(crossed(side, depth, self._bits(plan, client), client))
+                received.append(crossed(side, depths[client], self._bits(plan, client), client))
             known = layout.front(shared, plan.synced).parameters
             average = combined(received, self._samples[arrived], known, self._combining)
             put_numbers(model, units, crossed(average, plan.synced, bits, -1))
@@ -143,16 +150,23 @@ class PlainTrainer:
             put_numbers(model, range(cut), layers_received(sent, torch.zeros((), dtype=torch.float64)))
             self._given[client] = numbers_of(model, range(cut))
 
-    def _sent_back(self, plan: RoundPlan, client: int) -> CuttableModel:
-        """The client model as the server receives it: with few bits, its own plus how far the client has moved."""
+    def _sent_back(self, plan: RoundPlan, client: int, before: CuttableModel) -> CuttableModel:
+        """The client model as the server receives it: with few bits, what it had plus how far the client has moved."""
         cut, own, bits = int(plan.cut[client]), self.clients[client].model, plan.bits_of(client)
         if bits == 32:
             return own
         received, units = deepcopy(own), range(cut)
         coins = rounding(self._batches.seed, "layers", plan.index, client)
         moved = layers_to_send(Layout(own), numbers_of(own, units), self._given[client], cut, bits, coins)
-        put_numbers(received, units, layers_received(moved, numbers_of(self.server.model, units)))
+        put_numbers(received, units, layers_received(moved, numbers_of(before, units)))
         return received
+
+    def _behind(self, side: CuttableModel, cut: int) -> CuttableModel:
+        """A whole model: this client side, and the server's layers behind it."""
+        model = deepcopy(self.server.model)
+        for unit in range(cut):
+            copy_unit(side.units[unit], model.units[unit])
+        return model
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
         """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""
@@ -222,7 +236,7 @@ class PlainTrainer:
     def _average(self, plan: RoundPlan, arrived: Sequence[int], copies: dict[int, Holder], keeps: bool) -> None:
         """The server-side models become one again; in schemes that say so, the client sides do too."""
         before, whole = deepcopy(self.server.model), [range(self._units)]
-        sides = {} if keeps else {client: self._sent_back(plan, client) for client in arrived}
+        sides = {} if keeps else {client: self._sent_back(plan, client, before) for client in arrived}
         edges = sorted({0, *(int(plan.cut[client]) for client in arrived), self._units})
         by_holders = [range(first, last) for first, last in pairwise(edges)]
         for units in by_holders:
@@ -307,6 +321,42 @@ class PlainTrainer:
         self._step_together(behind, copies, arrived)
         return np.stack([losses, errors])
 
+    def _mixed_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
+        """The server makes a step with every mini-batch, each mixed from those of all clients (`asfl.train.mixed`).
+
+        [2, N] losses, and relative errors of what was sent up.
+        """
+        losses, errors = np.full((2, len(self.clients)), np.nan)
+        activations, received, labels = {}, {}, {}
+        for client in arrived:
+            images, labels[client] = self._batches.batch(plan.index, client, step, plan.batch_of(client))
+            activations[client] = self._go_forward(plan, client, step, images)
+            received[client], errors[client] = self._send_up(plan, client, step, activations[client])
+        cuts, samples = {client: int(plan.cut[client]) for client in arrived}, len(labels[arrived[0]])
+        behind, parts = range(min(cuts.values()), self._units), min(len(arrived), samples)
+        losses[arrived] = 0.0
+        for part in range(parts):
+            dealt = slice(part, None, parts)
+            share = len(range(samples)[dealt]) / samples
+            mixed = {client: tuple(tensor[dealt] for tensor in received[client]) for client in arrived}
+            logits = self.server.forward_joined(mixed, cuts)
+            own = [F.cross_entropy(logits[client], labels[client][dealt]) for client in arrived]
+            torch.autograd.backward([weight * loss for weight, loss in zip(self._samples[arrived], own, strict=True)])
+            for client, loss in zip(arrived, own, strict=True):
+                losses[client] += share * loss.item()
+                for tensor in received[client]:  # goes back by the client's own loss, the mean over all its samples
+                    assert tensor.grad is not None
+                    tensor.grad[dealt] *= share / self._samples[client]
+            for unit in behind:
+                held, layer = self._samples[[n for n in arrived if cuts[n] <= unit]], range(unit, unit + 1)
+                put_gradient(self.server.model, layer, gradient_of(self.server.model, layer) / held.sum())
+            self.server.step(behind)
+        for client in arrived:
+            gradients = tuple(tensor.grad for tensor in received[client] if tensor.grad is not None)
+            torch.autograd.backward(activations[client], self._send_down(plan, client, step, gradients))
+            self._step_client(plan, client, step)
+        return np.stack([losses, errors])
+
     def _hand_on(self, plan: RoundPlan, arrived: Sequence[int]) -> Trained:
         """SL: one model; each client takes the client side from the one before, trains, and hands it on."""
         trained = Trained.nothing(len(self.clients))
@@ -318,7 +368,7 @@ class PlainTrainer:
             of_client = [self._step(plan, client, self.server, step) for step in steps]
             trained.loss[client], trained.quantisation_error[client] = np.mean(of_client, axis=0)
             trained.update_norm2[client] = float((self._whole(client, cut) - before).square().sum())
-            received = self._sent_back(plan, client)
+            received = self._sent_back(plan, client, self.server.model)
             for unit in range(cut):
                 copy_unit(received.units[unit], self.server.model.units[unit])
         return trained

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from asfl.config.errors import AsflError, nearest, short
 from asfl.radio.traces import HDF5_SUFFIXES
-from asfl.results.curves import CEILING, OURS, PLUS
+from asfl.results.curves import CEILING, OURS, PLUS, Resource
 from asfl.results.reproduce.claims import (
     BEST,
     Claim,
@@ -72,6 +72,7 @@ def _everywhere(evidence: Sequence[str], paper: Sequence[str] = ("paper-cifar100
     return {"demo": ("demo",), "evidence": tuple(evidence), "paper": tuple(paper)}
 
 
+_BOTH: tuple[Resource, ...] = ("delay_s", "energy_j")
 _MAIN = _everywhere(["vgg19-cifar10"])
 _SECOND = _everywhere(["resnet18-cifar100"])
 _MANY_ARMS = _everywhere(["small-cifar10"])
@@ -109,10 +110,12 @@ def _goals(*accurate: Claim) -> list[Claim]:
     ]
 
 
-_NINE = (OURS, PLUS, *BASELINES, "asfl-pmax", CEILING)
+_MIXES, _MIXES_NOT = "sfl-best-mix", "asfl-plus-no-mix"
+"""What mixing on the server is worth without our decisions, and our decisions without it."""
+_ALL = (OURS, PLUS, *BASELINES, _MIXES, "asfl-pmax", CEILING)
 _MATTER = (OURS, PLUS, "fedavg", "sfl-best", "acc-sfl", "epsl", CEILING)
-_FAST = tuple(name for name in _MATTER if name != "fedavg")
-"""FedAvg needs thirty times ASFL's delay where a whole VGG-19 has to cross."""
+_FRONT = (OURS, PLUS, "sfl-best", CEILING)
+"""For a large network in several worlds; the others are far behind in the headline."""
 _GOALS = _goals(NearlyAsAccurate("sfl-best", 0.01, PLUS), NearlyAsAccurate(CEILING, 0.03, PLUS))
 _HEADLINE = [
     *_saves(("acc-sfl", 0.51, 0.8), ("sfl-best", 0.69, 0.56), ("epsl", 0.75, 0.74), ("fedavg", 0, 0)),
@@ -153,7 +156,7 @@ _READINGS = (
 _RECIPES = (
     Recipe(
         "accuracy-delay-energy", "Fig. 4", "accuracy against seconds and joules: the headline",
-        _NINE, [*_HEADLINE, *_saves(("sl-best", 0, 0))], ["curves", "way", "pareto"], _MAIN,
+        _ALL, [*_HEADLINE, *_saves(("sl-best", 0, 0))], ["curves", "way", "pareto"], _MAIN,
     ),
     Recipe(
         "second-world", "Fig. 4", "the headline with another network and other data",
@@ -161,7 +164,7 @@ _RECIPES = (
     ),
     Recipe(
         "label-mix", "Fig. 6", "the headline from nearly disjoint labels to nearly equal ones",
-        _FAST, [*_AHEAD, *_GOALS], ["accuracy", "curves", "way"], _MAIN,
+        _FRONT, [*_AHEAD, *_GOALS], ["accuracy", "curves", "way"], _MAIN,
         "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1", "10"),
     ),
     Recipe(
@@ -172,7 +175,7 @@ _RECIPES = (
     ),
     Recipe(
         "errors-discrepancy", "Fig. 5", "packet errors, and how far client models drift apart",
-        _NINE,
+        _ALL,
         [
             *(Lower("packet_error_rate", name) for name in ("acc-sfl", "epsl")),
             *(Lower("discrepancy", name) for name in BASELINES),
@@ -227,8 +230,18 @@ _RECIPES = (
         (OURS, PLUS, *ABLATION, CEILING), [], ["ablation", "curves"], _MANY_ARMS,
     ),
     Recipe(
+        "mixing", "–", "what a server's step for every mini-batch, mixed from all clients', is worth",
+        (PLUS, _MIXES_NOT, _MIXES, "sfl-best", CEILING),
+        [
+            Saves(what, other, 0, one)
+            for one, other in ((PLUS, _MIXES_NOT), (_MIXES, "sfl-best"), (PLUS, _MIXES))
+            for what in _BOTH
+        ],
+        ["curves", "way"], _everywhere(["vgg19-cifar10", "resnet18-cifar100"]),
+    ),
+    Recipe(
         "rivals", "–", "against schemes with few bits, and the nearest published ones",
-        (OURS, PLUS, "fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl", "energy-delay", CEILING),
+        (OURS, PLUS, "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay", CEILING),
         [Saves("delay_s", BEST, 0, PLUS), Saves("energy_j", BEST, 0, PLUS), *_NEVER_BEHIND],
         ["curves", "way", "pareto"], _MANY_ARMS,
     ),
