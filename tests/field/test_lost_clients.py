@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from trainers import CPU, PROCEDURES, tiny_batches, tiny_images, tiny_model
+from trainers import CPU, MIXING, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
@@ -64,7 +64,7 @@ class LosingFleet(LocalFleet):
 def trainer_of(procedure: str, *, local_steps: int = 1, merge: int = 2) -> FastTrainer:
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps, batch_size=4)
     return FastTrainer(
-        tiny_model(), batches, PROCEDURES[procedure], rule_named("adam", 0.003), num_clients=CLIENTS, seed=5,
+        tiny_model(), batches, (PROCEDURES | MIXING)[procedure], rule_named("adam", 0.003), num_clients=CLIENTS, seed=5,
         device=CPU, dtype=torch.float64, merge=merge, fleet=LosingFleet,
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def plan_of(trainer: FastTrainer, arrived: Sequence[int], index: int = 0) -> Rou
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize("procedure", PROCEDURES)
+@pytest.mark.parametrize("procedure", PROCEDURES | MIXING)
 def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_steps: int) -> None:
     """Merged by one: with other groups the same sums are rounded otherwise."""
     without, lossy = (trainer_of(procedure, local_steps=local_steps, merge=1) for _ in range(2))
@@ -101,7 +101,7 @@ def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_s
         assert name.startswith("clients.") or torch.equal(lossy.state.tensors()[name], tensor), name
 
 
-@pytest.mark.parametrize("procedure", ["asfl", "epsl"])
+@pytest.mark.parametrize("procedure", ["asfl", "epsl", "asfl-mix"])
 def test_lost_behind_the_pass_has_taught_the_server(procedure: str) -> None:
     whole, lossy = trainer_of(procedure), trainer_of(procedure)
     losing(lossy).stage = "backward"

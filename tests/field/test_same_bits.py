@@ -24,6 +24,7 @@ from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
 from asfl.runs.simulation import Simulation
+from asfl.schemes import scheme_named
 from asfl.train.trainer import RoundPlan
 
 RATES = {"adam": "2e-3", "momentum": "0.02", "sgd": "0.05"}
@@ -53,7 +54,7 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus"])
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus", "sfl-best-mix"])
 def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path) -> None:
     agreement = scheme_and_optimizer(scheme, optimizer)
     with local_links(agreement) as links:
@@ -99,6 +100,7 @@ def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
     assert any(0 < record.arrived_count < record.scheduled_count for record in records)
     assert any(record.scheduled_count < CLIENTS for record in records)
     assert any(record.resplit_shift > 0 for record in records)
+    assert scheme_named("asfl-plus").procedure.mixes
     records = read_records(in_one_process(scheme_and_optimizer("asfl-plus", "adam")))
     assert any(record.synced and record.arrived_count > 1 for record in records)
     assert all(record.bits and max(record.bits) < 32 for record in records)
@@ -126,6 +128,8 @@ def test_over_tls_with_streams_that_break_between_rounds(in_one_process: Referen
     [
         ("asfl", "training.local_steps=2"),
         ("sfl", "training.local_steps=2"),
+        ("asfl-plus", "training.local_steps=2"),
+        ("sfl-best-mix-8bit", "training.local_steps=2"),
         ("asfl", "training.optimizer=momentum"),
         ("asfl", "model.norm=group"),
     ],
@@ -186,8 +190,8 @@ def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:
 
 @pytest.mark.parametrize(
     ("scheme", "local_steps"),
-    [(name, 1) for name in ("asfl", "sfl", "sl", "epsl", "acc-sfl", "fedavg")]
-    + [(name, 2) for name in ("asfl", "sfl", "epsl")],
+    [(name, 1) for name in ("asfl", "sfl", "sl", "epsl", "acc-sfl", "fedavg", "asfl-mix", "sfl-best-mix")]
+    + [(name, 2) for name in ("asfl", "sfl", "epsl", "asfl-mix", "sfl-best-mix")],
 )
 def test_few_bits(scheme: str, local_steps: int) -> None:
     agreement = agreement_of(tiny(f"training.local_steps={local_steps}"), scheme)
@@ -222,6 +226,20 @@ def test_averages_of_client_sides(few: bool, optimizer: str) -> None:
     with local_links(agreement) as links:
         there = planned_simulation(agreement, [1], over(links))
         assert_same_rounds(here, there, plans if few else [replace(plan, bits=None) for plan in plans])
+
+
+@pytest.mark.parametrize(("scheme", "local_steps"), [("asfl", 1), ("asfl-mix", 1), ("asfl-mix", 2)])
+def test_averages_where_each_client_has_a_cut_of_its_own(scheme: str, local_steps: int) -> None:
+    """Also when the packet of the one with the deepest cut is lost, whose layers everybody else has, too."""
+    agreement = scheme_and_optimizer(scheme, "adam", f"training.local_steps={local_steps}")
+    here, random, everybody = planned_simulation(agreement, [1]), np.random.default_rng(1), np.ones(CLIENTS, dtype=bool)
+    plans = []
+    for index in range(6):
+        cuts = random.permutation([1, 2, 3, 4])
+        arrived = cuts < 4 if index % 3 == 1 else np.isin(cuts, (2, 4)) if index % 3 == 2 else everybody
+        plans.append(RoundPlan(index, cuts, everybody, arrived, synced=4, bits=random.permutation(ALLOWED_BITS)))
+    with local_links(agreement) as links:
+        assert_same_rounds(here, planned_simulation(agreement, [1], over(links)), plans)
 
 
 def test_a_client_that_comes_back_takes_part_in_averages_with_few_bits() -> None:

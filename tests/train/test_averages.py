@@ -44,7 +44,10 @@ def test_fast_equals_plain(optimizer: Name, bits: int) -> None:
 @pytest.mark.parametrize(("optimizer", "local_steps"), [("sgd", 1), ("adam", 1), ("sgd", 2)])
 @pytest.mark.parametrize("merge", [1, CLIENTS])
 def test_fast_equals_plain_with_cuts_of_their_own(optimizer: Name, local_steps: int, merge: int, bits: int) -> None:
-    """Layers that lie with some clients and with the server for others are trained by both, and averaged."""
+    """Layers that lie with some clients and with the server for others are trained by both, and averaged.
+
+    Also where those with the deepest cut are lost.
+    """
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
     plain, fast = trainers(model, batches, ON_DEMAND, optimizer, CLIENTS, merge)
@@ -53,6 +56,8 @@ def test_fast_equals_plain_with_cuts_of_their_own(optimizer: Name, local_steps: 
         cuts = random.integers(1, len(model.units), CLIENTS)
         deepest = int(cuts[plan.scheduled].max(initial=1))
         plan = replace(plan, cut=np.minimum(cuts, deepest), synced=deepest, bits=np.array([bits, 32, bits, bits]))
+        if plan.index % 2:
+            plan = replace(plan, arrived=plan.arrived & (plan.cut < deepest))
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
         np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-5)

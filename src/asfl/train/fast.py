@@ -123,8 +123,10 @@ class FastTrainer:
     # ------------------------------------------------------------------ one server model, one step after the other
     def _together(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:
         steps: list[Outcome] = []
+        server = self._server_to_train(cuts)
+        given = server.parameters.clone() if self.procedure.mixes else server.parameters  # else it steps at the end
         for step in range(self._batches.local_steps):
-            steps.append(self._one_step(plan, step, arrived, cuts))
+            steps.append(self._one_step(plan, step, server, given, arrived, cuts))
             still = np.isin(arrived, list(steps[-1]))
             if not still.any():
                 break
@@ -135,9 +137,12 @@ class FastTrainer:
             outcome[client] = torch.stack(losses).mean(), torch.stack(norms).sum()
         return outcome
 
-    def _one_step(self, plan: RoundPlan, step: int, arrived: Ints, cuts: Ints) -> Outcome:
+    def _one_step(
+        self, plan: RoundPlan, step: int, server: ModelVectors, given: Tensor, arrived: Ints, cuts: Ints
+    ) -> Outcome:
+        """`given` are the server's parameters when the round began, which client models come down from."""
         state, edges, units = self.state, self.layout.parameter_edges, self.layout.num_units
-        lowest, server = int(cuts.min()), self._server_to_train(cuts)
+        lowest = int(cuts.min())
         self._server_gradient[edges[lowest] :].zero_()
         self._server.bind(server, self._server_gradient, lowest, units)
         statistics, weights = server.statistics.repeat(len(arrived), 1), state.weights[arrived]
@@ -174,11 +179,11 @@ class FastTrainer:
                 robust.take_gradient(members[0], self._server_gradient)
             waiting.append((members, norms))
             if total is not None:
-                given = self.fleet.give(plan.index, clients, [bits[member] for member in members])
-                for member, cut, side in zip(members, own_cuts, given, strict=True):
+                own_sides = self.fleet.give(plan.index, clients, [bits[member] for member in members])
+                for member, cut, side in zip(members, own_cuts, own_sides, strict=True):
                     if side is not None:
                         gave[member] = True
-                        received = side.received(server.parameters[: edges[cut]]).parameters
+                        received = side.received(given[: edges[cut]]).parameters
                         total[: edges[cut]].add_(received, alpha=float(weights[member]))
                         if robust is not None:
                             robust.sides[member] = received.clone()
@@ -221,7 +226,7 @@ class FastTrainer:
                 here = slice(int(edges[first]), int(edges[last]))
                 if summed[first]:  # else everybody who held these layers was lost, and the server keeps what it had
                     torch.div(total[here], float(summed[first]), out=server.parameters[here])
-        self._keep_what_is_shared(server, deepest)
+        self._keep_what_is_shared(server)
         own = {m: server_norm - moved[: edges[cuts[m]] - edges[lowest]].sum() for m in passed}
         return {int(arrived[m]): (losses[m], _plus(client_norms[m], own[m])) for m in passed}
 
@@ -229,16 +234,17 @@ class FastTrainer:
         """The server's model; where clients that keep their sides have cuts of their own, a copy of it.
 
         Then some layers lie with the server and with clients, and what all shared of them is needed once more: an
-        average crosses as the difference to it.
+        average crosses as the difference to it. Everybody has the layers up to the deepest cut, whoever arrives.
         """
-        apart = self.procedure.keeps_client_sides and cuts.min() < cuts.max()
+        apart = self.procedure.keeps_client_sides and cuts.min() < self.state.cut
         self._trained_server = self.state.server.clone() if apart else self.state.server
         return self._trained_server
 
-    def _keep_what_is_shared(self, server: ModelVectors, deepest: int) -> None:
+    def _keep_what_is_shared(self, server: ModelVectors) -> None:
         """Layers that only the server has are as it trained them; `average_sides` sees to the others."""
         if server is not self.state.server:
-            self.layout.behind(self.state.server, deepest).copy_(self.layout.behind(server, deepest))
+            cut = self.state.cut
+            self.layout.behind(self.state.server, cut).copy_(self.layout.behind(server, cut))
 
     def _average_statistics(
         self, server: ModelVectors, rows: Tensor, known: list[int], cuts: Ints, arrived: Ints
@@ -336,7 +342,7 @@ class FastTrainer:
             here = slice(int(edges[first]), int(edges[last]))
             torch.div(moments[:, here], float(on_server[first]), out=state.server_optimizer.moments[:, here])
         state.server_optimizer.steps[lowest:] += local_steps
-        self._keep_what_is_shared(server, int(cuts.max()))
+        self._keep_what_is_shared(server)
         moved = (server.parameters - before).square()
         own = [moved[edges[cut] :].sum() for cut in cuts]
         return {

@@ -1,0 +1,268 @@
+"""Mixed mini-batches: fast equals plain; one client alone is as ever; the server learns as if all data were its own."""
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from test_sample_sizes import uneven_batches
+from trainers import (
+    CPU,
+    MIXING,
+    PROCEDURES,
+    assert_same,
+    full_round,
+    random_plans,
+    tiny_batches,
+    tiny_images,
+    tiny_model,
+    trainers,
+)
+
+from asfl.config import load_config
+from asfl.config.names import Norm
+from asfl.config.protection import Privacy
+from asfl.costs.modelled import ASFL, SFL, Procedure
+from asfl.schemes import scheme_named
+from asfl.train.fast import FastTrainer
+from asfl.train.mixed import ServerSteps, client_learning_rate
+from asfl.train.optimizers import Name, rule_named
+from asfl.train.plain import PlainTrainer
+from asfl.train.privacy import Blur, drawn_from
+from asfl.train.trainer import RoundPlan
+
+CLIENTS = 4
+LONGER = 1.7
+"""Of a client's steps."""
+
+
+def assert_same_rounds(plain: PlainTrainer, fast: FastTrainer, plans: list[RoundPlan], *, few_bits: bool) -> None:
+    """What crosses with few bits lies on a grid of float32 numbers, whose last digit the order of a sum decides."""
+    for plan in plans:
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5 if few_bits else 1e-8)
+        np.testing.assert_allclose(found.quantisation_error, expected.quantisation_error, rtol=1e-5)
+        assert_same(plain, fast, *((1e-5, 1e-7) if few_bits else (1e-9, 1e-10)))
+
+
+# ---------------------------------------------------------------------- fast equals plain
+@pytest.mark.parametrize("norm", ["batch", "none"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("procedure", MIXING)
+def test_moving_cuts_and_lost_packets(procedure: str, optimizer: Name, norm: Norm) -> None:
+    model, batches = tiny_model(norm=norm), tiny_batches(tiny_images(), CLIENTS)
+    plain, fast = trainers(model, batches, MIXING[procedure], optimizer, CLIENTS, longer=LONGER)
+    for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
+        expected, found = plain.round(plan), fast.round(plan)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
+        np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
+        assert_same(plain, fast)
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize(("procedure", "optimizer"), [("asfl-mix", "adam"), ("sfl-mix", "sgd")])
+def test_a_cut_for_each_client(procedure: str, optimizer: Name, local_steps: int, bits: int) -> None:
+    """Whoever has a deeper cut joins on the way; where client sides are kept, all that clients hold is averaged."""
+    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
+    plain, fast = trainers(model, batches, MIXING[procedure], optimizer, CLIENTS, longer=LONGER)
+    plans = []
+    for plan in random_plans(range(1, len(model.units)), 3, CLIENTS, seed=1, by_client=True):
+        deepest = int(plan.cut[plan.scheduled].max(initial=1))
+        synced = deepest if MIXING[procedure].keeps_client_sides else 0
+        own_bits = np.array([bits, 32, bits, bits])
+        plans.append(replace(plan, cut=np.minimum(plan.cut, deepest), synced=synced, bits=own_bits))
+    assert any(len(set(plan.cut[plan.arrived])) > 1 for plan in plans)
+    assert any(plan.cut[plan.arrived].max() < plan.cut[plan.scheduled].max() for plan in plans)  # the deepest is lost
+    assert_same_rounds(plain, fast, plans, few_bits=bits < 32)
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("procedure", MIXING)
+def test_few_bits_and_averages_of_some_layers(procedure: str, local_steps: int) -> None:
+    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
+    plain, fast = trainers(model, batches, MIXING[procedure], "adam", CLIENTS, longer=LONGER)
+    keeps = MIXING[procedure].keeps_client_sides
+    plans = [
+        replace(plan, bits=np.array([4, 32, 8, 8]), synced=int(plan.cut[0]) // 2 if keeps else 0)
+        for plan in random_plans(range(1, len(model.units)), 4, CLIENTS)
+    ]
+    assert_same_rounds(plain, fast, plans, few_bits=True)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("procedure", MIXING)
+def test_clients_count_by_their_samples(procedure: str, optimizer: Name) -> None:
+    model = tiny_model()
+    plain, fast = trainers(model, uneven_batches(), MIXING[procedure], optimizer, CLIENTS, longer=LONGER)
+    assert len(set(fast.state.weights)) > 1
+    by_client = not MIXING[procedure].keeps_client_sides
+    plans = list(random_plans(range(1, len(model.units)), 4, CLIENTS, by_client=by_client))
+    assert_same_rounds(plain, fast, plans, few_bits=False)
+
+
+def test_cuts_inside_residual_blocks() -> None:
+    model = tiny_model("resnet18", width=0.03)
+    plain, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), MIXING["sfl-mix"], "sgd", CLIENTS)
+    plans = list(random_plans(range(1, len(model.units)), 3, CLIENTS, by_client=True))
+    assert_same_rounds(plain, fast, plans, few_bits=False)
+
+
+@pytest.mark.parametrize(("clients", "samples"), [(2, 6), (4, 6), (5, 3)])
+@pytest.mark.parametrize("procedure", MIXING)
+def test_any_number_of_clients_and_samples(procedure: str, clients: int, samples: int) -> None:
+    """Mixed mini-batches of the same size, of two sizes, and fewer of them than clients."""
+    model, batches = tiny_model(), tiny_batches(tiny_images(), clients, batch_size=samples)
+    plain, fast = trainers(model, batches, MIXING[procedure], "adam", clients)
+    assert_same_rounds(plain, fast, [full_round(0, 2, clients), full_round(1, 3, clients)], few_bits=False)
+    assert fast.state.server_optimizer.steps[-1] == 2 * min(clients, samples)
+
+
+@pytest.mark.parametrize("procedure", MIXING)
+def test_noise_for_privacy(procedure: str) -> None:
+    privacy = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
+    model, blur = tiny_model(norm="group"), Blur(privacy, drawn_from(7))
+    plain, fast = trainers(model, tiny_batches(tiny_images(), 3), MIXING[procedure], "adam", 3, blur=blur)
+    assert_same_rounds(plain, fast, list(random_plans(range(1, len(model.units)), 3, 3)), few_bits=True)
+
+
+# ---------------------------------------------------------------------- what mixing is
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("mixing", "unmixed"), [("asfl-mix", ASFL), ("sfl-mix", SFL)])
+def test_one_client_alone_is_not_mixed_with_anybody(mixing: str, unmixed: Procedure, optimizer: Name) -> None:
+    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS)
+    both = [trainers(model, batches, one, optimizer, CLIENTS)[1] for one in (MIXING[mixing], unmixed)]
+    for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
+        alone = replace(plan, arrived=np.arange(CLIENTS) == plan.index)
+        found, expected = (fast.round(alone) for fast in both)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-10)
+        np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-8)
+    for name, tensor in both[1].state.tensors().items():
+        torch.testing.assert_close(both[0].state.tensors()[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("norm", ["batch", "none"])
+@pytest.mark.parametrize(("clients", "samples"), [(4, 8), (4, 6), (5, 3)])
+def test_the_server_learns_as_if_all_activations_were_its_own(clients: int, samples: int, norm: Norm) -> None:
+    """Central training with SGD of what is behind the cut: mini-batch j has every client's samples j, j + A, …"""
+    cut, rate = 2, 0.05
+    model, batches = tiny_model(norm=norm), tiny_batches(tiny_images(), clients, batch_size=samples)
+    _, fast = trainers(model, batches, MIXING["asfl-mix"], "sgd", clients)
+    fast.round(full_round(0, cut, clients))  # client sides are no longer the same
+    pooled, labels = [], []
+    for client in range(clients):
+        own = deepcopy(model)
+        own.load_state_dict(fast.layout.state_dict(fast.state.client_model(client)), strict=False)
+        images, truth = batches.batch(1, client)
+        pooled.append(own.client_part(cut)(images)[0].detach())
+        labels.append(truth)
+    central = deepcopy(model)
+    central.load_state_dict(fast.layout.state_dict(fast.state.server), strict=False)
+    behind = central.server_part(cut)
+    optimizer = torch.optim.SGD(behind.parameters(), rate)
+    for part in range(min(clients, samples)):
+        turn = torch.arange(samples) % min(clients, samples) == part
+        logits = behind((torch.cat([activations[turn] for activations in pooled]),))
+        optimizer.zero_grad()
+        torch.autograd.backward(F.cross_entropy(logits, torch.cat([truth[turn] for truth in labels])))
+        optimizer.step()
+    fast.round(full_round(1, cut, clients))
+    found, expected = (
+        fast.layout.behind(vectors, cut)
+        for vectors in (fast.state.server, fast.layout.flatten(central, CPU, torch.float64))
+    )
+    torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found.statistics, expected.statistics, rtol=1e-9, atol=1e-11)
+
+
+def test_what_the_server_sends_back_is_the_gradient_of_each_sample_when_its_turn_came() -> None:
+    """With steps of next to nothing, a client's own step is that of a round that doesn't mix; without batch norm."""
+    model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
+    sides = []
+    for procedure in (MIXING["asfl-mix"], PROCEDURES["asfl"]):
+        fast = FastTrainer(
+            model, batches, procedure, rule_named("sgd", 1e-9), num_clients=CLIENTS, seed=5, device=CPU,
+            dtype=torch.float64, client_rule=rule_named("sgd", 0.05),
+        )  # fmt: skip
+        fast.round(full_round(0, 3, CLIENTS))
+        sides.append(fast.state.clients.parameters)
+    torch.testing.assert_close(*sides, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
+    """To the bit: parameters, statistics, moments, numbers of steps; and the same steps can be made again."""
+    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS)
+    _, fast = trainers(model, batches, MIXING["asfl-mix"], optimizer, CLIENTS)
+    for index in range(2):
+        fast.round(full_round(index, 2, CLIENTS))
+    state, cuts = fast.state, np.array([2, 2, 3, 4])
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    gradient = torch.zeros_like(state.server.parameters)
+    steps = ServerSteps(
+        fast.layout, rule_named(optimizer, 0.01), state.server, state.server_optimizer, gradient, cuts, np.ones(4)
+    )
+    draw = torch.Generator().manual_seed(1)
+    drawn = torch.randn(2, len(gradient), generator=draw, dtype=torch.float64)
+
+    def make_steps() -> dict[str, torch.Tensor]:
+        for noise in drawn:
+            gradient[fast.layout.parameter_edges[2] :] = noise[fast.layout.parameter_edges[2] :]
+            state.server.statistics.mul_(0.9).add_(0.3)
+            steps.step([0, 1, 2, 3])
+        return {name: tensor.clone() for name, tensor in state.tensors().items()}
+
+    first, norms = make_steps(), steps.norms()
+    assert not torch.equal(first["server.parameters"], before["server.parameters"])
+    gradient += 1.0  # of a pass that was never stepped with
+    steps.take_back()
+    for name, tensor in state.tensors().items():
+        assert torch.equal(tensor, before[name]), name
+    assert steps.norms() is None
+    assert not gradient.any()
+    again = make_steps()
+    assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
+    assert steps.norms() == norms is not None
+
+
+@pytest.mark.parametrize("procedure", MIXING)
+def test_training_that_diverges_says_so(procedure: str) -> None:
+    """Within a round already; the server's steps are taken back, as nobody here can be left out instead."""
+    model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
+    fast = FastTrainer(
+        model, batches, MIXING[procedure], rule_named("sgd", 1e150), num_clients=CLIENTS, seed=5, device=CPU,
+        dtype=torch.float64,
+    )  # fmt: skip
+    behind = fast.layout.behind(fast.state.server, 2).parameters
+    before = behind.clone()
+    assert not np.isfinite(fast.round(full_round(0, 2, CLIENTS)).loss).all()
+    torch.testing.assert_close(behind, before)
+
+
+@pytest.mark.parametrize("arrivals", [1, 2, CLIENTS])
+@pytest.mark.parametrize("procedure", MIXING)
+def test_noise_is_measured_from_two_mini_batches_on(procedure: str, arrivals: int) -> None:
+    fast = FastTrainer(
+        tiny_model(), tiny_batches(tiny_images(), CLIENTS), MIXING[procedure], rule_named("adam", 0.003),
+        num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, watch_noise=True,
+    )  # fmt: skip
+    everybody = full_round(0, 2, CLIENTS)
+    norms = fast.round(replace(everybody, arrived=np.arange(CLIENTS) < arrivals)).gradient_norms
+    assert (norms is None) == (arrivals == 1)
+    if norms is not None:
+        assert (norms.part, norms.all) == (1, arrivals)
+        assert norms.of_parts >= norms.of_all > 0
+
+
+@pytest.mark.parametrize(("clients", "blocks"), [(4, 9), (9, 4), (6, 6)])
+def test_clients_of_schemes_that_mix_make_longer_steps(clients: int, blocks: int) -> None:
+    config = load_config("demo", [f"scenario.clients={clients}", f"radio.num_rbs={blocks}"]).config
+    rate = config.training.learning_rate
+    for name in ("asfl-plus", "asfl-mix", "sfl-best-mix"):
+        found = client_learning_rate(config, scheme_named(name).procedure)
+        assert found == pytest.approx(rate * math.sqrt(min(clients, blocks)))
+    for name in ("asfl", "asfl-plus-no-mix", "sfl", "fedavg", "epsl", "sl"):
+        assert client_learning_rate(config, scheme_named(name).procedure) == rate
