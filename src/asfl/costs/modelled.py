@@ -39,8 +39,7 @@ class Procedure:
     its activation gradient is broadcast."""
 
     mixes: bool = False
-    """The server makes a step with every mini-batch that arrives, each mixed from those of all clients, instead of one
-    step with their mean gradient (`asfl.train.mixed`). It computes and exchanges as much."""
+    """The server steps with every mini-batch, mixed from all clients' (`asfl.train.mixed`): this costs nothing more."""
     on_demand: bool = False
     """A client receives what changed when it takes part, instead of everybody at once (`asfl.costs.holdings`)."""
 

@@ -390,10 +390,7 @@ def check_protection(config: Config, scheme: Scheme) -> None:
     if config.privacy.noisy and (procedure.full_local_model or procedure.central):
         raise AsflError(f"privacy: noise hides what crosses a cut, and {scheme.name} has none; choose another scheme")
     if (procedure.aggregated_share > 0 or procedure.mixes) and (config.robust.average != "mean" or config.robust.clip):
-        raise AsflError(
-            f"robust: {scheme.name} mixes clients' mini-batches, so nobody's gradient is seen alone; choose a scheme "
-            "that doesn't, such as asfl-plus-no-mix"
-        )
+        raise AsflError(f"robust: {scheme.name} mixes clients before a gradient is seen; choose another scheme")
 
 
 def clients_a_pass(profile: ModelProfile, batch_size: int, num_clients: int) -> int:
