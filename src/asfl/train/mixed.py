@@ -1,10 +1,11 @@
 """A step of the server with every mini-batch that arrives, each mixed from those of all clients.
 
 When A mini-batches of b samples have arrived, the server has A · b activations and their labels. One step with their
-mean gradient is one step with a very large batch. Instead it deals them out again: mini-batch j has the samples j,
-j + A, j + 2A … of every client, so it is about as large as one client's and has the labels of all; the server makes a
-step with each. It computes as much as before, nothing more crosses, and every client still gets the gradient of each of
-its samples: with the server as it was when the sample's turn came.
+mean gradient is one step with a very large batch. Instead it deals them out again: mini-batch j has the samples j, j +
+A, j + 2A … of every client, so it is about as large as one client's and has the labels of all; the server makes a step
+with each. (Where that would leave a mini-batch with one sample of a client, there are fewer.) It computes as much as
+before, nothing more crosses, and every client still gets the gradient of each of its samples: with the server as it was
+when the sample's turn came.
 
 So the server learns as if all data were in one place, but for the layers before the cut, which make one step a round
 (Huang et al., "Minibatch-SFL", and Wang et al., "CycleSL", have servers that train on the activations of all clients,
