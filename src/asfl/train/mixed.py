@@ -7,10 +7,11 @@ with each. (Where that would leave a mini-batch with one sample of a client, the
 before, nothing more crosses, and every client still gets the gradient of each of its samples: with the server as it was
 when the sample's turn came.
 
-So the server learns as if all data were in one place, but for the layers before the cut, which make one step a round
-(Huang et al., "Minibatch-SFL", and Wang et al., "CycleSL", have servers that train on the activations of all clients,
-too). These steps are √A₀ times as long, with A₀ clients that can be served: the square-root rule for Adam with as many
-times the samples (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms").
+So the server learns as if all data were in one place, but for the layers before the cut, which make one step a round.
+(Servers that train on the activations of all clients: Huang et al., "When MiniBatch SGD Meets SplitFed Learning",
+arXiv:2308.11953; Wang et al., "CycleSL", arXiv:2511.18611.) These steps are √A₀ times as long, with A₀ clients that can
+be served: the square-root rule for Adam with as many times the samples (Malladi et al., "On the SDEs and Scaling Rules
+for Adaptive Gradient Algorithms").
 
 Batch norm sees a mixed mini-batch as one, so its statistics are those of all clients.
 """
