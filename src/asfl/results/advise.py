@@ -25,7 +25,7 @@ from asfl.runs.play import Playthrough, play_all
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import switches_of
 
-ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "acc-sfl", "epsl")
+ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best-mix", "acc-sfl", "epsl")
 ASSUMED_UPDATES = 1000.0
 """Where nobody has measured how many it takes."""
 
