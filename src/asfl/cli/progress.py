@@ -120,12 +120,12 @@ class ManyRunsProgress(_Bars):
 
     def _advance(self, job: Job, record: RoundRecord) -> None:
         self.played += 1
-        self.left[job.name] = job.config.training.rounds - record.round
+        self.left[job.name] = job.rounds - record.round
         self.last[job.name] = record
         if record.accuracy is not None:
             self.accuracy[job.name] = record.accuracy
         if job.name not in self.tasks:
-            self.tasks[job.name] = self.bars.add_task(job.name, total=job.config.training.rounds)
+            self.tasks[job.name] = self.bars.add_task(job.name, total=job.rounds)
         accuracy = f" {percent(self.accuracy[job.name], 1)}" if job.name in self.accuracy else ""
         self.bars.update(self.tasks[job.name], completed=record.round, description=f"  {job.name}{accuracy}")
 

@@ -63,7 +63,7 @@ def train_runs(
 def rounds_left(comparisons: Sequence[Comparison]) -> dict[str, int]:
     """Of every run that isn't finished, by its name."""
     return {
-        name: one.config.training.rounds - len(_played(one.run_folder(scheme, seed)))
+        name: one.rounds_of(scheme) - len(_played(one.run_folder(scheme, seed)))
         for one in comparisons
         for name, (scheme, seed) in one.left().items()
     }

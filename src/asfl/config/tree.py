@@ -1,5 +1,6 @@
 """The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
 
+import math
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -277,6 +278,8 @@ class SchemeTraining(Section):
     """η of this scheme."""
     local_steps: Count | None = None
     """Mini-batches each client exchanges in one round of this scheme."""
+    rounds_times: Positive | None = None
+    """So many times the rounds: where a scheme's rounds are short and serve few, more of them see as many samples."""
 
 
 class Config(Section):
@@ -302,6 +305,7 @@ class Config(Section):
         if not self.schemes:
             return self
         own = self.schemes.get(name, SchemeTraining()).model_dump(exclude_none=True)
+        own["rounds"] = math.ceil(self.training.rounds * own.pop("rounds_times", 1))
         return self.model_copy(update={"training": self.training.model_copy(update=own), "schemes": {}})
 
     def __hash__(self) -> int:

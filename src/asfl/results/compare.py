@@ -112,7 +112,10 @@ class Comparison:
         return [read_run(self.run_folder(scheme, seed)) for scheme, seed in every if self._is_done(scheme, seed)]
 
     def _is_done(self, scheme: str, seed: int) -> bool:
-        return is_finished(self.run_folder(scheme, seed), self.config.training.rounds)
+        return is_finished(self.run_folder(scheme, seed), self.rounds_of(scheme))
+
+    def rounds_of(self, scheme: str) -> int:
+        return self.config.for_scheme(scheme).training.rounds
 
     def remember(self) -> None:
         """Write down what this comparison is, beside what was asked for in earlier calls."""

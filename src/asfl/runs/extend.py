@@ -35,6 +35,7 @@ def extend_to(folder: Path, config: Config, scheme: str, recorded: Sequence[Deci
 
     Refused if it is another run in anything else. `recorded`: what ASFL decided in that world, if it was given before.
     """
+    config = config.for_scheme(scheme)
     if not (folder / MANIFEST_FILE).exists() or rounds_of(read_manifest(folder)) >= config.training.rounds:
         return 0
     with writing(folder):

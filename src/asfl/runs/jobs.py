@@ -27,6 +27,10 @@ class Job:
     """Which point of a sweep it belongs to, if any."""
 
     @property
+    def rounds(self) -> int:
+        return self.config.for_scheme(self.scheme).training.rounds
+
+    @property
     def name(self) -> str:
         return run_name(self.scheme, self.seed, self.point)
 

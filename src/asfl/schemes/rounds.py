@@ -237,11 +237,13 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     """The decision rules of a configuration, with every "auto" turned into a number.
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
-    And everybody gets `FAIR_SHARE` of what the average client does; but where batteries have a price, that says how
+    (A mix of two isn't one yet: there, as usual, half of those who can be served.) And everybody gets `FAIR_SHARE` of
+    what the average client does; but where batteries have a price, that says how
     often each client takes part.
     """
     rules = config.decision
-    least = min(2, config.scenario.clients, config.radio.num_rbs) if switches.rate else None
+    few = switches.rate and not switches.mix
+    least = min(2, config.scenario.clients, config.radio.num_rbs) if few else None
     floor: float | None = None if rules.participation_floor == "auto" else rules.participation_floor
     relative = switches.rate and floor is None
     if relative:

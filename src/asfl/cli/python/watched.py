@@ -57,7 +57,7 @@ class _NotebookBar:
         else:
             self._done[job.name] = event.round
             accuracy = "" if event.accuracy is None else f", {percent(event.accuracy, 1)}"
-            text = f"{job.name}: round {event.round} of {job.config.training.rounds}{accuracy}"
+            text = f"{job.name}: round {event.round} of {job.rounds}{accuracy}"
         self._handle.update(self._bar(text))
 
     def _bar(self, text: str) -> Any:

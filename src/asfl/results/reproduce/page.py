@@ -44,7 +44,8 @@ def recipe_page(
         lines += [f"![{name.rpartition('.')[0]}]({name})", ""]
     for preset, of_preset in outcomes.items():
         model = said_once(outcome.summary.model for outcome in of_preset)
-        lines += [f"## {with_note(preset, model)}", "", _what(of_preset), "", *_numbers(recipe, of_preset), ""]
+        lines += [f"## {with_note(preset, model)}", "", f"{_what(of_preset)} {_trained(of_preset)}", ""]
+        lines += [*_numbers(recipe, of_preset), ""]
     return "\n".join(lines)
 
 
@@ -72,6 +73,22 @@ def _what(outcomes: Sequence[Outcome]) -> str:
         "energy until an accuracy is reached; and means (and medians) over rounds. "
         f"{spread_in_words(seeds).capitalize()}.{few}"
     )
+
+
+def _trained(outcomes: Iterable[Outcome]) -> str:
+    """With which learning rates, for how many rounds."""
+    rates: dict[float, dict[str, None]] = {}
+    rounds: dict[int, dict[str, None]] = {}
+    for run in (run for outcome in outcomes for run in outcome.runs):
+        rounds.setdefault(len(run.records), {})[run.scheme] = None
+        if run.config is not None:
+            rates.setdefault(run.config.training.learning_rate, {})[run.scheme] = None
+    return " ".join(filter(None, [_by_value("Rounds", rounds), _by_value("Learning rates", rates)]))
+
+
+def _by_value(what: str, schemes: Mapping[int, Iterable[str]] | Mapping[float, Iterable[str]]) -> str:
+    told = "; ".join(f"{value:g} ({', '.join(of_value)})" for value, of_value in sorted(schemes.items()))
+    return f"{what}: {told}." if told else ""
 
 
 def _numbers(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[str]:
