@@ -201,6 +201,8 @@ def test_settings_of_single_schemes() -> None:
     steps = config.for_scheme("sfl-cut2")
     assert (steps.training.local_steps, steps.charged_samples) == (5, 5 * usual.charged_samples)
     assert steps.for_scheme("epsl") == steps  # what was resolved stays so
+    longer = load_config("demo", ["schemes.epsl.rounds_times=1.33", "training.rounds=10"]).config
+    assert [longer.for_scheme(name).training.rounds for name in ("asfl", "epsl")] == [10, 14]
     assert len({config, load_config("demo", OWN).config, usual}) == 2
 
 
@@ -223,6 +225,7 @@ def test_settings_of_single_schemes_are_shown_and_read_back(tmp_path: Path, with
     ("override", "words"),
     [
         ("schemes.epsl.learning_rate=0", "schemes.epsl.learning_rate = 0 must be a number > 0"),
+        ("schemes.epsl.rounds_times=0", "schemes.epsl.rounds_times = 0 must be a number > 0"),
         ("schemes.epsl.local_steps=1.5", "schemes.epsl.local_steps = 1.5 must be a whole number ≥ 1"),
         ("schemes.epsl.learning_rat=1", "unknown key 'schemes.epsl.learning_rat': did you mean 'learning_rate'?"),
         ("schemes.epsl=1", "schemes.epsl = 1 must be a section with fields of its own"),

@@ -1,5 +1,6 @@
 """Decisions beyond the paper: switched off they are ASFL; on, they follow their definitions, and brute force."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
@@ -21,7 +22,7 @@ from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Switches
 from asfl.optimize.progress import Rate, net_cost, solve_by_rate, worth_arriving
 
 seeds = st.integers(0, 10**6)
-switches = st.builds(Switches, sync=st.booleans(), quant=st.booleans(), rate=st.booleans(), hetero=st.booleans())
+switches = st.builds(Switches, **dict.fromkeys(("sync", "quant", "rate", "hetero", "mix"), st.booleans()))
 
 
 def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
@@ -53,7 +54,7 @@ def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
     )
 
 
-def slopes_plainly(usual: float, noise: float, arrival: Floats) -> Floats:
+def slopes_plainly(usual: float, noise: float, arrival: Floats, *, mix: bool = False) -> Floats:
     """What each client's arrival adds to the mean of p(A), by going through all sets of clients that may arrive."""
     step = usual / (usual + noise)
     found = np.zeros(len(arrival))
@@ -64,6 +65,8 @@ def slopes_plainly(usual: float, noise: float, arrival: Floats) -> Floats:
             ]
             number = sum(here)
             progress = 2 * step - step**2 * (1 + noise / number) if number else 0.0
+            if mix:
+                progress = number / usual
             found[client] += (1 if here[client] else -1) * float(np.prod(others)) * progress
     return found
 
@@ -78,14 +81,14 @@ def plainly(problem: Problem, decision: Decision) -> float:
     bits = np.broadcast_to(decision.bits, decision.rb_count.shape)
     lost_bits = np.array([beyond.lost_precision(int(each)) for each in bits])
     arrival = decision.scheduled * (1 - cost.packet_error_rate)
+    noise, usual = beyond.noise_scale, min(len(arrival), problem.round.radio.num_rbs)
     if prices is None:
         value = plain_objective(replace(problem, rules=rules.model_copy(update={"drift_weight": 0.0})), decision)
         share = problem.learning.update_norm2 / (len(arrival) * problem.learning.update_scale)
         value += rules.penalty_weight * float((share * arrival * lost_bits).sum())
     else:
         value = prices.per_s * float(cost.delay_s) + float((prices.per_j * cost.energy_j).sum())
-        noise, usual = beyond.noise_scale, min(len(arrival), problem.round.radio.num_rbs)
-        slope = prices.per_progress * slopes_plainly(usual, noise, prices.arrival)
+        slope = prices.per_progress * slopes_plainly(usual, noise, prices.arrival, mix=problem.switches.mix)
         value += float((slope * (1 - arrival * (1 - lost_bits))).sum())
         owed, floor = problem.queues.participation, rules.participation_floor
         if rules.relative_floor:
@@ -100,7 +103,31 @@ def plainly(problem: Problem, decision: Decision) -> float:
     else:
         spread = problem.learning.layer_spread[: min(cut, problem.round.previous_cut or cut)].sum()
         value += weight * rules.drift_weight * spread / problem.learning.update_scale
+    if problem.switches.mix:  # a layer on clients makes one step, of √A₀ times the length, where the server makes A₀
+        whole = 1.0 if prices is None else prices.arrival.sum() / usual
+        value += sum(weight * whole * (1 - math.sqrt(usual) / usual) / layers for _ in range(cut))
     return float(value)
+
+
+@given(seeds, st.floats(0.3, 100))
+def test_a_step_for_every_mini_batch_adds_up(seed: int, noise: float) -> None:
+    arrival = np.random.default_rng(seed).random(5)
+    progress = Progress(5.0, noise, mixed=True)
+    assert progress.of(5.0) == 1
+    assert progress.expected(arrival) == pytest.approx(arrival.sum() / 5)
+    assert progress.slopes(arrival) == pytest.approx(slopes_plainly(5.0, noise, arrival, mix=True))
+
+
+@given(seeds, st.booleans())
+@settings(max_examples=20)
+def test_layers_on_the_server_are_worth_more_where_it_mixes(seed: int, rate: bool) -> None:
+    problem = beyond_problem(seed, Switches(sync=True, rate=rate, mix=True), clients=4, num_rbs=4, layers=5)
+    assert problem.progress_of_cut[0] == 1
+    assert problem.progress_of_cut[5] == pytest.approx(1 / math.sqrt(4))
+    assert (np.diff(problem.progress_of_cut) < 0).all()
+    unmixed = replace(problem, switches=replace(problem.switches, mix=False))
+    assert (unmixed.progress_of_cut == 1).all()
+    assert (unmixed.idle_cost_of_cut == 0).all()
 
 
 @given(seeds, switches, st.integers(1, 5), st.integers(1, 5), st.integers(2, 5))
