@@ -142,18 +142,20 @@ def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("run", "demo", *tiny_, "--rounds", 3, "--out", "r"), "training.rounds = 5 there, 3 here")
 
 
+@pytest.mark.parametrize("own", [[], ["schemes.asfl.rounds_times=1.5"]])
 def test_a_comparison_is_extended_with_what_it_borrows(
-    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: list[str], asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
-    tiny_ = [word for text in [*TINY, "output.test_samples=50"] for word in ("--set", text)]
+    tiny_ = [word for text in [*TINY, *own, "output.test_samples=50"] for word in ("--set", text)]
     arguments = ["compare", "demo", *tiny_, "--schemes", "asfl,sfl"]
     assert asfl(*arguments, "--rounds", LONG, "--out", "long").returncode == 0
     assert asfl(*arguments, "--rounds", SHORT, "--out", "grown").returncode == 0
     borrower = tmp_path / "grown" / "sfl-seed1"
     assert_refused(asfl("resume", borrower, "--rounds", LONG), "asfl compare with more rounds")
     assert asfl(*arguments, "--rounds", LONG, "--out", "grown").returncode == 0
+    assert len(read_records(tmp_path / "grown" / "asfl-seed1")) == (1.5 if own else 1) * LONG
     for name in ("asfl-seed1", "sfl-seed1"):
         assert bits(tmp_path / "grown" / name) == bits(tmp_path / "long" / name)
     long, grown = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("long", "grown"))
