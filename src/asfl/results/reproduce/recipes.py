@@ -190,7 +190,7 @@ _RECIPES = (
     Recipe(
         "clients", "Fig. 7", "accuracy with 10 to 50 clients on 8 resource blocks",
         _MATTER, [*_AHEAD, *_goals()], ["accuracy"], _MANY_ARMS,
-        "clients N", _over("scenario.clients", "10", "20", "30", "40", "50", demo=["6", "12", "24", "36"]),
+        "clients N", _over("scenario.clients", "10", "20", "30", "50", demo=["6", "12", "24", "36"]),
     ),
     Recipe(
         "resplit-overhead", "Fig. 8", "what moving the cut costs, and when it moves",
