@@ -108,17 +108,23 @@ def sentence(data: dict[str, Any]) -> str:
     schemes = needed[target]
     ours = schemes.pop(PLUS)
     fastest, thriftiest = (min(schemes, key=lambda name: schemes[name][which]) for which in (0, 1))
-    final = {name: percent(of["final_accuracy"]["median"], 1) for name, of in summary["schemes"].items()}
+    final = {name: _at_the_end(name, of) for name, of in summary["schemes"].items()}
     rest = ", ".join(f"`{name}` {accuracy}" for name, accuracy in final.items() if name != PLUS)
     model = f" ({summary['model']})" if summary.get("model") else ""
     asfl = f"`{OURS}` needs {_cost(*schemes[OURS])}" if OURS in schemes else f"`{OURS}` doesn't with every seed"
     said = (
         f"*`{preset}`{model}, medians of {len(summary['seeds'])} seeds.* To {percent(target)}, `{PLUS}` needs "
         f"{_cost(*ours)}; {asfl}; the fastest other scheme, `{fastest}`, {number(schemes[fastest][0])} s; the "
-        f"thriftiest, `{thriftiest}`, {number(schemes[thriftiest][1])} J. After all rounds `{PLUS}` has {final[PLUS]}; "
+        f"thriftiest, `{thriftiest}`, {number(schemes[thriftiest][1])} J. In the end `{PLUS}` has {final[PLUS]}; "
         f"{rest}."
     )
     return textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _at_the_end(name: str, scheme: dict[str, Any]) -> str:
+    """Its accuracy, and how long it took: rounds of one scheme are shorter than those of another."""
+    took = "" if name == CEILING else f" after {number(scheme['total_delay_s']['median'])} s"
+    return percent(scheme["final_accuracy"]["median"], 1) + took
 
 
 def _cost(delay_s: float, energy_j: float) -> str:
