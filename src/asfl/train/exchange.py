@@ -58,14 +58,12 @@ class Exchange:
         sent = self.fleet.forward(plan.index, step, clients, cuts, bits, batch)
         before = [each.clone() for each in statistics]
         while True:
-            there = [place for place, packet in enumerate(sent) if packet is not None]
-            packets = [packet for packet in sent if packet is not None]
+            there, packets = _who_sent(sent)
             if not packets:
                 return [None] * len(sent), lambda: [None] * len(sent)
             joining = _by_cut(packets, [cuts[place] for place in there], self.dtype)
             logits = self._growing_pass(joining, [statistics[place] for place in there])
-            labels = torch.cat([packet.labels for packet in packets])
-            losses = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+            losses = _own_losses(logits, [packet.labels for packet in packets])
             if not self._refused(losses, there, clients, sent):
                 break
             for now, earlier in zip(statistics, before, strict=True):  # again, without those who were refused
@@ -97,8 +95,7 @@ class Exchange:
         """
         sent = self.fleet.forward(plan.index, step, clients, cuts, [plan.bits_of(client) for client in clients], None)
         while True:
-            there = [place for place, packet in enumerate(sent) if packet is not None]
-            packets = [packet for packet in sent if packet is not None]
+            there, packets = _who_sent(sent)
             if not packets:
                 return [None] * len(sent), lambda: [None] * len(sent)
             own_cuts = [cuts[place] for place in there]
@@ -108,8 +105,7 @@ class Exchange:
             server.take_back()
             with torch.no_grad():
                 logits = self._growing_pass(_by_cut(packets, own_cuts, self.dtype), [None] * len(packets))
-                labels = torch.cat([packet.labels for packet in packets])
-                alone = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+                alone = _own_losses(logits, [packet.labels for packet in packets])
             if not self._refused(alone, there, clients, sent):
                 break
         for place, packet in zip(there, packets, strict=True):
@@ -122,16 +118,14 @@ class Exchange:
         """Losses [A], and the gradients of what each client sent."""
         carries = [restore_carry(packet.carry, self.dtype) for packet in packets]
         gradients = [tuple(torch.empty_like(tensor) for tensor in carry) for carry in carries]
-        samples, weigh = len(packets[0].labels), torch.from_numpy(server.weights[there])
-        parts = max(1, min(len(packets), samples // 2))  # batch norm needs two samples
         losses = torch.zeros(len(packets), dtype=self.dtype, device=packets[0].labels.device)
-        weigh = weigh.to(losses)
+        weigh, samples = torch.from_numpy(server.weights[there]).to(losses), len(packets[0].labels)
+        parts = max(1, min(len(packets), samples // 2))  # batch norm needs two samples
         for part in range(parts):
             dealt = slice(part, None, parts)
             joining = _joined([tuple(tensor[dealt] for tensor in carry) for carry in carries], cuts)
             logits = self._growing_pass(joining, [server.server.statistics], together=True)
-            labels = torch.cat([packet.labels[dealt] for packet in packets])
-            own = F.cross_entropy(logits, labels, reduction="none").view(len(packets), -1).mean(1)
+            own = _own_losses(logits, [packet.labels[dealt] for packet in packets])
             torch.autograd.backward(own, weigh)
             share = len(range(samples)[dealt]) / samples  # of the client's samples
             losses += own.detach() * share
@@ -185,6 +179,17 @@ class Exchange:
             if not good and self.fleet.refuse(clients[place], f"the server's pass gives a loss of {loss:g}"):
                 sent[place], refused = None, True
         return refused
+
+
+def _who_sent(sent: Sequence[Packet | None]) -> tuple[list[int], list[Packet]]:
+    """The places of those whose packet is there, and the packets."""
+    there = [(place, packet) for place, packet in enumerate(sent) if packet is not None]
+    return [place for place, _ in there], [packet for _, packet in there]
+
+
+def _own_losses(logits: Tensor, labels: Sequence[Tensor]) -> Tensor:
+    """[A] each client's mean loss, of as many samples each."""
+    return F.cross_entropy(logits, torch.cat(list(labels)), reduction="none").view(len(labels), -1).mean(1)
 
 
 class _Joining(NamedTuple):
