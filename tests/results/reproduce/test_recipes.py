@@ -43,7 +43,7 @@ def _pretend(job: Job) -> None:
     place = list(SCHEMES).index(job.scheme)
     records = [
         made_up_round(
-            n, (0.9 - 0.03 * place) * min(n / 4, 1.0), delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n
+            n, (0.9 - 0.02 * place) * min(n / 4, 1.0), delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n
         )
         for n in range(1, job.config.training.rounds + 1)
     ]
