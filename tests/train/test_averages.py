@@ -99,8 +99,8 @@ def test_spreads_are_those_before_the_average() -> None:
 def test_noise_is_measured_where_it_is_watched(procedure: Procedure) -> None:
     for watches in (True, False):
         fast = FastTrainer(
-            tiny_model(), tiny_batches(tiny_images(), CLIENTS), procedure, rule_named("sgd", 0.05), num_clients=CLIENTS,
-            seed=5, device=CPU, dtype=torch.float64, merge=CLIENTS, watch_noise=watches,
+            tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), procedure, rule_named("sgd", 0.05),
+            num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, merge=CLIENTS, watch_noise=watches,
         )  # fmt: skip
         norms = fast.round(full_round(0, 2, CLIENTS)).gradient_norms
         assert (norms is not None) == watches
