@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ALPHA = 0.4
+_LONG = 15
+"""Letters that fill a square."""
 
 
 def draw_map(cells: Sequence[Cell], said: str) -> "Figure":
@@ -26,8 +28,9 @@ def draw_map(cells: Sequence[Cell], said: str) -> "Figure":
                     x, y = BANDWIDTHS.index(cell.bandwidth), list(MODELS).index(cell.model)
                     colour = style_of(cell.best)["color"]
                     axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=colour, alpha=_ALPHA))
-                    looks = {"ha": "center", "va": "center", "fontsize": 7.5}
-                    axes.text(x, y, f"{cell.best}\n{_behind(cell)}", **looks)
+                    behind = _behind(cell)
+                    looks = {"ha": "center", "va": "center", "fontsize": 7.5 if len(behind) < _LONG else 6}
+                    axes.text(x, y, f"{cell.best}\n{behind}", **looks)
                 axes.set(xlim=(-0.5, len(BANDWIDTHS) - 0.5), ylim=(-0.5, len(MODELS) - 0.5), title=f"{price}; {spread}")
                 axes.set_xticks(range(len(BANDWIDTHS)), [f"× {one:g}" for one in BANDWIDTHS])
                 axes.set_yticks(range(len(MODELS)), list(MODELS))
