@@ -238,8 +238,7 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
 
     Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
     (A mix of two isn't one yet: there, as usual, half of those who can be served.) And everybody gets `FAIR_SHARE` of
-    what the average client does; but where batteries have a price, that says how
-    often each client takes part.
+    what the average client does; but where batteries have a price, that says how often each client takes part.
     """
     rules = config.decision
     few = switches.rate and not switches.mix

@@ -124,7 +124,9 @@ class FastTrainer:
     def _together(self, plan: RoundPlan, arrived: Ints, cuts: Ints) -> Outcome:
         steps: list[Outcome] = []
         server = self._server_to_train(cuts)
-        given = server.parameters.clone() if self.procedure.mixes else server.parameters  # else it steps at the end
+        given = server.parameters
+        if self.procedure.mixes and not self.procedure.keeps_client_sides:  # it steps before client models come back
+            given = given.clone()
         for step in range(self._batches.local_steps):
             steps.append(self._one_step(plan, step, server, given, arrived, cuts))
             still = np.isin(arrived, list(steps[-1]))
