@@ -84,8 +84,9 @@ def test_a_full_disk_in_mid_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     tracking = Tracking([tracker.TensorBoard()])
     tracking.begin(tmp_path, {}, [])
     (file,) = event_files(tmp_path)
-    file.unlink()
-    file.symlink_to("/dev/full")
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    full.replace(file)  # at once: the writer's thread may open the file by its name at any time
     for number in (1, 2):
         tracking.round(made_up_round(number))
     tracking.end(True)
