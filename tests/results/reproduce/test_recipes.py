@@ -40,15 +40,14 @@ def open_jobs(plan: Plan) -> list[Job]:
 
 
 def _pretend(job: Job) -> None:
-    place = list(SCHEMES).index(job.scheme)
+    place, config = list(SCHEMES).index(job.scheme), job.config.for_scheme(job.scheme)
     records = [
         made_up_round(
             n, (0.9 - 0.02 * place) * min(n / 4, 1.0), delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n
         )
-        for n in range(1, job.config.training.rounds + 1)
+        for n in range(1, config.training.rounds + 1)
     ]
     facts = {"git_commit": "abcdef0123456789", "cpu_s": 1800.0}
-    config = job.config.for_scheme(job.scheme)
     manifest = Manifest(config, job.scheme, Budgets(1.6, 1.0), 1, facts, job.recorded)
     leave_run(job.folder, manifest, records, finished=True)
 
@@ -121,6 +120,17 @@ def test_a_tuned_file_stands_for_its_preset(tmp_path: Path) -> None:
     pretend_all(plan)
     with pytest.raises(AsflError, match=r"another world \(schemes.asfl.learning_rate"):
         plan_recipe(RECIPES["resplit-overhead"], "demo", tmp_path / "out", overrides=TINY)
+
+
+def test_a_page_says_what_each_scheme_trained_with(tmp_path: Path) -> None:
+    own = ["schemes.asfl.learning_rate=0.005", "schemes.sfl-cut2.local_steps=5", "schemes.sfl-cut2.rounds_times=0.5"]
+    plan = plan_recipe(RECIPES["fixed-cuts"], "demo", tmp_path / "out", overrides=[*TINY, *own])
+    pretend_all(plan)
+    show_found(plan.found(), tmp_path / "shown")
+    page = (tmp_path / "shown" / "results.md").read_text("utf-8")
+    assert "Rounds: 2 (sfl-cut2); 4 (asfl, sfl-cut3, central)." in page
+    assert "Learning rates: 0.002 (sfl-cut2, sfl-cut3, central); 0.005 (asfl)." in page
+    assert "Local steps: 1 (asfl, sfl-cut3, central); 5 (sfl-cut2)." in page
 
 
 def test_the_small_network_has_more_seeds(tmp_path: Path) -> None:

@@ -76,19 +76,21 @@ def _what(outcomes: Sequence[Outcome]) -> str:
 
 
 def _trained(outcomes: Iterable[Outcome]) -> str:
-    """With which learning rates, for how many rounds."""
-    rates: dict[float, dict[str, None]] = {}
-    rounds: dict[int, dict[str, None]] = {}
+    """For how many rounds, with which learning rates, and local steps where these differ."""
+    told: dict[str, dict[float, dict[str, None]]] = {"Rounds": {}, "Learning rates": {}, "Local steps": {}}
     for run in (run for outcome in outcomes for run in outcome.runs):
-        rounds.setdefault(len(run.records), {})[run.scheme] = None
-        if run.config is not None:
-            rates.setdefault(run.config.training.learning_rate, {})[run.scheme] = None
-    return " ".join(filter(None, [_by_value("Rounds", rounds), _by_value("Learning rates", rates)]))
+        training = run.config.training if run.config is not None else None
+        values = (len(run.records), *((training.learning_rate, training.local_steps) if training else ()))
+        for by_value, value in zip(told.values(), values, strict=False):
+            by_value.setdefault(value, {})[run.scheme] = None
+    if len(told["Local steps"]) == 1:
+        del told["Local steps"]
+    return " ".join(_by_value(what, schemes) for what, schemes in told.items() if schemes)
 
 
-def _by_value(what: str, schemes: Mapping[int, Iterable[str]] | Mapping[float, Iterable[str]]) -> str:
+def _by_value(what: str, schemes: Mapping[float, Iterable[str]]) -> str:
     told = "; ".join(f"{value:g} ({', '.join(of_value)})" for value, of_value in sorted(schemes.items()))
-    return f"{what}: {told}." if told else ""
+    return f"{what}: {told}."
 
 
 def _numbers(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[str]:
