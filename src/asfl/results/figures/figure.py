@@ -93,8 +93,17 @@ def spans_magnitudes(values: Iterable[float]) -> bool:
 
 def make_logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
     """With numbers people read, not powers of ten."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        """Between powers of ten, where there is room for labels."""
+
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     separate_thousands(axes, which)
+    (axes.xaxis if which == "x" else axes.yaxis).set_minor_formatter(Plain(labelOnlyBase=False))
 
 
 def separate_thousands(axes: "Axes", which: Literal["x", "y"]) -> None:
