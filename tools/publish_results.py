@@ -109,7 +109,7 @@ def sentence(data: dict[str, Any]) -> str:
     ours = schemes.pop(PLUS)
     fastest, thriftiest = (min(schemes, key=lambda name: schemes[name][which]) for which in (0, 1))
     final = {name: _at_the_end(name, of) for name, of in summary["schemes"].items()}
-    rest = ", ".join(f"`{name}` {accuracy}" for name, accuracy in final.items() if name != PLUS)
+    rest = "; ".join(f"`{name}` {accuracy}" for name, accuracy in final.items() if name != PLUS)
     model = f" ({summary['model']})" if summary.get("model") else ""
     asfl = f"`{OURS}` needs {_cost(*schemes[OURS])}" if OURS in schemes else f"`{OURS}` doesn't with every seed"
     said = (
@@ -123,8 +123,9 @@ def sentence(data: dict[str, Any]) -> str:
 
 def _at_the_end(name: str, scheme: dict[str, Any]) -> str:
     """Its accuracy, and how long it took: rounds of one scheme are shorter than those of another."""
-    took = "" if name == CEILING else f" after {number(scheme['total_delay_s']['median'])} s"
-    return percent(scheme["final_accuracy"]["median"], 1) + took
+    took = "" if name == CEILING else f", {number(scheme['total_delay_s']['median'])} s"
+    rounds = max(run["rounds"] for run in scheme["runs"])
+    return f"{percent(scheme['final_accuracy']['median'], 1)} after {number(rounds)} rounds{took}"
 
 
 def _cost(delay_s: float, energy_j: float) -> str:

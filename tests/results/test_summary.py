@@ -160,6 +160,9 @@ def test_targets_follow_the_best_scheme() -> None:
     assert choose_targets([made_up_run("asfl", [0.1])]) == [0.05, 0.07, 0.09]  # 9.7 % too; whole 1 % when small
     lone = [good, *(made_up_run(name, [0.1, 0.13, 0.13, 0.13]) for name in ("sl", "sfl"))]
     assert choose_targets(lone) == [0.13, 0.4, 0.6, 0.75, 0.83]  # what most schemes reach comes first
+    others = [made_up_run(name, [0.2, 0.7, 0.8, 0.86]) for name in ("sl", "sfl")]
+    weak = made_up_run("asfl", [0.1, 0.27, 0.28, 0.29])
+    assert choose_targets([*others, weak]) == [0.25, 0.4, 0.6, 0.75, 0.83]  # as does what ASFL reaches
     assert choose_targets([made_up_run("asfl", [None, None])]) == []
     assert choose_targets([made_up_run("asfl", [0.0])]) == []
 

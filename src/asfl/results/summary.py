@@ -346,8 +346,8 @@ def _plain(value: Any) -> Any:
 def choose_targets(runs: Sequence[Run]) -> list[float]:
     """Accuracies worth asking for: 50, 75, 90 and 97 % of the best scheme's final accuracy, rounded down.
 
-    To whole 5 %, below 20 % and near the best to whole 1 %. If fewer than half of the schemes reach the lowest of them
-    with every seed, the accuracy that more than half reach (rounded down) comes first. The ceiling has no say.
+    To whole 5 %, below 20 % and near the best to whole 1 %. Before the lowest of them come, if lower, what ASFL reaches
+    with every seed, and what at least half of the schemes do (rounded down). The ceiling has no say.
     """
     finals: dict[str, list[float]] = {}
     tops: dict[str, list[float]] = {}
@@ -360,10 +360,10 @@ def choose_targets(runs: Sequence[Run]) -> list[float]:
         return []
     best = max(map(fmean, finals.values()))
     targets = [*(_rounded_down(share * best) for share in (0.5, 0.75, 0.9)), math.floor(97 * best + 1e-9) / 100]
-    common = _rounded_down(median_low(min(values) for values in tops.values()))
-    if common < targets[0]:
-        targets.insert(0, common)
-    return [target for target in dict.fromkeys(targets) if target > 0]
+    reached = {scheme: min(values) for scheme, values in tops.items()}
+    lower = {_rounded_down(median_low(reached.values())), _rounded_down(reached.get(OURS, best))}
+    targets = sorted({*targets, *(target for target in lower if target < targets[0])})
+    return [target for target in targets if target > 0]
 
 
 def _rounded_down(accuracy: float) -> float:
