@@ -89,7 +89,7 @@ figures: $(STAMP)  ## every page and picture of docs/results again, from the rec
 	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
-	@$(BIN)/asfl advise vgg19-cifar10 --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
+	@$(BIN)/asfl advise docs/results/tuned/vgg19-cifar10.toml --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
 		--plot docs/results/which-scheme.png --page docs/results/which-scheme.md
 
 docs: $(STAMP)  ## build the documentation into site/

@@ -74,6 +74,17 @@ def test_what_is_learnt_is_that_of_the_nearest_similar_world() -> None:
     assert learnt_like(load_config("demo", ["training.local_steps=5"]).config, found) is None
 
 
+def test_a_scheme_with_local_steps_of_its_own_hides_no_other() -> None:
+    every = [trained("asfl", [0.3], 1), trained("fedavg", [0.3], 1, "training.local_steps=5")]
+    found = [Found("heterogeneity", "", [Point("demo", "", "near", every)])]
+    learnt = learnt_like(DEMO, found)
+    assert learnt is not None
+    assert [*learnt.updates] == ["asfl"]
+    same = learnt_like(load_config("demo", ["schemes.fedavg.local_steps=5"]).config, found)
+    assert same is not None
+    assert [*same.updates] == ["asfl", "fedavg"]
+
+
 def test_the_command_says_what_is_measured_and_what_is_assumed(asfl: Asfl, tmp_path: Path) -> None:
     words = ["advise", "demo", "--rounds", "2"]
     assumed = asfl(*words)

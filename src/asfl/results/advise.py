@@ -149,10 +149,8 @@ def learnt_like(config: Config, found: Sequence[Found]) -> Learnt | None:
     worlds: dict[str, list[Run]] = {}
     for point in (point for one in found for point in one.points):
         runs = worlds.setdefault(point.world, [])
-        runs += [run for run in point.runs if not any(run is other for other in runs)]
-    similar = {
-        world: runs for world, runs in worlds.items() if runs and all(_is_similar(run.config, config) for run in runs)
-    }
+        runs += [run for run in point.runs if _is_similar(run, config) and not any(run is other for other in runs)]
+    similar = {world: runs for world, runs in worlds.items() if runs}
     if not similar:
         return None
     wanted = math.log(config.data.dirichlet_alpha)
@@ -179,10 +177,11 @@ def updates_to(runs: Sequence[Run], scheme: str, target: float) -> float | None:
     return float(median(counts)) if counts else None
 
 
-def _is_similar(theirs: Config | None, config: Config) -> bool:
+def _is_similar(run: Run, config: Config) -> bool:
+    theirs, ours = run.config, config.for_scheme(run.scheme)
     return theirs is not None and (
-        (theirs.data.name, theirs.model.architecture) == (config.data.name, config.model.architecture)
-        and theirs.training.local_steps == config.training.local_steps
+        (theirs.data.name, theirs.model.architecture) == (ours.data.name, ours.model.architecture)
+        and theirs.training.local_steps == ours.training.local_steps
     )
 
 
