@@ -99,7 +99,7 @@ def make_logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
         """Between powers of ten, where there is room for labels."""
 
         def __call__(self, x: float, pos: int | None = None) -> str:
-            return f"{x:,.10g}" if super().__call__(x, pos) else ""
+            return _plain(x) if super().__call__(x, pos) else ""
 
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     separate_thousands(axes, which)
@@ -107,7 +107,11 @@ def make_logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
 
 
 def separate_thousands(axes: "Axes", which: Literal["x", "y"]) -> None:
-    (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(lambda value, _: f"{value:,.10g}")
+    (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(lambda value, _: _plain(value))
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.10g}"
 
 
 def whole_numbers(axes: "Axes") -> None:

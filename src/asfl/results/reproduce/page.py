@@ -77,20 +77,23 @@ def _what(outcomes: Sequence[Outcome]) -> str:
 
 def _trained(outcomes: Iterable[Outcome]) -> str:
     """For how many rounds, with which learning rates, and local steps where these differ."""
-    told: dict[str, dict[float, dict[str, None]]] = {"Rounds": {}, "Learning rates": {}, "Local steps": {}}
+    rounds: dict[float, dict[str, None]] = {}
+    rates: dict[float, dict[str, None]] = {}
+    steps: dict[float, dict[str, None]] = {}
     for run in (run for outcome in outcomes for run in outcome.runs):
-        training = run.config.training if run.config is not None else None
-        values = (len(run.records), *((training.learning_rate, training.local_steps) if training else ()))
-        for by_value, value in zip(told.values(), values, strict=False):
-            by_value.setdefault(value, {})[run.scheme] = None
-    if len(told["Local steps"]) == 1:
-        del told["Local steps"]
-    return " ".join(_by_value(what, schemes) for what, schemes in told.items() if schemes)
+        rounds.setdefault(len(run.records), {})[run.scheme] = None
+        if run.config is not None:
+            rates.setdefault(run.config.training.learning_rate, {})[run.scheme] = None
+            steps.setdefault(run.config.training.local_steps, {})[run.scheme] = None
+    told = [_by_value("Rounds", rounds), _by_value("Learning rates", rates)]
+    if len(steps) > 1:
+        told.append(_by_value("Local steps", steps))
+    return " ".join(filter(None, told))
 
 
 def _by_value(what: str, schemes: Mapping[float, Iterable[str]]) -> str:
     told = "; ".join(f"{value:g} ({', '.join(of_value)})" for value, of_value in sorted(schemes.items()))
-    return f"{what}: {told}."
+    return f"{what}: {told}." if told else ""
 
 
 def _numbers(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[str]:
