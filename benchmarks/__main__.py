@@ -19,7 +19,7 @@ def main(
     # Imported here, because each process that a training benchmark starts reads this file again.
     from benchmarks.between_rounds import evaluation_table, spread_table
     from benchmarks.costs import cost_table, import_table
-    from benchmarks.decide import decision_table, rb_block_table
+    from benchmarks.decide import beyond_table, decision_table, rb_block_table
     from benchmarks.field import overhead_table, processes_table
     from benchmarks.training import merge_table, round_table
     from benchmarks.training_memory import memory_table
@@ -29,6 +29,7 @@ def main(
         "imports": import_table,
         "costs": cost_table,
         "decisions": decision_table,
+        "beyond": beyond_table,
         "rbs": rb_block_table,
         "rounds": lambda: round_table(models, cores, repeats),
         "merge": lambda: merge_table(model or SMALL_MODELS[:1], cores, repeats),  # it takes long
