@@ -16,11 +16,13 @@ from asfl.cli.output import console, print_json, say, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
+from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
 from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
 from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.runs.engines import Engine
+from asfl.runs.jobs import run_name
 from asfl.runs.lock import writing
 from asfl.runs.this_process import usual_threads
 
@@ -57,6 +59,9 @@ def reproduce(
             metavar="FILE", help="Keep all runs shown in this .xz file, for --from; what it has isn't trained again."
         ),
     ] = None,
+    anew: Annotated[
+        bool, typer.Option("--replace", help="Train anew, and forget, what --archive has with other settings.")
+    ] = False,
     drawn_from: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Draw from an archive; train nothing.")
     ] = None,
@@ -78,6 +83,8 @@ def reproduce(
         options.refuse_all_but(["names", "drawn_from", "out", "as_json"], "--from draws what is in the archive")
         _show_all(_in_archive(drawn_from, options.listed(names or [])), out or Path("runs/reproduced"), as_json)
         return
+    if anew and archive is None:
+        raise AsflError("--replace doesn't count here: it is for --archive")
     folder = out or Path("runs") / f"reproduce-{scale}"
     plans = [
         plan_recipe(
@@ -93,9 +100,7 @@ def reproduce(
     ]
     trainer = engine_named(engine, workers, address)
     before = read_archive(archive) if archive is not None and archive.exists() else []
-    kept = runs_of(before)
-    for plan in plans:
-        plan.check(kept)
+    kept = _still_valid(before, plans, anew)
     with writing(folder):
         failed = {} if no_training else _train(plans, kept, data_dir, trainer)
         found = [plan.found(kept) for plan in plans]
@@ -105,6 +110,21 @@ def reproduce(
     print_failures(failed)
     if failed:
         raise typer.Exit(2)
+
+
+def _still_valid(before: Sequence[Found], plans: Sequence[Plan], anew: bool) -> dict[RunKey, Run]:
+    """The runs of an archive but for those that would be trained otherwise; they are an error unless wanted anew."""
+    kept = runs_of(before)
+    outdated = {key: difference for plan in plans for key, difference in plan.outdated(kept).items()}
+    differences = [
+        *(words for plan in plans for words in plan.moved(before)),
+        *(f"{run_name(scheme, seed, world)} with {what}" for (world, scheme, seed), what in outdated.items()),
+    ]
+    if differences and not anew:
+        raise AsflError(
+            f"the archive holds {differences[0]}; give the settings it has, another --archive, or --replace"
+        )
+    return {key: run for key, run in kept.items() if key not in outdated}
 
 
 def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:
@@ -163,7 +183,7 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
         shown.append(data)
         if as_json:
             continue
-        title = f"{found.recipe} ({RECIPES[found.recipe].paper} of the paper)"
+        title = f"{found.recipe} ({RECIPES[found.recipe].source})"
         columns = ("world", "claim", "here", "verdict")
         rows = [(finding.preset, finding.claim, finding.here, finding.conclusion) for finding in findings]
         if findings:

@@ -209,6 +209,7 @@ def test_the_list_names_every_recipe(asfl: Asfl) -> None:
         (["clients", "--address", "here:1"], "--engine ray"),
         (["fixed-cuts", "--scale", "evidence", "--data-dir", "nowhere"], "nowhere"),
         (["fixed-cuts", "--tuned", "gone.toml"], "gone.toml"),
+        (["fixed-cuts", "--replace"], "--replace doesn't count here"),
         (["--from", "gone.xz"], "can't read gone.xz"),
         (["--from", "gone.xz", "--seeds", "2"], "--seeds doesn't count here"),
     ],
@@ -251,12 +252,20 @@ def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, mo
     assert (first.recipe, second.recipe) == ("resplit-overhead", "fixed-cuts")
     assert [run.scheme for run in second.points[0].runs] == ["asfl", "sfl-cut2", "sfl-cut3", "central"]
 
-    other = asfl("reproduce", "fixed-cuts", *settings, "--set", "training.learning_rate=0.5", "--archive", "records.xz")
-    assert other.returncode == 0, other.stderr  # another world, which the archive doesn't have
     tuned = tmp_path / "tuned.toml"
     tuned.write_text('base = "demo"\n[schemes.asfl]\nlearning_rate = 0.005\n')
-    refused = asfl("reproduce", "fixed-cuts", *settings, "--tuned", str(tuned), "--archive", "records.xz")
-    assert_refused(refused, "with another configuration (training.learning_rate = ")
+    retuned = ["reproduce", "fixed-cuts", *settings, "--tuned", str(tuned), "--archive", "records.xz", "--out", "anew"]
+    assert_refused(asfl(*retuned), "with training.learning_rate = ")
+    replaced = asfl(*retuned, "--replace")
+    assert replaced.returncode == 0, replaced.stderr
+    trained = {file.parent.name for file in (tmp_path / "anew").rglob("rounds.jsonl")}
+    assert trained == {"asfl-seed1"}  # the others have no settings of their own
+    asfl_runs = [one.points[0].runs[0] for one in read_archive(tmp_path / "records.xz")]
+    assert [run.config and run.config.training.learning_rate for run in asfl_runs] == [0.005, 0.005]  # in both recipes
+
+    elsewhere = ["reproduce", "fixed-cuts", *settings, "--set", "training.learning_rate=0.5", "--archive", "records.xz"]
+    assert_refused(asfl(*elsewhere), "fixed-cuts in the world demo,")
+    assert asfl(*elsewhere, "--replace").returncode == 0
 
 
 def test_an_archive_loses_no_point(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def recipe_page(
     pictures: Iterable[str],
 ) -> str:
     """`pictures`: file names beside the page."""
-    intro = f"{recipe.paper} of the paper" if recipe.paper != "–" else "Not in the paper"
-    lines = [f"# {recipe.name}", "", f"{intro}: {recipe.shows}.", "", "```console", f"$ {command}", "```", ""]
+    intro = f"{recipe.source[0].upper()}{recipe.source[1:]}: {recipe.shows}."
+    lines = [f"# {recipe.name}", "", intro, "", "```console", f"$ {command}", "```", ""]
     lines += [origin(outcome for of_preset in outcomes.values() for outcome in of_preset), ""]
     if findings:
         rows = ([f.preset, f.claim, f.here, f.conclusion] for f in findings)

@@ -6,7 +6,7 @@
 A setting that changes nothing (ρ = 1 where the preset has 1) isn't part of a world's name; so the point is shared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -19,7 +19,6 @@ from asfl.results.reproduce.archive import RunKey
 from asfl.results.reproduce.outcome import Found, Point
 from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant, recipe_named
 from asfl.runs.files import safe_name
-from asfl.runs.jobs import run_name
 from asfl.runs.manifest import first_difference
 from asfl.runs.play import with_seed
 
@@ -64,18 +63,29 @@ class Plan:
         for point in self.points:
             point.comparison.remember()
 
-    def check(self, archived: Mapping[RunKey, Run]) -> None:
-        """Refuse runs from elsewhere that aren't those that would be trained here."""
+    def moved(self, archived: Sequence[Found]) -> Iterator[str]:
+        """In words: points of this recipe that an archive shows in other worlds, which would be lost."""
+        worlds = {
+            (p.preset, p.label): p.world for one in archived if one.recipe == self.recipe.name for p in one.points
+        }
+        for point in self.points:
+            here = point.comparison.folder.name
+            there = worlds.get((point.preset, point.variant.label), here)
+            if there != here:
+                yield f"{self.recipe.name} in the world {there}, not {here}"
+
+    def outdated(self, archived: Mapping[RunKey, Run]) -> dict[RunKey, str]:
+        """Runs from elsewhere that aren't those that would be trained here, and how their configurations differ."""
+        differences: dict[RunKey, str] = {}
         for one in (point.comparison for point in self.points):
             for scheme, seed in product(one.schemes, one.seeds):
-                run = archived.get((one.folder.name, scheme, seed))
+                key = one.folder.name, scheme, seed
+                run = archived.get(key)
                 if run is not None and run.config is not None:
                     difference = first_difference(run.config, with_seed(one.config, seed).for_scheme(scheme))
                     if difference is not None:
-                        raise AsflError(
-                            f"the archive holds {run_name(scheme, seed, one.folder.name)} with another configuration "
-                            f"({difference}); give the settings it has, or another --archive"
-                        )
+                        differences[key] = difference
+        return differences
 
     def found(self, archived: Mapping[RunKey, Run] | None = None) -> Found:
         """Of what is finished, here or else in an archive."""

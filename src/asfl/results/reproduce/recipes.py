@@ -64,6 +64,10 @@ class Recipe:
     variants: Mapping[Scale, tuple[Variant, ...]] = field(default_factory=dict)
     """Nothing given: one point, the preset as it is."""
 
+    @property
+    def source(self) -> str:
+        return "not in the paper" if self.paper == "–" else f"{self.paper} of the paper"
+
     def points(self, scale: Scale) -> tuple[Variant, ...]:
         return self.variants.get(scale, (Variant(""),))
 
