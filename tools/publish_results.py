@@ -23,7 +23,7 @@ from asfl.results.tables import markdown_table
 
 COLOURS = 96
 WIDTH = 128
-HEADLINE = "accuracy-delay-energy"
+HEADLINE, LONGER = "accuracy-delay-energy", "more-rounds"
 PICTURE = f"{HEADLINE}-{HEADLINE}.png"
 MARKED = re.compile(r"(<!-- tools/publish_results.py: begin -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -43,10 +43,10 @@ def publish(found: Path, docs: Path, readme: Path) -> None:
                 image.convert("RGB").quantize(COLOURS).save(docs / f"{name}-{picture.name}", optimize=True)
         (docs / f"{name}.md").write_text(text, "utf-8")
         print(f"{docs / name}.md")
-    (docs / "index.md").write_text("\n".join(_index(found, docs)) + "\n", "utf-8")
-    headline = found / HEADLINE / "results.json"
-    if headline.exists():
-        said = sentence(json.loads(headline.read_text("utf-8")))
+    every = {name: json.loads((found / name / "results.json").read_text("utf-8")) for name in _finished(found)}
+    said = sentence(every[HEADLINE], every.get(LONGER)) if HEADLINE in every else ""
+    (docs / "index.md").write_text("\n".join(_index(every, said, docs)) + "\n", "utf-8")
+    if said:
         shown = f"![Accuracy against delay and energy]({docs / PICTURE})\n\n{said}\n"
         readme.write_text(MARKED.sub(lambda match: match[1] + shown + match[2], readme.read_text("utf-8")), "utf-8")
 
@@ -55,8 +55,7 @@ def _finished(found: Path) -> list[str]:
     return [name for name in RECIPES if (found / name / "results.md").exists()]
 
 
-def _index(found: Path, docs: Path) -> Iterator[str]:
-    every = {name: json.loads((found / name / "results.json").read_text("utf-8")) for name in _finished(found)}
+def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[str]:
     yield from ("# Results", "")
     yield from (
         "Every page is made by `make figures` from [the records of all runs](records.jsonl.xz), and nothing by hand; "
@@ -64,8 +63,8 @@ def _index(found: Path, docs: Path) -> Iterator[str]:
         "[suits it](../reproduce.md#at-its-best), found on other seeds.",
         "",
     )
-    if HEADLINE in every:
-        yield from (f"![Accuracy against delay and energy]({PICTURE})", "", sentence(every[HEADLINE]), "")
+    if said:
+        yield from (f"![Accuracy against delay and energy]({PICTURE})", "", said, "")
     rows = [
         [f"[{name}]({name}.md)", RECIPES[name].paper, RECIPES[name].shows, _verdicts(data["findings"])]
         for name, data in every.items()
@@ -91,10 +90,12 @@ def _verdicts(findings: list[dict[str, Any]]) -> str:
     return ", ".join(f"{count} × {verdict}" for verdict, count in counted.most_common()) or "–"
 
 
-def sentence(data: dict[str, Any]) -> str:
-    """What the headline says, in words: to the highest accuracy that ASFL, or else anybody, reaches with every seed."""
-    ((preset, worlds),) = data["summaries"].items()
-    ((_, summary),) = worlds.items()
+def sentence(data: dict[str, Any], longer: dict[str, Any] | None = None) -> str:
+    """What the headline says, in words: to the highest accuracy that ASFL, or else anybody, reaches with every seed.
+
+    Where everybody ends is said of `longer`, if there is such a comparison.
+    """
+    preset, summary = _only_world(data)
     needed: dict[float, dict[str, tuple[float, float]]] = {}
     for scheme, of_scheme in summary["schemes"].items():
         for one in of_scheme["targets"]:
@@ -108,24 +109,35 @@ def sentence(data: dict[str, Any]) -> str:
     schemes = needed[target]
     ours = schemes.pop(PLUS)
     fastest, thriftiest = (min(schemes, key=lambda name: schemes[name][which]) for which in (0, 1))
-    final = {name: _at_the_end(name, of) for name, of in summary["schemes"].items()}
-    rest = "; ".join(f"`{name}` {accuracy}" for name, accuracy in final.items() if name != PLUS)
     model = f" ({summary['model']})" if summary.get("model") else ""
     asfl = f"`{OURS}` needs {_cost(*schemes[OURS])}" if OURS in schemes else f"`{OURS}` doesn't with every seed"
     said = (
         f"*`{preset}`{model}, medians of {len(summary['seeds'])} seeds.* To {percent(target)}, `{PLUS}` needs "
         f"{_cost(*ours)}; {asfl}; the fastest other scheme, `{fastest}`, {number(schemes[fastest][0])} s; the "
-        f"thriftiest, `{thriftiest}`, {number(schemes[thriftiest][1])} J. In the end `{PLUS}` has {final[PLUS]}; "
-        f"{rest}."
+        f"thriftiest, `{thriftiest}`, {number(schemes[thriftiest][1])} J. {_in_the_end(_only_world(longer or data)[1])}"
     )
     return textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _at_the_end(name: str, scheme: dict[str, Any]) -> str:
-    """Its accuracy, and how long it took: rounds of one scheme are shorter than those of another."""
-    took = "" if name == CEILING else f", {number(scheme['total_delay_s']['median'])} s"
-    rounds = max(run["rounds"] for run in scheme["runs"])
-    return f"{percent(scheme['final_accuracy']['median'], 1)} after {number(rounds)} rounds{took}"
+def _only_world(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    ((preset, worlds),) = data["summaries"].items()
+    (summary,) = worlds.values()
+    return preset, summary
+
+
+def _in_the_end(summary: dict[str, Any]) -> str:
+    """Everybody's accuracy, and how long it took: rounds of one scheme are shorter than those of another."""
+    schemes = {PLUS: summary["schemes"][PLUS], **summary["schemes"]}
+    rounds = {name: max(run["rounds"] for run in of["runs"]) for name, of in schemes.items()}
+    equal = len(set(rounds.values())) == 1
+    ends = []
+    for name, of in schemes.items():
+        took = [] if equal else [f"{number(rounds[name])} rounds"]
+        took += [] if name == CEILING else [f"{number(of['total_delay_s']['median'])} s"]
+        how_long = f" ({', '.join(took)})" if took else ""
+        ends.append(f"`{name}` {percent(of['final_accuracy']['median'], 1)}{how_long}")
+    when = f"After {number(rounds[PLUS])} rounds" if equal else "In the end"
+    return f"{when}: {', '.join(ends)}."
 
 
 def _cost(delay_s: float, energy_j: float) -> str:

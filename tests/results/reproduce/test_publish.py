@@ -53,8 +53,18 @@ def test_pages_index_and_readme(tool: ModuleType, tmp_path: Path) -> None:
         assert "`asfl-plus` needs 5 s and" in words
         assert "the fastest other scheme, `sfl-best`, 15 s; the thriftiest, `asfl`" in words
         assert "`epsl` 10.0 %" in words
+        assert "After 6 rounds: `asfl-plus` 60.0 % (6 s)" in words
     tool.publish(tmp_path / "found", docs, readme)  # again: nothing changes
     assert readme.read_text("utf-8") == said
+
+    # Where a comparison goes on for longer, everybody ends there.
+    runs = [made_up_run("asfl-plus", [0.7] * 4, delay_s=1.0), made_up_run("asfl", [0.6] * 8, delay_s=10.0)]
+    longer = Found("more-rounds", "asfl reproduce …", [Point("vgg19-cifar10", "", "world", runs)])
+    show_found(longer, tmp_path / "found" / longer.recipe)
+    tool.publish(tmp_path / "found", docs, readme)
+    words = " ".join(readme.read_text("utf-8").split())
+    assert "`asfl-plus` needs 5 s and" in words
+    assert "In the end: `asfl-plus` 70.0 % (4 rounds, 4 s), `asfl` 60.0 % (8 rounds, 80 s)." in words
 
 
 def test_without_anybody_to_compare_with_nothing_is_said(tool: ModuleType, tmp_path: Path) -> None:
