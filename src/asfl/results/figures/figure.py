@@ -91,8 +91,12 @@ def spans_magnitudes(values: Iterable[float]) -> bool:
     return bool(shown) and max(shown) > LOGARITHMIC_FROM * min(shown)
 
 
+def scale(axes: "Axes", which: Literal["x", "y"], *, logarithmic: bool) -> None:
+    """Either way, with numbers people read."""
+    (make_logarithmic if logarithmic else separate_thousands)(axes, which)
+
+
 def make_logarithmic(axes: "Axes", which: Literal["x", "y"]) -> None:
-    """With numbers people read, not powers of ten."""
     from matplotlib.ticker import LogFormatter
 
     class Plain(LogFormatter):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from asfl.results.figures.figure import (
     BUDGET,
     FAINT,
     drawing,
-    make_logarithmic,
-    separate_thousands,
+    scale,
     spans_magnitudes,
 )
 from asfl.results.figures.training import style_of
@@ -91,16 +90,12 @@ def _draw(places: Sequence[Place], target: float) -> "Figure":
             beside = (7, -10) if place.setting else (7, 4)
             axes.annotate(text, (x.median, y.median), beside, textcoords="offset points", **looks)
         axes.set(xlabel="delay [s]", ylabel="energy of all clients [J]", title=f"What {percent(target)} accuracy takes")
-        _scale(axes, "x", [place.delay_s.median for place in places])
-        _scale(axes, "y", [place.energy_j.median for place in places])
+        scale(axes, "x", logarithmic=spans_magnitudes([place.delay_s.median for place in places]))
+        scale(axes, "y", logarithmic=spans_magnitudes([place.energy_j.median for place in places]))
         axes.margins(0.15)
         if len(best) > 1:  # one that is unbeaten by all is no line
             axes.legend(loc="best")
     return figure
-
-
-def _scale(axes: "Axes", which: Literal["x", "y"], shown: Sequence[float]) -> None:
-    (make_logarithmic if spans_magnitudes(shown) else separate_thousands)(axes, which)
 
 
 def _around(stat: Statistic) -> list[list[float]] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from asfl.config.units import percent
 from asfl.results.charged import said_once
 from asfl.results.curves import OURS, Run
-from asfl.results.figures.figure import BUDGET, MEDIAN, drawing, make_logarithmic, spans_magnitudes, subtitle
+from asfl.results.figures.figure import BUDGET, MEDIAN, drawing, scale, spans_magnitudes, subtitle
 from asfl.results.figures.front import draw_ablation, draw_front
 from asfl.results.figures.sweep import draw_sweep, quantity_panel, total_panels
 from asfl.results.figures.training import draw_headline, draw_way_to, style_of
@@ -83,8 +83,7 @@ def draw_bars(summary: Summary, quantities: Sequence[str]) -> "Figure":
             for place, scheme in enumerate(schemes):
                 seen = np.array(list(summary.by_seed(scheme, name).values()))
                 axes.plot(np.full(len(seen), place), shown.scale * seen, ".", color=BUDGET, markersize=4)
-            if spans_magnitudes(medians):
-                make_logarithmic(axes, "y")
+            scale(axes, "y", logarithmic=spans_magnitudes(medians))
             axes.set(title=shown.in_words.capitalize(), ylabel=shown.unit)
             axes.set_xticks(range(len(schemes)), schemes, rotation=20, ha="right")
             axes.grid(axis="x", visible=False)

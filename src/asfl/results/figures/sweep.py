@@ -8,7 +8,7 @@ import numpy as np
 
 from asfl.config.units import percent
 from asfl.results.curves import Resource
-from asfl.results.figures.figure import drawing, make_logarithmic, spans_magnitudes
+from asfl.results.figures.figure import drawing, scale, spans_magnitudes
 from asfl.results.figures.training import style_of
 from asfl.results.quantities import QUANTITIES
 from asfl.results.summary import Statistic, Summary
@@ -75,9 +75,8 @@ def draw_sweep(varied: str, labels: Sequence[str], panels: Sequence[Panel]) -> "
                 axes.errorbar(places, medians, around, label=scheme, **style)
                 shown += medians.tolist()
             axes.set(title=panel.title, ylabel=panel.unit, xlabel=varied)
-            if spans_magnitudes(shown):
-                make_logarithmic(axes, "y")
-            else:
+            scale(axes, "y", logarithmic=spans_magnitudes(shown))
+            if not spans_magnitudes(shown):
                 axes.set_ylim(bottom=0)
             axes.set_xticks(places, labels, rotation=20 if turned else 0, ha="right" if turned else "center")
             axes.set_xlim(-0.4, len(labels) - 0.6)

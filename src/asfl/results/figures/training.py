@@ -15,8 +15,8 @@ from asfl.results.figures.figure import (
     BUDGET,
     FAINT,
     drawing,
-    make_logarithmic,
     save_figure,
+    scale,
     spans_magnitudes,
     subtitle,
     whole_numbers,
@@ -154,8 +154,7 @@ def _draw_curves(axes: "Axes", runs: Sequence[Run], axis: str, targets: Sequence
     if ceiling:
         _draw_ceiling(axes, ceiling)
     axes.set(xlabel=f"{words} [{unit}]" if unit else words, ylabel="accuracy of the average model [%]")
-    if logarithmic:
-        make_logarithmic(axes, "x")
+    scale(axes, "x", logarithmic=logarithmic)
     axes.set_ylim(bottom=0)
 
 
@@ -221,8 +220,7 @@ def _draw_bars(axes: "Axes", summary: Summary, target: float, resource: Resource
         axes.annotate(text, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
         top = max(top, end)
     axes.grid(axis="y", visible=False)
-    if logarithmic:
-        make_logarithmic(axes, "x")
+    scale(axes, "x", logarithmic=logarithmic)
     axes.set_xlim(floor, floor * (top / floor) ** 1.35 if logarithmic else 1.35 * top)
 
 
