@@ -1,13 +1,12 @@
 """Decision time of OOE-BCD, the joint solver and what goes beyond the paper; the RB block beside CVXPY with HiGHS."""
 
-import statistics
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
 from rich.table import Table
 
-from asfl.config.load import load_config
+from asfl.config import load_config
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.optimize import Problem, Solution, compile_search, ooe_bcd, solve_jointly
@@ -80,7 +79,7 @@ def beyond_table(rounds: int = 60) -> Table:
         timed = [Timed(name, switches_of(scheme_named(name))) for name in names]
         for _ in zip(*(play(world, scheme, rounds, budgets_of(world, scheme)) for scheme in timed), strict=True):
             pass
-        published = statistics.median(timed[0].seconds[1:])
+        published = np.median(timed[0].seconds[1:])
         for scheme in timed:
             first, *later = scheme.seconds
             middle, slow = np.quantile(later, (0.5, 0.95))

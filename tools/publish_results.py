@@ -111,10 +111,12 @@ def sentence(data: dict[str, Any], longer: dict[str, Any] | None = None) -> str:
     fastest, thriftiest = (min(schemes, key=lambda name: schemes[name][which]) for which in (0, 1))
     model = f" ({summary['model']})" if summary.get("model") else ""
     asfl = f"`{OURS}` needs {_cost(*schemes[OURS])}" if OURS in schemes else f"`{OURS}` doesn't with every seed"
+    beyond = f"`{LONGER}` goes on beyond this picture. " if longer else ""
     said = (
         f"*`{preset}`{model}, medians of {len(summary['seeds'])} seeds.* To {percent(target)}, `{PLUS}` needs "
         f"{_cost(*ours)}; {asfl}; the fastest other scheme, `{fastest}`, {number(schemes[fastest][0])} s; the "
-        f"thriftiest, `{thriftiest}`, {number(schemes[thriftiest][1])} J. {_in_the_end(_only_world(longer or data)[1])}"
+        f"thriftiest, `{thriftiest}`, {number(schemes[thriftiest][1])} J. {beyond}"
+        f"{_in_the_end(_only_world(longer or data)[1])}"
     )
     return textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)
 

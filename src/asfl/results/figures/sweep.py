@@ -75,8 +75,9 @@ def draw_sweep(varied: str, labels: Sequence[str], panels: Sequence[Panel]) -> "
                 axes.errorbar(places, medians, around, label=scheme, **style)
                 shown += medians.tolist()
             axes.set(title=panel.title, ylabel=panel.unit, xlabel=varied)
-            scale(axes, "y", logarithmic=spans_magnitudes(shown))
-            if not spans_magnitudes(shown):
+            logarithmic = spans_magnitudes(shown)
+            scale(axes, "y", logarithmic=logarithmic)
+            if not logarithmic:
                 axes.set_ylim(bottom=0)
             axes.set_xticks(places, labels, rotation=20 if turned else 0, ha="right" if turned else "center")
             axes.set_xlim(-0.4, len(labels) - 0.6)
