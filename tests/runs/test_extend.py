@@ -2,21 +2,32 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up import train_here
+from own_things import forgotten_afterwards
 
+import asfl as package
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
+from asfl.costs.world import World
+from asfl.models.mlp import build_mlp
+from asfl.radio.channel import RayleighChannel
+from asfl.results.folders import read_run
 from asfl.runs.check import check_folder
-from asfl.runs.checkpoints import checkpoint_files
-from asfl.runs.extend import extend_to
+from asfl.runs.checkpoints import checkpoint_files, save_checkpoint
+from asfl.runs.files import append_line
 from asfl.runs.finished import is_finished
-from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, read_manifest, write_manifest
+from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest, with_rounds, write_manifest
 from asfl.runs.records import RECORDS_FILE, Journal, RoundRecord, first_seal, read_records
 from asfl.runs.run import resume, run
+from asfl.runs.seals import read_sealed, write_sealed
+from asfl.schemes.asfl import AsflScheme
 from conftest import Asfl, assert_refused
 
 TINY = [
@@ -51,82 +62,175 @@ def test_an_extended_run_was_longer_from_the_start(scheme: str, overrides: list[
     longer = tiny(LONG, *overrides)
     run(longer, scheme, tmp_path / "long", threads=1)
     run(tiny(SHORT, *overrides), scheme, tmp_path / "grown", threads=1)
-    assert extend_to(tmp_path / "grown", longer, scheme) == SHORT
-    assert not is_finished(tmp_path / "grown")
-    assert resume(tmp_path / "grown")
+    assert is_finished(tmp_path / "grown", SHORT)
+    assert not is_finished(tmp_path / "grown", LONG)
+    assert run(longer, scheme, tmp_path / "grown")
+    assert is_finished(tmp_path / "grown", LONG)
     assert bits(tmp_path / "grown") == bits(tmp_path / "long")
-    assert extend_to(tmp_path / "grown", longer, scheme) == 0
 
 
-def test_extended_twice_stopped_between_and_killed_at_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was changed when the process was killed, the folder is a run: the shorter or the longer one."""
-    overrides = ["output.test_samples=50"]
-    run(tiny(SHORT, *overrides), "asfl", tmp_path / "short", threads=1)
-    run(tiny(LONG, *overrides), "asfl", tmp_path / "long", threads=1)
-    unlink, changes, allowed = Path.unlink, 0, 0
+def test_killed_at_any_write_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the process was killed, the folder is a run with a model, and ends as if it had always been longer."""
+    overrides = ["output.test_samples=50"]  # the last round of the shorter run is played again
+    for rounds, name in ((3, "short"), (4, "long")):
+        run(tiny(rounds, *overrides), "asfl", tmp_path / name, threads=1)
+    models = {(tmp_path / name / MODEL_FILE).read_bytes(): rounds for name, rounds in (("short", 3), ("long", 4))}
+    writes, allowed, seen = 0, 0, set()
 
-    def one_more() -> bool:
-        nonlocal changes
-        changes += 1
-        if changes > allowed:
+    def one_more() -> None:
+        nonlocal writes
+        writes += 1
+        if writes > allowed:
             raise KeyboardInterrupt
-        return True
 
-    def killed_unlink(path: Path, missing_ok: bool = False) -> None:
+    def replace_(path: Path, target: Path) -> Path:
+        one_more()
+        return replaced(path, target)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
         if not path.name.startswith("."):
             one_more()
-        unlink(path, missing_ok)
+        unlinked(path, missing_ok)
 
-    def killed_write(folder: Path, manifest: Manifest) -> None:
-        one_more()
-        write_manifest(folder, manifest)
-
-    after = Journal.after
-    monkeypatch.setattr(Path, "unlink", killed_unlink)
-    monkeypatch.setattr(Journal, "after", lambda *of: one_more() and after(*of))
-    monkeypatch.setattr("asfl.runs.extend.write_manifest", killed_write)
-    for allowed in range(20):
-        changes, folder = 0, tmp_path / f"killed-{allowed}"
-        shutil.copytree(tmp_path / "short", folder)
+    def append(path: Path, line: str) -> None:
         try:
-            extend_to(folder, tiny(4, *overrides), "asfl")
+            one_more()
         except KeyboardInterrupt:
-            with monkeypatch.context() as patch:
-                patch.setattr(Path, "unlink", unlink)
-                patch.setattr(Journal, "after", after)
-                assert resume(folder)
-                assert bits(folder) == bits(tmp_path / "short")
-        else:
+            appended(path, line[: len(line) // 2])
+            raise
+        appended(path, line)
+
+    replaced, unlinked, appended = Path.replace, Path.unlink, append_line
+    for allowed in range(100):
+        writes, folder = 0, tmp_path / f"killed-{allowed}"
+        shutil.copytree(tmp_path / "short", folder)
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, "replace", replace_)
+            patch.setattr(Path, "unlink", unlink)
+            patch.setattr("asfl.runs.records.append_line", append)
+            assert run(tiny(4, *overrides), "asfl", folder)
             break
-    monkeypatch.undo()
-    assert allowed == 6  # model and seal, checkpoint and seal, records, manifest
-    assert resume(folder)
-    extend_to(folder, tiny(LONG, *overrides), "asfl")
-    assert not resume(folder, should_stop=lambda: True)
-    assert resume(folder)
-    assert bits(folder) == bits(tmp_path / "long")
-    assert read_manifest(folder).begun_with_rounds == SHORT
+        seen.add(in_between(folder, models))
+        assert resume(folder) if allowed % 2 else run(tiny(4, *overrides), "asfl", folder)
+        assert bits(folder) == bits(tmp_path / "long")
+    # Manifest, checkpoint of round 3 and its seal, records, 2 rounds, checkpoint of round 4, its seal, manifest; then a
+    # seal for both models, the model, and its own seal.
+    assert allowed == 12
+    assert seen == {(3, 3, 3), (3, 4, 3), (2, 4, 3), (4, 4, 3), (4, 4, 4)}
+
+
+def in_between(folder: Path, models: dict[bytes, int]) -> tuple[int, int, int]:
+    """Rounds played, rounds there are to be, round of the model; what is said of the folder must be true."""
+    manifest, (seal, model) = read_manifest(folder), read_sealed(folder / MODEL_FILE)
+    found = read_run(folder)
+    played = len(found.records)
+    findings = {finding.file: finding for finding in check_folder(folder) if CHECKPOINTS not in finding.file}
+    assert models[model] == seal.round
+    assert all(finding.intact for finding in findings.values())
+    assert f"{played} of {manifest.rounds} rounds" in findings[RECORDS_FILE].words
+    extended = (seal.round, manifest.rounds) == (3, 4)
+    assert ("of round 3, kept until the run has all 4" in findings[MODEL_FILE].words) == extended
+    assert found.progress.endswith(", model of round 3") == extended
+    assert found.finished == is_finished(folder) == (played == manifest.rounds == seal.round)
+    return played, manifest.rounds, seal.round
+
+
+def test_extended_twice_and_stopped_between(tmp_path: Path) -> None:
+    overrides = ["output.test_samples=50"]
+    for rounds, name in ((SHORT, "grown"), (LONG, "long")):
+        run(tiny(rounds, *overrides), "asfl", tmp_path / name, threads=1)
+    assert not run(tiny(SHORT + 1, *overrides), "asfl", tmp_path / "grown", should_stop=lambda: True)
+    assert not run(tiny(LONG, *overrides), "asfl", tmp_path / "grown", should_stop=lambda: True)
+    assert resume(tmp_path / "grown")
+    assert bits(tmp_path / "grown") == bits(tmp_path / "long")
+    assert read_manifest(tmp_path / "grown").begun_with_rounds == SHORT
+
+
+def test_a_round_that_comes_out_the_same_is_not_played_again(tmp_path: Path) -> None:
+    """There are fewer test images than an evaluation on the way would use."""
+    run(tiny(2, "output.test_samples=100000"), "asfl", tmp_path / "run", threads=1)
+    played: list[int] = []
+    run(tiny(3, "output.test_samples=100000"), "asfl", tmp_path / "run", on_round=lambda one: played.append(one.round))
+    assert played == [3]
+
+
+@contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    yield
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
 def test_only_rounds_may_differ_and_only_grow(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(tiny(2), "asfl", folder, threads=1)
-    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    assert extend_to(folder, tiny(1), "asfl") == 0
-    assert extend_to(tmp_path / "nothing", tiny(1), "asfl") == 0
-    with pytest.raises(AsflError, match="learning_rate"):
-        extend_to(folder, tiny(4, "training.learning_rate=0.5"), "asfl")
-    with pytest.raises(AsflError, match="scheme asfl, not sfl"):
-        extend_to(folder, tiny(4), "sfl")
-    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    with untouched(folder):
+        for config, scheme, words in (
+            (tiny(1), "asfl", "training.rounds = 2 there, 1 here"),
+            (tiny(4, "training.learning_rate=0.5"), "asfl", "learning_rate"),
+            (tiny(4), "sfl", "scheme asfl, not sfl"),
+        ):
+            with pytest.raises(AsflError, match=words):
+                run(config, scheme, folder)
 
 
-def test_total_budgets_are_spread_over_the_rounds_there_are(tmp_path: Path) -> None:
-    run(tiny(2, "budget.battery_j=1000"), "asfl", tmp_path / "run", threads=1)
-    before = read_manifest(tmp_path / "run")
-    with pytest.raises(AsflError, match="total budgets are spread over 2 rounds"):
-        extend_to(tmp_path / "run", tiny(4, "budget.battery_j=1000"), "asfl")
-    assert read_manifest(tmp_path / "run") == before
+def relabelled(folder: Path, config: Config) -> None:
+    """Make it the run of another configuration: some need clients elsewhere."""
+    records = read_records(folder)
+    manifest = replace(read_manifest(folder), config=config)
+    write_manifest(folder, manifest)
+    (folder / RECORDS_FILE).unlink()
+    journal = Journal(folder, first_seal(manifest.fingerprint))
+    for record in records:
+        journal.append(record)
+    model = (folder / MODEL_FILE).read_bytes()
+    found = {"fingerprint": manifest.fingerprint, "records": journal.seal}
+    write_sealed(folder / MODEL_FILE, model, round_index=len(records), **found)
+
+
+def own_things() -> None:
+    package.register_scheme(AsflScheme("mine"))
+    package.register_channel("fog", lambda scenario, radio: RayleighChannel(scenario))
+    package.register_model("deep", build_mlp)
+    own_images(0)
+
+
+def own_images(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    images, labels = random.integers(256, size=(100, 8, 8), dtype=np.uint8), random.integers(4, size=100)
+    package.register_arrays("pictures", images, labels, images[:20], labels[:20])
+
+
+def test_what_is_refused_changes_nothing(asfl: Asfl, tmp_path: Path) -> None:
+    own: dict[str, tuple[str, list[str], str]] = {
+        "scheme": ("mine", [], "unknown scheme 'mine'"),
+        "channel": ("asfl", ["scenario.channel.kind=fog"], "unknown channel 'fog'"),
+        "model": ("asfl", ["model.architecture=deep"], "unknown architecture 'deep'"),
+        "data": ("asfl", ["data.name=pictures"], "unknown data set 'pictures'"),
+    }
+    later = {
+        "measured": ("field.costs=measured", "needs clients that are somewhere else"),
+        "served": ("data.name=private_1x8x8_10", "images that only devices have"),
+        "budget": ("budget.battery_j=1000", "total budgets are spread over 2 rounds"),
+    }
+    with forgotten_afterwards():
+        own_things()
+        for name, (scheme, overrides, _) in own.items():
+            run(tiny(2, *overrides), scheme, tmp_path / name, threads=1)
+        own_images(1)
+        with untouched(tmp_path / "data"), pytest.raises(AsflError, match="other images or labels than when the run"):
+            run(tiny(4, "data.name=pictures"), "asfl", tmp_path / "data")
+    run(tiny(2), "asfl", tmp_path / "old", threads=1)
+    for name, (override, _) in later.items():
+        relabelled(shutil.copytree(tmp_path / "old", tmp_path / name), tiny(2, override))
+    manifest = read_manifest(tmp_path / "old")
+    for number, file in checkpoint_files(tmp_path / "old" / CHECKPOINTS):
+        seal, _ = read_sealed(file)
+        save_checkpoint(file.parent, number, {}, manifest.fingerprint, seal.records)
+    refused = {name: words for name, (*_, words) in (own | later).items()} | {"old": "doesn't fit this run: no "}
+    for name, words in refused.items():
+        with untouched(tmp_path / name):
+            assert_refused(asfl("resume", name, "--rounds", 4), words)
 
 
 def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
@@ -135,11 +239,23 @@ def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     again = asfl("resume", "r")
     assert again.returncode == 0
     assert "r was finished; more rounds: asfl resume r --rounds N" in again.stderr
-    assert "2 rounds become 4" in asfl("resume", "r", "--rounds", 4).stderr
-    assert "4 rounds become 5" in asfl("run", "demo", *tiny_, "--rounds", 5, "--out", "r").stderr
+    assert "2 rounds became 4" in asfl("resume", "r", "--rounds", 4).stderr
+    assert "4 rounds became 5" in asfl("run", "demo", *tiny_, "--rounds", 5, "--out", "r").stderr
     assert len(read_records(tmp_path / "r")) == 5
     assert_refused(asfl("resume", "r", "--rounds", 3), "--rounds 3", "5 rounds", "more")
     assert_refused(asfl("run", "demo", *tiny_, "--rounds", 3, "--out", "r"), "training.rounds = 5 there, 3 here")
+
+
+def test_a_comparison_that_cannot_be_extended_stays(
+    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
+    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
+    tiny_ = [word for text in [*TINY, "budget.battery_j=1000"] for word in ("--set", text)]
+    arguments = ["compare", "demo", *tiny_, "--schemes", "asfl,sfl", "--out", "c", "--rounds"]
+    assert asfl(*arguments, 2).returncode == 0
+    with untouched(tmp_path / "c"):
+        assert_refused(asfl(*arguments, 4), "total budgets are spread over 2 rounds")
 
 
 @pytest.mark.parametrize("own", [[], ["schemes.asfl.rounds_times=1.5"]])
@@ -165,19 +281,11 @@ def test_a_comparison_is_extended_with_what_it_borrows(
 
 def test_measured_rounds_are_not_played_again(tmp_path: Path) -> None:
     """Such a run needs clients elsewhere; so its folder is made of another one's."""
-    folder = tmp_path / "run"
+    folder, config = tmp_path / "run", tiny(4, "output.test_samples=50", "field.costs=measured")
     run(tiny(2, "output.test_samples=50"), "asfl", folder, threads=1)
-    records = read_records(folder)
-    config = tiny(2, "output.test_samples=50", "field.costs=measured")
-    manifest = replace(read_manifest(folder), config=config)
-    write_manifest(folder, manifest)
-    (folder / RECORDS_FILE).unlink()
-    journal = Journal(folder, first_seal(manifest.fingerprint))
-    for record in records:
-        journal.append(record)
-    with pytest.raises(AsflError, match="measured, which can't be repeated"):
-        extend_to(folder, tiny(4, "output.test_samples=50", "field.costs=measured"), "asfl")
-    assert read_manifest(folder) == manifest
+    relabelled(folder, with_rounds(config, 2))
+    with untouched(folder), pytest.raises(AsflError, match="measured, which can't be repeated"):
+        run(config, "asfl", folder, world=World.of(config))
 
 
 def test_fields_that_came_later_do_not_make_it_another_run(tmp_path: Path) -> None:

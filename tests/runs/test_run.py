@@ -206,11 +206,11 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
-    run(tiny("training.rounds=1"), "asfl", tmp_path / "run", threads=1)
-    with pytest.raises(AsflError, match=r"training\.rounds = 1 there, 2 here"):
-        run(tiny("training.rounds=2"), "asfl", tmp_path / "run")
+    run(tiny("training.rounds=2"), "asfl", tmp_path / "run", threads=1)
+    with pytest.raises(AsflError, match=r"training\.rounds = 2 there, 1 here"):
+        run(tiny("training.rounds=1"), "asfl", tmp_path / "run")
     with pytest.raises(AsflError, match="scheme asfl, not sfl"):
-        run(tiny("training.rounds=1"), "sfl", tmp_path / "run")
+        run(tiny("training.rounds=2"), "sfl", tmp_path / "run")
 
 
 def test_a_full_disk_loses_no_finished_round(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from asfl.cli.run import conclude
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml, toml_value
-from asfl.runs.extend import extend_to
 from asfl.runs.finished import is_finished
 from asfl.runs.lock import writer_of
 from asfl.runs.manifest import run_to_go_on_with
@@ -81,17 +80,16 @@ def fleet(
     given = options.configuration(preset, wished).config
     in_namespaces, profile = _shaping(given, network, simulation)
     resolved = load_config(preset, [*wished, *_for_other_processes(given, in_namespaces)])
-    config = resolved.config
+    config = resolved.config.for_scheme(scheme)
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
     folder = out or Path(config.output.folder) / name
     # What would be refused is refused before anything is started.
-    extend_to(folder, config, scheme)
     begun = run_to_go_on_with(folder, config, scheme)
     if (holder := writer_of(folder)) is not None:
         raise AsflError(f"{folder} is in use: {holder}; wait for it, or give another --out")
-    done = records_so_far(folder)
-    if not is_finished(folder):
+    done, rounds = records_so_far(folder), config.training.rounds
+    if not is_finished(folder, rounds):
         if begun is not None:
             from asfl.runs.recovery import where_to_go_on
 
@@ -113,7 +111,7 @@ def fleet(
             if made is not None:
                 run_config["address"] = f"{made.server}:0"
             _train(as_toml(resolved), run_config, folder, config, simulation, made, private, done, stop)
-        if not is_finished(folder):
+        if not is_finished(folder, rounds):
             print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")
             raise typer.Exit(options.STOPPED)
     conclude(folder, True, as_json)
@@ -220,7 +218,7 @@ def _train(
                 started.begin(configuration, run_config, node_config)
                 with RunProgress(config.training.rounds, done) as progress:
                     stopped = _follow(started, _new_rounds(folder, len(done)), show, stop)
-                if not stopped and not is_finished(folder):
+                if not stopped and not is_finished(folder, config.training.rounds):
                     raise AsflError(started.error() or "the run ended before its last round")
     except AsflError as error:
         raise AsflError(f"{error} (logs: {logs})") from None

@@ -20,9 +20,8 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.charged import with_note
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run
-from asfl.runs.extend import extend_to, with_rounds
 from asfl.runs.finished import is_finished
-from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import run as run_here
 from asfl.runs.this_process import stopping_on_ctrl_c
@@ -93,11 +92,10 @@ def _train(
         train = partial(run_with_actors, address=address)
     elif address is not None:
         raise AsflError(f"--address {address} is for --engine ray")
-    if before := extend_to(folder, config, scheme):
-        print(f"{folder}: {before} rounds become {config.training.rounds}", file=sys.stderr)
-    was_finished = is_finished(folder)
-    done = records_so_far(folder) if (folder / MANIFEST_FILE).exists() else []
-    with stopping_on_ctrl_c() as stop, RunProgress(config.training.rounds, done) as progress:
+    rounds, there = config.for_scheme(scheme).training.rounds, (folder / MANIFEST_FILE).exists()
+    was_finished, done = is_finished(folder, rounds), records_so_far(folder) if there else []
+    before = read_manifest(folder).rounds if there else rounds
+    with stopping_on_ctrl_c() as stop, RunProgress(rounds, done) as progress:
         finished = train(
             config,
             scheme,
@@ -107,6 +105,8 @@ def _train(
             should_stop=stop,
             lose_rounds=lose_rounds,
         )
+    if before < rounds:
+        print(f"{folder}: {before} rounds became {rounds}", file=sys.stderr)
     if was_finished:
         print(f"{folder} was finished; more rounds: asfl resume {shlex.quote(str(folder))} --rounds N", file=sys.stderr)
     conclude(folder, finished, as_json)

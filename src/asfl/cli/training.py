@@ -13,10 +13,9 @@ from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.curves import OURS
 from asfl.runs.engines import Engine, OnEvent
-from asfl.runs.extend import extend_to
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.finished import is_finished
-from asfl.runs.jobs import Job, error_report, run_name
+from asfl.runs.jobs import error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.runs.watching import ShouldStop
@@ -96,9 +95,7 @@ def train_left(
         one.remember()
     failed = dict[str, str]()
     while jobs := [job for one in comparisons for job in one.jobs(data_dir) if job.name not in failed]:
-        failed |= _refused_to_extend(jobs)
-        jobs = [job for job in jobs if job.name not in failed]
-        ended = engine(jobs, on_event=on_event, should_stop=stop) if jobs else {}
+        ended = engine(jobs, on_event=on_event, should_stop=stop)
         failed |= {name: end.reason for name, end in ended.items() if end.reason}
         for job in jobs:
             report = error_report(job.folder)
@@ -108,7 +105,7 @@ def train_left(
         if stop():
             break
         for job in jobs:  # or they would be tried for ever
-            if job.name not in failed and not is_finished(job.folder):
+            if job.name not in failed and not is_finished(job.folder, job.rounds):
                 failed[job.name] = f"it ended, but {job.folder} isn't intact; asfl check says what is"
     left = {name: (seed, one.point) for one in comparisons for name, (_, seed) in one.left().items()}
     if not stop():
@@ -116,17 +113,6 @@ def train_left(
             borrowed = run_name(OURS, seed, point)
             failed.setdefault(name, f"it borrows from {borrowed}, which failed; so it was not started")
     return failed, len(left)
-
-
-def _refused_to_extend(jobs: Sequence[Job]) -> dict[str, str]:
-    """Runs that were begun with fewer rounds get as many as they are to have now; why some can't, by name."""
-    refused = {}
-    for job in jobs:
-        try:
-            extend_to(job.folder, job.config, job.scheme, job.recorded)
-        except AsflError as error:
-            refused[job.name] = str(error)
-    return refused
 
 
 def print_failures(failed: Mapping[str, str]) -> None:

@@ -1,6 +1,8 @@
 """A set of labelled images, ready to be learnt."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,14 @@ class ImageData:
         """Channels, height, width of one image."""
         _, channels, height, width = self.train_images.shape
         return channels, height, width
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of all images and labels: the same data set again."""
+        content = hashlib.sha256()
+        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            content.update(np.ascontiguousarray(array))
+        return content.hexdigest()
 
 
 def with_statistics(

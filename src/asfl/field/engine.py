@@ -48,7 +48,7 @@ def train(
     """
     config = agreement.config
     patience, world, clocks = patience or Patience.of(config.field), None, None
-    if config.field.costs == "measured" and not is_finished(folder):
+    if config.field.costs == "measured" and not is_finished(folder, config.training.rounds):
         world = measured_world(config)
         clocks = world.clocks
         probe(links, clocks, patience.most_s("sync"))

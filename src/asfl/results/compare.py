@@ -24,11 +24,10 @@ from asfl.costs.world import World
 from asfl.results.curves import OURS, Run
 from asfl.results.folders import read_run
 from asfl.runs.estimate import check_count
-from asfl.runs.extend import with_rounds
 from asfl.runs.files import is_untouched, write_whole
 from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Job, run_name
-from asfl.runs.manifest import MOST_THREADS, first_difference
+from asfl.runs.manifest import MOST_THREADS, first_difference, run_to_go_on_with, with_rounds
 from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
@@ -174,6 +173,7 @@ def plan_comparison(
     if folder.exists() and not folder.is_dir():
         raise AsflError(f"{folder} is a file; give --out the name of a folder")
     threads: Mapping[str, int] = {}
+    before = None
     if (folder / COMPARE_FILE).exists():
         before = read_comparison(folder)
         threads = before.threads
@@ -187,6 +187,10 @@ def plan_comparison(
     if comparison.left():
         World.of(config)  # a trace or a profile may be missing
         check_training(config, data_dir)
+    if before is not None and before.config.training.rounds < config.training.rounds:
+        for scheme, seed in comparison.left().values():
+            if not borrows(scheme_named(scheme)):  # those wait for what ASFL decides
+                run_to_go_on_with(comparison.run_folder(scheme, seed), with_seed(config, seed), scheme)
     return comparison
 
 

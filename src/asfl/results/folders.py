@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
-from asfl.runs.finished import is_finished, was_finished
+from asfl.runs.finished import is_finished, model_round, was_finished
 from asfl.runs.manifest import MANIFEST_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, read_records
 
@@ -29,12 +29,19 @@ class FoundRun(Run):
     @property
     def rounds(self) -> int:
         """Of the whole run, played or not."""
-        return self.manifest.config.training.rounds
+        return self.manifest.rounds
+
+    @property
+    def progress(self) -> str:
+        """How far it has come, and of which round its model is, if it was extended."""
+        extended = self.manifest.begun_with_rounds is not None and not self.finished
+        model = model_round(self.folder, self.manifest) if extended else None
+        return f"{len(self.records)} of {self.rounds} rounds" + (f", model of round {model}" if model else "")
 
 
 def read_run(folder: Path) -> FoundRun:
     manifest, finished = read_manifest(folder), is_finished(folder)
-    if was_finished(folder) and not finished:
+    if was_finished(folder, manifest) and not finished:
         _log.warning("%s was finished, but isn't intact; asfl check says what is, asfl resume repairs it", folder)
     return FoundRun(
         manifest.scheme,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
-from asfl.runs.finished import was_finished
+from asfl.runs.finished import has_model, was_finished
 from asfl.runs.lock import writer_of
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, Rounds, read_rounds
@@ -35,10 +35,9 @@ def check_folder(folder: Path) -> list[Finding]:
         rounds = read_rounds(folder, manifest.fingerprint)
     except AsflError as error:
         return [*findings, Finding(RECORDS_FILE, False, str(error))]
-    finished = was_finished(folder)
-    findings.append(_records(rounds, manifest.config.training.rounds, finished=finished))
+    findings.append(_records(rounds, manifest.rounds, finished=was_finished(folder, manifest)))
     findings += [_checkpoint(file, manifest, rounds) for _, file in checkpoint_files(folder / CHECKPOINTS)]
-    if finished:
+    if has_model(folder):
         findings.append(_model(folder / MODEL_FILE, manifest, rounds))
     return findings
 
@@ -72,7 +71,8 @@ def _model(file: Path, manifest: Manifest, rounds: Rounds) -> Finding:
         seal, content = read_sealed(file)
     except DamagedError as damage:
         return Finding(MODEL_FILE, False, str(damage))
-    of_this_run = seal.fingerprint == manifest.fingerprint and seal.records == rounds.seals[-1]
-    if not of_this_run:
+    shorter = manifest.begun_with_rounds is not None and seal.round < manifest.rounds
+    if seal.fingerprint != manifest.fingerprint or not (shorter or seal.records == rounds.seals[-1]):
         return Finding(MODEL_FILE, False, "it is the model of another run, or of other rounds")
-    return Finding(MODEL_FILE, True, f"intact: {len(content):,} bytes")
+    after = f", of round {seal.round}, kept until the run has all {manifest.rounds}" if shorter else ""
+    return Finding(MODEL_FILE, True, f"intact: {len(content):,} bytes{after}")

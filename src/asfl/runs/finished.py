@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from asfl.config.errors import AsflError
-from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, read_manifest
+from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, read_rounds
 from asfl.runs.seals import DamagedError, read_sealed, seal_of
 
@@ -22,9 +22,27 @@ def is_finished(folder: Path, rounds: int = 1) -> bool:
     return _finished_rounds(folder.absolute(), stamps) >= rounds
 
 
-def was_finished(folder: Path) -> bool:
+def was_finished(folder: Path, manifest: Manifest) -> bool:
     """Whether it was, once, whatever has happened to its files since."""
+    if manifest.begun_with_rounds is None:
+        return has_model(folder)
+    return model_round(folder, manifest) == manifest.rounds
+
+
+def has_model(folder: Path) -> bool:
     return (folder / MODEL_SEAL).exists() or (folder / MODEL_FILE).exists()
+
+
+def model_round(folder: Path, manifest: Manifest) -> int | None:
+    """After how many rounds the model of a run is; None if there is none that is intact.
+
+    A run that is extended keeps its model until it has the new one.
+    """
+    try:
+        seal, _ = read_sealed(folder / MODEL_FILE)
+    except DamagedError:
+        return None
+    return seal.round if seal.fingerprint == manifest.fingerprint else None
 
 
 @lru_cache(maxsize=4096)  # comparisons ask again and again, and models can be large
@@ -36,7 +54,7 @@ def _finished_rounds(folder: Path, stamps: tuple[Stamp, ...]) -> int:
         seal, _ = read_sealed(folder / MODEL_FILE)
     except (AsflError, DamagedError):
         return 0
-    complete = not rounds.problem and not rounds.torn and rounds.are_all(manifest.config.training.rounds)
+    complete = not rounds.problem and not rounds.torn and rounds.are_all(manifest.rounds)
     of_this_run = (seal.fingerprint, seal.round, seal.records) == (
         manifest.fingerprint,
         len(rounds.lines),

@@ -4,8 +4,8 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +19,10 @@ from asfl.config.errors import AsflError
 from asfl.config.plugins import loaded_plugins
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.costs.reserves import Reserves
+from asfl.data import load_data
 from asfl.runs.files import is_untouched, write_whole
-from asfl.runs.seals import read_sealed_json, sealed_json
+from asfl.runs.seals import LineSeal, read_sealed_json, sealed_json
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 MOST_THREADS = 1024
@@ -55,13 +57,21 @@ class Manifest:
     threads: int
     """Of PyTorch; another number may round differently."""
     facts: dict[str, Any]
-    """When, with which versions, how many CPU seconds: for people, and never compared."""
+    """When, with which versions, how many CPU seconds: for people, and not compared, but for the data's checksum."""
     recorded: tuple[Decision, ...] = ()
     """What ASFL decided in this world, round by round, for a scheme that borrows from it; empty: it decides here."""
     begun_with_rounds: int | None = None
-    """How many rounds it was to have at first, if it was extended (asfl.runs.extend)."""
+    """How many rounds it was to have at first, if it was extended."""
+    replayed: str | None = None
+    """Seal of the record that was evaluated as the last one of the shorter run, and isn't the last any more: where it
+    is still there, its round is to be played again."""
     unknown_then: frozenset[str] = frozenset()
     """Fields that didn't exist when it began; they don't count, and have the values they have if nobody sets them."""
+
+    @property
+    def rounds(self) -> int:
+        """How many it is to have."""
+        return self.config.training.rounds
 
     @property
     def fingerprint(self) -> str:
@@ -70,7 +80,7 @@ class Manifest:
         An extended run keeps the one it began with.
         """
         config = _without(comparable(self.config), self.unknown_then)
-        rounds = config["training"]["rounds"] = self.begun_with_rounds or self.config.training.rounds
+        rounds = config["training"]["rounds"] = self.begun_with_rounds or self.rounds
         parts = [FORMAT, self.scheme, config, self._budgets_as_json(), self._recorded_as_json()[:rounds]]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -98,6 +108,7 @@ class Manifest:
             "facts": self.facts,
             "recorded": self._recorded_as_json(),
             "begun_with_rounds": self.begun_with_rounds,
+            **({} if self.replayed is None else {"replayed": self.replayed}),
             "config": _without(self.config.model_dump(mode="json"), self.unknown_then),
         }
 
@@ -159,6 +170,7 @@ class _ManifestFile(_Part):
     facts: dict[str, JsonValue]
     recorded: list[_Recorded]
     begun_with_rounds: Annotated[int, Field(ge=1)] | None = None
+    replayed: LineSeal | None = None
     config: dict[str, JsonValue]
 
 
@@ -189,6 +201,7 @@ def read_manifest(folder: Path) -> Manifest:
         read.facts,
         recorded,
         read.begun_with_rounds,
+        read.replayed,
         frozenset(unknown_then),
     )
 
@@ -217,22 +230,51 @@ def first_difference(before: Config, now: Config) -> str | None:
     return f"{name} = {there} there, {here} here"
 
 
-def run_to_go_on_with(folder: Path, config: Config, scheme: str) -> Manifest | None:
-    """The run that is in the folder, None if it can begin there; refused if it is another run, or something else."""
+def run_to_go_on_with(folder: Path, config: Config, scheme: str, recorded: Sequence[Decision] = ()) -> Manifest | None:
+    """The run that is in the folder, with as many rounds as `config` has, if that is more; None if it can begin there.
+
+    Refused if it is another run, something else, or one that can't be extended. Nothing is written. `recorded`: what
+    ASFL decided in that world, for a run that began with it.
+    """
     if not (folder / MANIFEST_FILE).exists():
         if not is_untouched(folder):
             raise AsflError(f"{folder} exists and is not a run folder; give the name of a new one")
         return None
-    manifest = read_manifest(folder)
+    manifest, config = read_manifest(folder), config.for_scheme(scheme)
     if manifest.scheme != scheme:
         raise AsflError(f"{folder} holds a run of scheme {manifest.scheme}, not {scheme}; give another --out")
-    difference = first_difference(manifest.config, config.for_scheme(scheme))
+    rounds = max(config.training.rounds, manifest.rounds)
+    difference = first_difference(with_rounds(manifest.config, rounds), config)
     if difference is not None:
         raise AsflError(f"{folder} holds a run with another configuration ({difference}); give another --out")
-    return manifest
+    return manifest if rounds == manifest.rounds else _extended(folder, manifest, rounds, tuple(recorded))
 
 
-def facts_of_now(data_dir: Path | None) -> dict[str, Any]:
+def with_rounds(config: Config, rounds: int) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update={"rounds": rounds})})
+
+
+def _extended(folder: Path, manifest: Manifest, rounds: int, recorded: tuple[Decision, ...]) -> Manifest:
+    if Reserves.of(manifest.config) is not None:
+        raise AsflError(
+            f"{folder}: its total budgets are spread over {manifest.rounds} rounds, so with {rounds} the first "
+            "ones would have been decided otherwise; give another --out"
+        )
+    longer = replace(
+        manifest,
+        config=with_rounds(manifest.config, rounds),
+        recorded=recorded if manifest.recorded else (),
+        begun_with_rounds=manifest.begun_with_rounds or manifest.rounds,
+    )
+    if manifest.recorded and (len(recorded) < rounds or longer.fingerprint != manifest.fingerprint):
+        raise AsflError(
+            f"{folder} takes blocks and powers that ASFL decided in the same comparison, round by round; "
+            "extend the comparison: asfl compare with more rounds"
+        )
+    return longer
+
+
+def facts_of_now(config: Config, data_dir: Path | None) -> dict[str, Any]:
     import numpy as np
     import torch
 
@@ -245,6 +287,7 @@ def facts_of_now(data_dir: Path | None) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": _git_commit(),
         "data_dir": str(data_dir.absolute()) if data_dir else None,
+        "data_sha256": load_data(config, data_dir).sha256,
         "plugins": loaded_plugins(),
     }
 

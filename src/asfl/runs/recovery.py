@@ -1,12 +1,13 @@
 """Where a run goes on: after the newest checkpoint that is whole and of whose rounds every record is intact."""
 
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.runs.checkpoints import Checkpoint, checkpoint_files, read_checkpoint, remove_checkpoint
-from asfl.runs.finished import was_finished
+from asfl.runs.finished import has_model
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest
 from asfl.runs.records import RECORDS_FILE, Journal, Rounds, read_rounds
 from asfl.runs.seals import DamagedError, read_sealed
@@ -47,13 +48,14 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
         problems.insert(0, f"{RECORDS_FILE}, {rounds.problem}")
     if rounds.torn:
         problems.append(f"{RECORDS_FILE} has something behind its last round, which is removed")
-    if was_finished(folder):
+    if has_model(folder):
         try:
             read_sealed(folder / MODEL_FILE)
         except DamagedError as damage:
             problems.append(f"{MODEL_FILE}: {damage}; it is written again")
     start = Start(folder, found, rounds)
-    again = max(rounds.written, *(number for number, _ in checkpoint_files(folder / CHECKPOINTS)), 0) - start.round
+    newest = max((number for number, _ in checkpoint_files(folder / CHECKPOINTS)), default=0)
+    again = max(rounds.written, newest) - start.round
     if manifest.config.field.costs == "measured" and again > 1 and not lose_rounds:
         # One round may be lost: that between whose record and whose checkpoint the process was killed.
         raise AsflError(
@@ -61,7 +63,7 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
             f"{start.round}, and {again} rounds behind it were measured and can't be played again; bring back the "
             "files as they were, or give the rounds up with --lose-rounds"
         )
-    if again and found is None and not problems:
+    if again and not newest and not problems:
         problems.append("there is no checkpoint yet")
     if problems:
         last = start.round + again
@@ -71,9 +73,12 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
 
 
 def _newest_usable(folder: Path, manifest: Manifest, rounds: Rounds) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from, and why newer ones can't be."""
+    """The checkpoint to go on from, and why newer ones can't be; none from a round on that is to be played again."""
     problems = []
+    replayed = rounds.seals.index(manifest.replayed) if manifest.replayed in rounds.seals else sys.maxsize
     for number, file in checkpoint_files(folder / CHECKPOINTS):
+        if number >= replayed:
+            continue
         name = f"{CHECKPOINTS}/{file.name}"
         try:
             found = read_checkpoint(file, manifest.fingerprint)

@@ -38,7 +38,7 @@ from asfl.runs.manifest import (
     run_to_go_on_with,
     write_manifest,
 )
-from asfl.runs.records import Journal
+from asfl.runs.records import Journal, read_rounds
 from asfl.runs.seals import write_sealed
 from asfl.runs.this_process import usual_threads
 from asfl.runs.watching import Watching
@@ -66,17 +66,20 @@ def run(
 ) -> bool:
     """Train a scheme in a folder: a new run, or the rest of the one that is there. True: all rounds are done.
 
+    A run that had fewer rounds is extended: it ends as if it had been longer from the start. Until the longer run goes
+    on, nothing of the shorter one is changed; its model stays until there is a new one.
+
     `recorded` is what ASFL decided in the same world, round by round, for a scheme that borrows its blocks and powers.
     `fleet` makes the clients, if they aren't in this process (`asfl.field`); `world` is given if it isn't simulated.
     """
     config = config.for_scheme(scheme_named(scheme).name)
     data_dir = watching.get("data_dir")
-    if run_to_go_on_with(folder, config, scheme) is None:
+    if run_to_go_on_with(folder, config, scheme, recorded) is None:
         check_training(config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)  # nothing written
-    elif is_finished(folder):
+    elif is_finished(folder, config.training.rounds):
         return True
     with writing(folder):
-        begun = run_to_go_on_with(folder, config, scheme)  # nobody else changes it from here on
+        begun = run_to_go_on_with(folder, config, scheme, recorded)  # nobody else changes it from here on
         if begun is not None:
             if recorded and not begun.recorded:
                 raise AsflError(
@@ -87,7 +90,7 @@ def run(
         else:
             budgets = budgets or budgets_of(World.of(config), scheme_named(scheme))
             threads = watching.get("threads") or usual_threads()
-            manifest = Manifest(config, scheme, budgets, threads, facts_of_now(data_dir), tuple(recorded))
+            manifest = Manifest(config, scheme, budgets, threads, facts_of_now(config, data_dir), tuple(recorded))
             write_manifest(folder, manifest)
         return _go_on(folder, manifest, watching, fleet, world)
 
@@ -145,8 +148,8 @@ def _go_on(
     fleet: "FleetMaker | None" = None,
     world: World | None = None,
 ) -> bool:
-    """In a folder that this process has locked."""
-    if is_finished(folder):
+    """In a folder that this process has locked. `manifest` may have more rounds than the one there."""
+    if is_finished(folder, manifest.rounds):
         return True
     started = time.process_time()
     remove_abandoned(folder / CHECKPOINTS)
@@ -161,15 +164,24 @@ def _go_on(
     from asfl.train.fleet import LocalFleet
     from asfl.train.memory import keep_freed_memory
 
+    data, shorter = load_data(manifest.config, data_dir), read_manifest(folder)
+    if manifest.facts.get("data_sha256", data.sha256) != data.sha256:
+        raise AsflError(
+            f"{folder}: {manifest.config.data.name} has other images or labels than when the run began; bring them "
+            "back, or give another --out"
+        )
+    if shorter.rounds < manifest.rounds:
+        manifest = _replaying(folder, shorter, manifest, len(data.test_labels))
     start = where_to_go_on(folder, manifest, lose_rounds=watching.get("lose_rounds", False))
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
-    data = load_data(manifest.config, data_dir)
     scheme = scheme_named(manifest.scheme)
     clients = fleet or LocalFleet
     simulation = Simulation(manifest.config, scheme, data, manifest.budgets, clients, world, manifest.recorded)
     if start.checkpoint is not None:
         _restore(simulation, start.checkpoint)
+    if shorter.rounds < manifest.rounds:  # nothing is refused any more
+        write_manifest(folder, manifest)
     journal = start.clear()
 
     tracking = Tracking([*trackers_for(manifest.config.output.track), *watching.get("trackers", ())])
@@ -180,6 +192,22 @@ def _go_on(
     finally:
         tracking.end(finished)
     return finished
+
+
+def _replaying(folder: Path, shorter: Manifest, longer: Manifest, test_images: int) -> Manifest:
+    """The longer manifest, which says so if the shorter run's last round was evaluated otherwise than it is now."""
+    rounds, output = read_rounds(folder, shorter.fingerprint), shorter.config.output
+    if len(rounds.lines) != shorter.rounds:
+        return longer
+    last, on_its_turn = rounds.records[-1], shorter.rounds % output.evaluate_every == 0
+    if last.accuracy is None or (on_its_turn and not 0 < output.test_samples < test_images):
+        return replace(longer, replayed=None)
+    if shorter.config.field.costs == "measured":
+        raise AsflError(
+            f"{folder}: its last round was evaluated as last rounds are, on all test images, and would have to be "
+            "played again; but it was measured, which can't be repeated"
+        )
+    return replace(longer, replayed=rounds.seals[-1])
 
 
 def _play(

@@ -7,6 +7,8 @@ they tell accidents, not forgers.
 
 import hashlib
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,6 +75,8 @@ class Seal(BaseModel):
     """Of the run."""
     records: LineSeal
     """Of the last of those rounds, in rounds.jsonl; so also of all before it."""
+    before: "Seal | None" = None
+    """Of the file that is being replaced: until the new one is in its place, the old one is valid."""
 
 
 def seal_of(file: Path) -> Path:
@@ -80,7 +84,7 @@ def seal_of(file: Path) -> Path:
 
 
 def write_sealed(file: Path, content: bytes, *, round_index: int, fingerprint: str, records: str) -> None:
-    """First the content, then the seal that makes it valid."""
+    """First the content, then the seal that makes it valid; what was sealed before is replaced in one step."""
     seal = Seal(
         round=round_index,
         bytes=len(content),
@@ -88,12 +92,30 @@ def write_sealed(file: Path, content: bytes, *, round_index: int, fingerprint: s
         fingerprint=fingerprint,
         records=records,
     )
-    write_whole(file, content)
-    write_whole(seal_of(file), sealed_json(seal.model_dump()))
+    put_sealed(file, seal, lambda: write_whole(file, content))
+
+
+def put_sealed(file: Path, seal: Seal, put: Callable[[], object]) -> None:
+    """`put` puts the content in its place. At every moment the seal fits what is there, unless it is the first."""
+    with suppress(DamagedError):
+        before, _ = read_sealed(file)
+        if before.sha256 != seal.sha256:
+            _write_seal(file, seal.model_copy(update={"before": before}))
+    put()
+    _write_seal(file, seal)
+
+
+def _write_seal(file: Path, seal: Seal) -> None:
+    write_whole(seal_of(file), sealed_json(seal.model_dump(exclude_none=True)))
 
 
 class DamagedError(Exception):
     """A sealed file isn't what was written. The message says in which way."""
+
+
+def read_seal(content: bytes) -> Seal:
+    """ValueError if it was changed."""
+    return Seal.model_validate(_opened(json.loads(content)))
 
 
 def read_sealed(file: Path) -> tuple[Seal, bytes]:
@@ -101,17 +123,20 @@ def read_sealed(file: Path) -> tuple[Seal, bytes]:
     if not file.is_file():
         raise DamagedError("it is gone")
     try:
-        seal = Seal.model_validate(_opened(json.loads(seal_of(file).read_bytes())))
+        seal = read_seal(seal_of(file).read_bytes())
     except FileNotFoundError:
         raise DamagedError("it has no seal: its writing was never finished, or the seal was removed") from None
     except (OSError, ValueError, RecursionError):  # a ValidationError is a ValueError
         raise DamagedError(f"its seal, {seal_of(file).name}, was changed or can't be read") from None
     try:
-        if file.stat().st_size != seal.bytes:
-            raise DamagedError(f"it has {file.stat().st_size:,} bytes instead of {seal.bytes:,}")
         content = file.read_bytes()
     except OSError as error:
         raise DamagedError(f"it can't be read ({error.strerror})") from None
-    if hashlib.sha256(content).hexdigest() != seal.sha256:
+    checksum = hashlib.sha256(content).hexdigest()
+    if seal.before is not None and checksum == seal.before.sha256:
+        return seal.before, content
+    if len(content) != seal.bytes:
+        raise DamagedError(f"it has {len(content):,} bytes instead of {seal.bytes:,}")
+    if checksum != seal.sha256:
         raise DamagedError("its content was changed: the checksum doesn't match")
-    return seal, content
+    return seal.model_copy(update={"before": None}), content

@@ -97,7 +97,7 @@ class Results:
 def _state(run: FoundRun) -> str:
     accuracies = [record.accuracy for record in run.records if record.accuracy is not None]
     reached = f", {percent(accuracies[-1], 1)} accuracy" if accuracies else ""
-    return f"{len(run.records)} of {run.rounds} rounds{reached}"
+    return f"{run.progress}{reached}"
 
 
 def _as_html(table: Table) -> str:

@@ -15,7 +15,6 @@ from asfl.config.load import ConfigLike
 from asfl.results.compare import plan_comparison
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.processes import attempt
-from asfl.runs.extend import extend_to
 from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Ended, Job, train
 from asfl.runs.lock import writing
@@ -45,7 +44,6 @@ def run(
     asked = configuration(config, rounds, seed, settings)
     name = scheme_named(scheme).name
     folder = folder_for(config, asked, f"{{}}-{name}-seed{asked.scenario.seed}", out)
-    extend_to(folder, asked, name)
     job = Job(name, asked.scenario.seed, asked, folder)
     left = {} if is_finished(folder, asked.training.rounds) else {job.name: asked.training.rounds}
     with stopping() as stop, watching(left, 1, progress=progress) as tell:

@@ -15,6 +15,7 @@ from asfl.field.devices.membership import pasted_code
 from asfl.field.devices.registry import Members, Registry
 from asfl.field.engine import agreement_for, train
 from asfl.field.stream.server import StreamServer
+from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
 from asfl.runs.watching import OnRound, ShouldStop
 
@@ -51,6 +52,7 @@ def serve_run(
 
     `on_invited` gets the lines to paste, one for each device that is missing; `on_waiting` how many are there.
     """
+    run_to_go_on_with(folder, config, scheme)  # refuses another run of that name
     authority, registry = Authority.of(home), Registry(home)
     agreement, clients = agreement_for(config, scheme, folder), config.scenario.clients
     with ExitStack() as open_:

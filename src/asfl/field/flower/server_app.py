@@ -44,14 +44,12 @@ def conduct(grid: Grid, order: Order, should_stop: ShouldStop) -> bool:
     """A run from the first node to the last bye; True if all rounds are done."""
     from asfl.field.engine import agreement_for, train  # with PyTorch, which takes its time
     from asfl.field.stream.server import StreamServer
-    from asfl.runs.extend import extend_to
     from asfl.runs.finished import is_finished
     from asfl.runs.manifest import run_to_go_on_with
     from asfl.runs.run import check_training
 
-    extend_to(order.folder, order.config, order.scheme)
     run_to_go_on_with(order.folder, order.config, order.scheme)  # refuses another run of that name
-    if is_finished(order.folder):
+    if is_finished(order.folder, order.config.for_scheme(order.scheme).training.rounds):
         return True
     check_training(order.config, order.data_dir, real_clients=True)
     nodes_s = _SIMULATED_NODES_S if in_simulation() else order.nodes_s

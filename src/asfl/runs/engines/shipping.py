@@ -2,8 +2,8 @@
 
 At home the folder can be resumed at any moment, whatever has arrived so far. So the manifest goes first; a round is
 recorded before a checkpoint that knows it; a checkpoint's numbers come before the seal that makes them valid; and the
-model goes last, followed by its seal, which says that the run is finished. A file is put in place in one step, when it
-is whole.
+model goes last and is put in place with its seal, which says that the run is finished. A file is put in place in one
+step, when it is whole.
 """
 
 import os
@@ -20,6 +20,7 @@ from asfl.runs.finished import MODEL_SEAL
 from asfl.runs.jobs import Ended
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, read_manifest
 from asfl.runs.records import RECORDS_FILE, Journal, RoundRecord, read_rounds
+from asfl.runs.seals import put_sealed, read_seal
 
 PIECE_BYTES = 16 * 2**20
 """Checkpoints can be gigabytes; nobody on the way has to hold a whole one."""
@@ -76,14 +77,16 @@ class Source:
         """What is in it now came from home."""
         self.folder = folder
         self._at_home = list_files(folder)
-        self._manifest_is_home = MANIFEST_FILE in self._at_home
+        self._manifest = self._at_home.get(MANIFEST_FILE)
         self._parcel: Iterator[Piece | Gone] = iter(())
 
     def manifest(self) -> list[Piece]:
-        """The manifest, once, as soon as there is one; to be sent before anything else."""
-        if self._manifest_is_home or not (self.folder / MANIFEST_FILE).exists():
-            return []
-        self._manifest_is_home = True
+        """The manifest, if it is new or was changed; to be sent before anything else."""
+        with suppress(FileNotFoundError):
+            facts = (self.folder / MANIFEST_FILE).stat()
+            before, self._manifest = self._manifest, (facts.st_mtime_ns, facts.st_size)
+            if self._manifest == before:
+                return []
         return list(_in_pieces(self.folder, [MANIFEST_FILE]))
 
     def next_piece(self, everything: bool) -> Piece | Gone | None:
@@ -175,9 +178,14 @@ class Destination:
                     (self.folder / parent).rmdir()
 
     def _write(self, piece: Piece) -> None:
-        """The last piece of a file puts the file in its place."""
+        """The last piece of a file puts the file in its place; a model waits for its seal."""
         place = self.folder / piece.name
-        if piece.first and piece.last:
+        model = self.folder / MODEL_FILE
+        if piece.name == MODEL_SEAL and part_of(model).exists():
+            with suppress(ValueError):  # damaged where it comes from
+                put_sealed(model, read_seal(piece.content), lambda: part_of(model).replace(model))
+            return
+        if piece.first and piece.last and piece.name != MODEL_FILE:
             write_whole(place, piece.content)
             return
         part = part_of(place)  # the next attempt writes over what an interrupted one left
@@ -188,7 +196,7 @@ class Destination:
                 out.flush()
                 if piece.last:
                     os.fsync(out.fileno())
-            if piece.last:
+            if piece.last and piece.name != MODEL_FILE:
                 part.replace(place)
         except OSError as error:
             with suppress(OSError):
