@@ -41,7 +41,7 @@ class ImageData:
         """Of all images and labels: the same data set again."""
         content = hashlib.sha256()
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            content.update(np.ascontiguousarray(array))
+            content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
 
 

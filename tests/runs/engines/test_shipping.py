@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from asfl.costs.budgets import Budgets
 from asfl.runs.engines import ray_worker, scratch, shipping
 from asfl.runs.engines.ray_worker import Trainer
 from asfl.runs.engines.shipping import Destination, Gone, News, Piece, list_files, send
-from asfl.runs.finished import MODEL_SEAL
+from asfl.runs.finished import MODEL_SEAL, is_finished
 from asfl.runs.jobs import Ended, Job, Train, train
-from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, read_rounds
 from asfl.runs.run import resume
+from asfl.runs.seals import read_sealed
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +109,20 @@ def test_begun_here_and_there(tmp_path: Path, expected: tuple[bytes, bytes]) -> 
     before = list_files(job.folder)
     assert _train_elsewhere(job, tmp_path) == Ended(True)  # finished: nothing to do, nothing to send
     assert list_files(job.folder) == before
+
+
+def test_extended_elsewhere_home_always_has_a_model(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
+    job, models = _job(tmp_path / "home"), []
+    assert train_here(replace(job, config=with_rounds(job.config, 3)))
+    home = Destination(job.folder)
+    for one in _news(job, tmp_path):
+        home.take(one)
+        models.append(read_sealed(job.folder / MODEL_FILE)[0].round)
+        assert not read_rounds(job.folder, read_manifest(job.folder).fingerprint).problem
+    assert models == sorted(models)
+    assert set(models) == {3, ROUNDS}
+    assert is_finished(job.folder, ROUNDS)
+    assert (job.folder / MODEL_FILE).read_bytes() == expected[1]
 
 
 def test_rounds_after_the_last_checkpoint_are_recorded_once(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
