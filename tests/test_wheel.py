@@ -89,5 +89,5 @@ def test_what_the_wheel_installs_works(installed: Path) -> None:
         "--workers",
         "1",
     )
-    assert "page: report.html" in said("report", "runs/compare-demo", "--no-figures")
+    assert "page: runs/compare-demo/report.html" in said("report", "runs/compare-demo", "--no-figures")
     assert "vgg19-cifar100" in said("profile", "--list")

@@ -49,7 +49,7 @@ def test_every_command_works_after_the_one_before_it(
             played.append(line.split()[2])
     assert {"doctor", "scenario", "run", "resume", "compare", "report", "fleet", "--plugin"} <= set(played)
     assert (tmp_path / "world.png").exists()
-    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "runs" / "compare-demo" / "report.html").exists()
     assert (tmp_path / "runs" / "compare-demo" / "loud-seed1").is_dir()
 
 

@@ -14,7 +14,7 @@ from asfl.results.figures.training import write_figures
 from asfl.results.figures.walk import write_walk
 from asfl.results.heard import heard_in
 from asfl.results.latex import latex_tables
-from asfl.results.page import Report, chart_library, page
+from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server
 from asfl.runs.files import write_whole
@@ -26,7 +26,10 @@ FoldersArgument = Annotated[
 
 def report(
     folders: FoldersArgument,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page. Default: report.html in the folder; here, if there are several."),
+    ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where PDF, SVG and LaTeX go. Default: NAME-figures beside the page."),
@@ -40,19 +43,15 @@ def report(
         options.refuse_all_but(
             ["folders", "out", "no_figures", "targets", "data_dir"], "--no-figures makes the page only"
         )
-    if out.is_dir():
-        raise AsflError(f"--out {out} is a folder; give a file name, such as {out / 'report.html'}")
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise AsflError(f"--out {out}: the page is HTML, so its name ends in .html; PDF and SVG figures go beside it")
-    library = chart_library()
+    place, library = place_for(folders, out), chart_library()
     made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:
         raise AsflError(f"{', '.join(map(str, folders))}: no run has begun yet; there is nothing to report")
-    write_whole(out, page(made, data_dir=data_dir, library=library).encode())
-    print(f"page: {out}")
+    write_whole(place, page(made, data_dir=data_dir, library=library).encode())
+    print(f"page: {place}")
     if no_figures:
         return
-    folder = figures or out.with_name(f"{out.stem}-figures")
+    folder = figures or place.with_name(f"{place.stem}-figures")
     worlds = made.runs()
     for number, (summary, runs) in enumerate(worlds, start=1):
         own = folder / str(number) if len(worlds) > 1 else folder

@@ -138,4 +138,4 @@ def test_the_report_has_the_map_and_the_walk(asfl: Asfl, tmp_path: Path, monkeyp
     np.testing.assert_allclose(shown, expected, rtol=1e-6)
     made = asfl("report", "run")
     assert made.returncode == 0, made.stderr
-    assert (tmp_path / "report-figures" / "walk.gif").read_bytes().startswith(b"GIF")
+    assert (tmp_path / "run" / "report-figures" / "walk.gif").read_bytes().startswith(b"GIF")

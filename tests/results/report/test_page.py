@@ -328,6 +328,18 @@ def test_the_command_writes_page_figures_and_tables(asfl: Asfl, tmp_path: Path) 
     assert written == {f"{name}.{kind}" for name in names for kind in ("pdf", "svg")} | {"tables.tex"}
 
 
+def test_a_page_goes_into_its_folder_and_over_nothing_but_a_report(asfl: Asfl, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run_folder(tmp_path / name)
+    for folders, made in ((["one"], "one/report.html"), (["one"], "one/report.html"), (["one", "two"], "report.html")):
+        assert asfl("report", *folders, "--no-figures").stdout == f"page: {made}\n"
+    for mine in ("two/report.html", "mine.html"):
+        (tmp_path / mine).write_text("<title>mine</title>")
+        out = ["--out", mine] if mine == "mine.html" else []
+        assert_refused(asfl("report", "two", *out), f"{mine} exists and isn't a report of asfl; give --out")
+        assert (tmp_path / mine).read_text() == "<title>mine</title>"
+
+
 def test_mistakes(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("report"), "DIR")
     assert_refused(asfl("report", "nowhere"), "nowhere is not a run folder: there is no such folder")

@@ -61,9 +61,9 @@ class Results:
 
     def report(self, file: str | Path | None = None) -> Path:
         """Write everything as one HTML page and say where: `report.html` in the folder, or the given file."""
-        from asfl.results.page import Report, page
+        from asfl.results.page import Report, page, place_for
 
-        path = Path(file) if file is not None else self.folder / "report.html"
+        path = place_for([self.folder], None if file is None else Path(file))
         write_whole(path, page(Report.of([self.folder])).encode())
         return path
 

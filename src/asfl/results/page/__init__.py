@@ -1,5 +1,5 @@
 """The report as one HTML page that needs nothing from elsewhere."""
 
-from asfl.results.page.build import Report, chart_library, page
+from asfl.results.page.build import Report, chart_library, page, place_for
 
-__all__ = ["Report", "chart_library", "page"]
+__all__ = ["Report", "chart_library", "page", "place_for"]

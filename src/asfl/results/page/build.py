@@ -9,7 +9,7 @@ from typing import Any
 
 from asfl._version import __version__
 from asfl.config import by_name
-from asfl.config.errors import MissingExtraError
+from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.show import own_settings
 from asfl.config.units import format_si, number, percent
 from asfl.results.charged import said_once, trained_and_charged
@@ -55,6 +55,29 @@ class Report:
     def runs(self) -> list[tuple[Summary, list[Run]]]:
         """By world: the runs behind the numbers."""
         return [(summary, list(group.counted)) for group, summary in self.pairs if summary.runs]
+
+
+def place_for(folders: Sequence[Path], wanted: Path | None) -> Path:
+    """Where a page goes: as wanted, else `report.html` in the folder it is about, or here if it is about several.
+
+    Refused if another file than an earlier report is there.
+    """
+    place = wanted or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    if place.is_dir():
+        raise AsflError(f"--out {place} is a folder; give a file name, such as {place / 'report.html'}")
+    if place.suffix.lower() not in (".html", ".htm"):
+        raise AsflError(f"--out {place}: the page is HTML, so its name ends in .html; PDF and SVG figures go beside it")
+    if place.exists() and not _is_report(place):
+        raise AsflError(f"{place} exists and isn't a report of asfl; give --out another name")
+    return place
+
+
+def _is_report(file: Path) -> bool:
+    try:
+        with file.open("rb") as content:
+            return b"ASFL report</title>" in content.read(8192)
+    except OSError:
+        return False
 
 
 def chart_library() -> str:
