@@ -63,6 +63,23 @@ def test_digits_are_all_there() -> None:
     assert load_data(load_config("demo").config) is data
 
 
+def test_validation_is_training_images_that_are_not_trained_with(tmp_path: Path) -> None:
+    whole = load_data(config_for("digits"))
+    parts = [load_data(load_config("demo", ["data.validation=0.2", f"scenario.seed={s}"]).config) for s in (1, 1, 2)]
+    for data in parts:
+        assert (len(data.test_labels), len(data.train_labels)) == (287, 1150)
+        rows = [one.reshape(len(one), -1) for one in (data.train_images, data.test_images, whole.train_images)]
+        assert len(np.unique(np.concatenate(rows), axis=0)) == 1437  # the training images, each once; no test image
+    assert np.array_equal(parts[0].test_images, parts[1].test_images)
+    assert not np.array_equal(parts[0].test_images, parts[2].test_images)
+    file = save(tmp_path / "own.npz", train_groups=np.arange(12))
+    kept = load_data(load_config("demo", [f"data.name={file}", "data.validation=0.25"]).config)
+    assert kept.train_groups is not None
+    assert np.array_equal(kept.train_groups % 4, kept.train_labels)  # groups stay with their images
+    with pytest.raises(AsflError, match=r"0\.001 of 12 training images is none"):
+        load_data(load_config("demo", [f"data.name={file}", "data.validation=0.001"]).config)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -14,7 +14,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.field.engine import agreement_for
 from asfl.results.summary import Statistic
-from asfl.results.tune import FIRST_SEED, TUNED_FILE, Tuned
+from asfl.results.tune import FIRST_SEED, TUNED_FILE, VALIDATION, Tuned
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import read_manifest
 from asfl.runs.play import play_all
@@ -109,8 +109,10 @@ def test_the_command_chooses_and_writes_it_down(
             file, ["radio.num_rbs=5", "schemes.asfl.learning_rate=0.01", "schemes.fedavg.learning_rate=0.01"]
         ).config
     )
+    assert f"on {100 * VALIDATION:g} % of the training images" in shown.out
     folder = out / "fedavg" / "schemes.fedavg.learning_rate=0.01" / f"fedavg-seed{FIRST_SEED}"
     assert read_manifest(folder).recorded == ()  # alone, by its stand-in
+    assert read_manifest(folder).config.data.validation == VALIDATION  # nothing is chosen on test images
     assert not (out / "asfl" / "schemes.asfl.learning_rate=0.01" / "asfl-seed1").exists()
 
     call(overrides=["radio.num_rbs=5"], schemes=["asfl"], learning_rates=["3e-3,1e-2"])  # goes on in the same folder
@@ -133,6 +135,7 @@ def test_the_command_chooses_and_writes_it_down(
         ({"learning_rates": ["-1"]}, "--learning-rates -1: give numbers above 0"),
         ({"local_steps": ["1.5"]}, "--local-steps 1.5: give whole numbers"),
         ({"overrides": ["scenario.seed=3"]}, "tuning has seeds of its own, from 1001 on"),
+        ({"overrides": ["data.name=private_1x8x8_10"]}, "devices keep these images"),
         ({"schemes": ["asf"]}, "unknown scheme 'asf': did you mean 'asfl'?"),
         ({"out": Path("file")}, "file is a file; give --out the name of a folder"),
     ],

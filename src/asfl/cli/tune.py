@@ -10,7 +10,7 @@ from asfl.cli.output import console, table
 from asfl.cli.training import engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
-from asfl.config.units import number
+from asfl.config.units import number, percent
 from asfl.results.quantities import share
 from asfl.results.tune import FIRST_SEED, TUNED_FILE, Tuning, plan_tuning
 from asfl.runs.files import write_whole
@@ -77,7 +77,8 @@ def _show(planned: Tuning, seeds: int) -> bool:
     console().print(table(columns, rows, left=("scheme", "")))
     last = FIRST_SEED + seeds - 1
     print(
-        "accuracy: of the average model after the last round, "
+        "accuracy: of the average model after the last round "
+        + f"on {percent(planned.validation)} of the training images, held out; "
         + (f"median [interval] of the seeds {FIRST_SEED} to {last}" if seeds > 1 else f"of the seed {FIRST_SEED}")
         + "; –: not finished"
     )

@@ -128,6 +128,9 @@ class Data(Section):
     """With `partition = "quantity"`: what each has beyond one mini-batch ~ Dir(this); smaller is more uneven."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
+    validation: ShareBelowOne = 0.0
+    """Share of the training images with which accuracy is measured instead of training; the test images are then left
+    alone. `asfl tune` sets it."""
     held_out: ShareBelowOne = 0.1
     """Share of its private images with which a device measures accuracy instead of training."""
     test_file: FileName = ""

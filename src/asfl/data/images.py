@@ -1,7 +1,7 @@
 """A set of labelled images, ready to be learnt."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,6 +43,20 @@ class ImageData:
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
+
+    def held_out(self, share: float, rng: np.random.Generator) -> "ImageData":
+        """A share of the training images, drawn by `rng`, in place of the test images: nothing is trained with them."""
+        order = rng.permutation(len(self.train_labels))
+        count = round(share * len(order))
+        kept, used = order[:count], np.sort(order[count:])
+        return replace(
+            self,
+            train_images=self.train_images[used],
+            train_labels=self.train_labels[used],
+            train_groups=None if self.train_groups is None else self.train_groups[used],
+            test_images=self.train_images[kept],
+            test_labels=self.train_labels[kept],
+        )
 
 
 def with_statistics(

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asfl.config.errors import AsflError
+from asfl.config.randomness import random_stream
 from asfl.data.arrays import own_data
 from asfl.data.cifar import CIFAR, find_cifar, read_cifar
 from asfl.data.digits import load_digits
@@ -17,7 +19,19 @@ _LAST_RESORT = Path("data")
 
 
 def load_data(config: "Config", data_dir: Path | None = None) -> ImageData:
-    """The images of `config.data.name`; read once and then shared, so asking again costs nothing.
+    """The images of `config.data.name`, scored on the test images or (`config.data.validation`) on training images."""
+    data, share = _read(config, data_dir), config.data.validation
+    if share == 0 or config.data.private:
+        return data
+    if round(share * len(data.train_labels)) == 0:
+        raise AsflError(
+            f"data.validation = {share:g} of {len(data.train_labels)} training images is none: hold out more"
+        )
+    return data.held_out(share, random_stream(config.scenario.seed, "validation"))
+
+
+def _read(config: "Config", data_dir: Path | None) -> ImageData:
+    """Read once and then shared, so asking again costs nothing.
 
     CIFAR is looked for in `data_dir`, else in `config.data.folder`, else in the folder the environment variable
     ASFL_DATA_DIR names; and at last in `data` below the current folder.

@@ -45,18 +45,7 @@ def of_device(name: str, source: str, held_out: float, rng: np.random.Generator)
     """
     data, has_test = _read(name, source)
     data = _as_agreed(name, source, data)
-    if has_test:
-        return data
-    order = rng.permutation(len(data.train_labels))
-    count = round(held_out * len(order))
-    kept, used = order[:count], np.sort(order[count:])
-    return replace(
-        data,
-        train_images=data.train_images[used],
-        train_labels=data.train_labels[used],
-        test_images=data.train_images[kept],
-        test_labels=data.train_labels[kept],
-    )
+    return data if has_test else data.held_out(held_out, rng)
 
 
 def deal_out(data: ImageData, sizes: Sequence[int], folder: Path, rng: np.random.Generator) -> list[Path]:

@@ -3,8 +3,8 @@
     OUT/<scheme>/<setting>/    a comparison each, with this scheme alone
     OUT/tuned.toml             the choice: a configuration, as `asfl compare` takes it
 
-Schemes are tuned alone, so those that borrow ASFL's decisions use their stand-in for it. Seeds begin at 1001: no
-comparison that anybody reports is tuned on its own seeds.
+Schemes are tuned alone, so those that borrow ASFL's decisions use their stand-in for it. Seeds begin at 1001, and
+accuracy is measured on training images that are held out: no comparison is tuned on the seeds and images it reports.
 """
 
 import math
@@ -23,6 +23,8 @@ from asfl.schemes import check_scheme_settings
 
 FIRST_SEED = 1001
 TUNED_FILE = "tuned.toml"
+VALIDATION = 0.2
+"""Share of the training images that is held out, unless the configuration says another (`data.validation`)."""
 Setting = tuple[float, int]
 """Learning rate and local steps; the smaller of two is the smaller step."""
 
@@ -78,6 +80,11 @@ class Tuning:
     """By scheme."""
 
     @property
+    def validation(self) -> float:
+        """Share of the training images with which accuracy is measured."""
+        return self.comparisons[0].config.data.validation
+
+    @property
     def comparisons(self) -> list[Comparison]:
         return [one for sweep in self.sweeps.values() for one in sweep.comparisons]
 
@@ -127,8 +134,13 @@ def plan_tuning(
     resolved = load_config(preset, overrides)
     config = resolved.config
     check_scheme_settings(config)
+    if config.data.private:
+        raise AsflError(
+            f"data.name = '{config.data.name}': devices keep these images, so none can be held out for tuning"
+        )
     last = rounds or config.training.rounds
     for_all = [f"scenario.seed={FIRST_SEED}", f"training.rounds={last}", f"output.evaluate_every={last}"]
+    for_all += [] if config.data.validation else [f"data.validation={VALIDATION}"]
     sweeps = {}
     for scheme in schemes:
         own = config.for_scheme(scheme).training.learning_rate
