@@ -17,8 +17,10 @@ from typing import Any
 from PIL import Image
 
 from asfl.config.units import number, percent
+from asfl.results.charged import with_note
 from asfl.results.curves import CEILING, OURS, PLUS
 from asfl.results.reproduce import RECIPES
+from asfl.results.reproduce.recharge import RECORDED
 from asfl.results.tables import markdown_table
 
 COLOURS = 96
@@ -65,24 +67,42 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
     )
     if said:
         yield from (f"![Accuracy against delay and energy]({PICTURE})", "", said, "")
+    fresh = _each_once(every)
     rows = [
-        [f"[{name}]({name}.md)", RECIPES[name].paper, RECIPES[name].shows, _verdicts(data["findings"])]
-        for name, data in every.items()
+        [f"[{name}]({name}.md)", RECIPES[name].paper, RECIPES[name].shows, _verdicts(fresh[name])] for name in every
     ]
     yield from markdown_table(["page", "in the paper", "what it shows", "claims"], rows, words=None)
+    claims = [finding for findings in fresh.values() for finding in findings]
+    yield from ("", f"In all: {_verdicts(claims)}; a claim that several pages test on the same runs counts once.")
+    changed = [one for one in claims if one["otherwise"].get(RECORDED, one["conclusion"]) != one["conclusion"]]
+    if any(one["otherwise"] for one in claims):
+        yield from (
+            "",
+            f"Recharging changes {len(changed)} of {len(claims)} verdicts; pages say which, and what was recorded.",
+        )
     others = {"which-scheme": "Which scheme should I use?", "radio": "Other radio worlds"}
     there = [f"[{title}]({name}.md)" for name, title in others.items() if (docs / f"{name}.md").exists()]
     if there:
         yield from ("", f"Beside them: {', '.join(there)}.")
     lost = [
-        [name, finding["preset"], finding["claim"], finding["here"]]
-        for name, data in every.items()
-        for finding in data["findings"]
+        [name, with_note(finding["claim"], finding["label"]), finding["here"]]
+        for name, findings in fresh.items()
+        for finding in findings
         if finding["verdict"] == "doesn't hold"
     ]
     if lost:
         yield from ("", "## What doesn't hold", "")
-        yield from markdown_table(["page", "world", "claim", "here"], lost, words=None)
+        yield from markdown_table(["page", "claim", "here"], lost, words=None)
+
+
+def _each_once(every: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """By page: its findings, but for those that a page before it has."""
+    seen: set[str] = set()
+    fresh: dict[str, list[dict[str, Any]]] = {}
+    for name, data in every.items():
+        fresh[name] = [one for one in data["findings"] if one["about"] not in seen]
+        seen |= {one["about"] for one in data["findings"]}
+    return fresh
 
 
 def _verdicts(findings: list[dict[str, Any]]) -> str:

@@ -15,11 +15,13 @@ from asfl.cli import options
 from asfl.cli.output import console, print_json, say, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
+from asfl.results.charged import with_note
 from asfl.results.compare import Comparison
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
 from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
 from asfl.results.reproduce.plan import estimated_duration_s
+from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.runs.engines import Engine
 from asfl.runs.jobs import run_name
@@ -65,6 +67,13 @@ def reproduce(
     drawn_from: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Draw from an archive; train nothing.")
     ] = None,
+    recharge: Annotated[
+        bool,
+        typer.Option(
+            "--recharge",
+            help="With --from: charge all rounds anew, by today's rules and --set; beside it, as recorded.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where runs and results go. Default: runs/reproduce-SCALE.")
     ] = None,
@@ -80,9 +89,15 @@ def reproduce(
         _print_list()
         return
     if drawn_from is not None:
-        options.refuse_all_but(["names", "drawn_from", "out", "as_json"], "--from draws what is in the archive")
-        _show_all(_in_archive(drawn_from, options.listed(names or [])), out or Path("runs/reproduced"), as_json)
+        more = ["recharge", "overrides", "trace", "workers"] if recharge else []
+        options.refuse_all_but(["names", "drawn_from", "out", "as_json", *more], "--from draws what is in the archive")
+        found = _in_archive(drawn_from, options.listed(names or []))
+        if recharge:
+            found = recharge_all(found, overrides or [], trace or [], workers)
+        _show_all(found, out or Path("runs/reproduced"), as_json)
         return
+    if recharge:
+        raise AsflError("--recharge doesn't count here: it is for --from")
     if anew and archive is None:
         raise AsflError("--replace doesn't count here: it is for --archive")
     folder = out or Path("runs") / f"reproduce-{scale}"
@@ -185,7 +200,7 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
             continue
         title = f"{found.recipe} ({RECIPES[found.recipe].source})"
         columns = ("world", "claim", "here", "verdict")
-        rows = [(finding.preset, finding.claim, finding.here, finding.conclusion) for finding in findings]
+        rows = [(one.preset, with_note(one.claim, one.label), one.here, one.in_words) for one in findings]
         if findings:
             console().print(table(columns, rows, left=columns, title=title))
         print(f"{found.recipe}: {there / 'results.md'} and {len(pictures)} pictures beside it\n")

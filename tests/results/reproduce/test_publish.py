@@ -67,6 +67,23 @@ def test_pages_index_and_readme(tool: ModuleType, tmp_path: Path) -> None:
     assert "In the end: `asfl-plus` 70.0 % (4 rounds, 4 s), `asfl` 60.0 % (8 rounds, 80 s)." in words
 
 
+def test_a_claim_about_the_same_runs_counts_once(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    runs = [made_up_run(name, [0.5, 0.6], seed=seed) for name in ("asfl-plus", "asfl") for seed in (1, 2, 3)]
+    headline = Found("accuracy-delay-energy", "…", [Point("vgg19-cifar10", "", "vgg19-cifar10", runs)])
+    mixes = Found("label-mix", "…", [Point("vgg19-cifar10", "1", "vgg19-cifar10", runs)])
+    data = [show_found(found, tmp_path / found.recipe)[2] for found in (headline, mixes)]
+    both = {found.recipe: one for found, one in zip((headline, mixes), data, strict=True)}
+    first, second = (tool._each_once(both)[name] for name in both)
+    assert len(first) == len(data[0]["findings"])
+    assert 0 < len(second) < len(data[1]["findings"])
+    assert {one["about"] for one in first}.isdisjoint({one["about"] for one in second})
+    index = "\n".join(tool._index(both, "", tmp_path))
+    assert f"{sum(one['verdict'] == 'holds' for one in [*first, *second])} × holds" in index.partition("In all: ")[2]
+
+
 def test_without_anybody_to_compare_with_nothing_is_said(tool: ModuleType, tmp_path: Path) -> None:
     found = Found("accuracy-delay-energy", "", [Point("demo", "", "world", [made_up_run("asfl", [0.5, 0.5])])])
     assert tool.sentence(show_found(found, tmp_path)[2]) == ""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,16 +27,26 @@ WINDOW = 10
 """Rounds over which moves of the cut are counted."""
 
 
-def recipe_figures(recipe: Recipe, outcomes: Mapping[str, Sequence[Outcome]]) -> "Iterator[tuple[str, Figure]]":
-    """(name, figure), of every preset; the name begins with the preset if there are several."""
+def recipe_figures(
+    recipe: Recipe,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    recorded: Mapping[str, Sequence[Outcome]] = MappingProxyType({}),
+) -> "Iterator[tuple[str, Figure]]":
+    """(name, figure), of every preset; the name begins with the preset if there are several.
+
+    `recorded`: as it was, where these outcomes are recharged.
+    """
     for preset, of_preset in outcomes.items():
         prefix = f"{preset}-" if len(outcomes) > 1 else ""
-        for name, figure in _figures(recipe, of_preset):
+        for name, figure in _figures(recipe, of_preset, recorded.get(preset, [])):
             subtitle(figure, said_once(outcome.summary.model for outcome in of_preset))
             yield prefix + name, figure
 
 
-def _figures(recipe: Recipe, outcomes: Sequence[Outcome]) -> "Iterator[tuple[str, Figure]]":
+def _figures(
+    recipe: Recipe, outcomes: Sequence[Outcome], recorded: Sequence[Outcome]
+) -> "Iterator[tuple[str, Figure]]":
+    before = {outcome.label: outcome.runs for outcome in recorded}
     labels, summaries = [outcome.label for outcome in outcomes], [outcome.summary for outcome in outcomes]
     for picture in recipe.pictures:
         if picture == "accuracy" and len(outcomes) == 1:
@@ -50,14 +61,14 @@ def _figures(recipe: Recipe, outcomes: Sequence[Outcome]) -> "Iterator[tuple[str
         else:
             for outcome in outcomes:
                 prefix = f"{outcome.label}-" if len(outcomes) > 1 else ""
-                for name, figure in _of_one_world(picture, outcome):
+                for name, figure in _of_one_world(picture, outcome, before.get(outcome.label, ())):
                     yield prefix + name, figure
 
 
-def _of_one_world(picture: str, outcome: Outcome) -> "Iterator[tuple[str, Figure]]":
+def _of_one_world(picture: str, outcome: Outcome, before: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
     target = outcome.summary.main_target()
     if picture == "curves":
-        yield "accuracy-delay-energy", draw_headline(outcome.runs, outcome.summary.targets)
+        yield "accuracy-delay-energy", draw_headline(outcome.runs, outcome.summary.targets, before)
     elif picture == "way" and target is not None:
         yield "time-to-accuracy", draw_way_to(outcome.summary, target)
     elif picture == "ablation" and target is not None:

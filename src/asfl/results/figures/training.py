@@ -113,17 +113,26 @@ def draw_accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ())
     return figure
 
 
-def draw_headline(runs: Sequence[Run], targets: Sequence[float] = ()) -> "Figure":
-    """Accuracy against seconds, and against joules."""
+def draw_headline(runs: Sequence[Run], targets: Sequence[float] = (), recorded: Sequence[Run] = ()) -> "Figure":
+    """Accuracy against seconds, and against joules; thin and faint: ours as `recorded`, where runs are recharged."""
     with drawing(11.5, 5) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, axis in ((left, "delay"), (right, "energy")):
             _draw_curves(axes, runs, axis, targets)
+            _draw_recorded(axes, [run for run in recorded if run.scheme in (OURS, PLUS)], axis)
         left.set_title("Accuracy against delay")
         right.set(title="… and against the energy of all clients", ylabel="")
         names: Any = {"ncols": 5, "handlelength": 3.2, "title": f"mean of 3 evaluations{_band(runs)}"}
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", title_fontsize=8, **names)
     return figure
+
+
+def _draw_recorded(axes: "Axes", runs: Sequence[Run], axis: str) -> None:
+    for name, group in _by_scheme(runs).items():
+        x, accuracy = together([curve for curve in group if curve.accuracy], axis)
+        if x.size:
+            looks: Any = {**style_of(name), "linestyle": "-", "linewidth": 1.0, "alpha": 0.5}
+            axes.plot(x, 100 * np.median(accuracy, axis=0), label=f"{name}, as recorded", **looks)
 
 
 def _band(runs: Sequence[Run]) -> str:

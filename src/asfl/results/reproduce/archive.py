@@ -1,8 +1,8 @@
 """All runs behind some recipes as one small file, from which every page and picture can be drawn again.
 
 An xz file of JSON lines: first the recipes, their commands and points, then one run per line, its rounds by column.
-Costs have six digits, and what no page needs is left out: powers, queues, losses. What is left out is read as
-nothing, or as infinite where there is no nothing.
+Costs and powers have six digits, and what neither a page nor a recharge needs is left out: queues, losses. What is left
+out is read as nothing, or as infinite where there is no nothing.
 """
 
 import json
@@ -24,10 +24,11 @@ from asfl.runs.records import RoundRecord
 
 FORMAT = 1
 LONGEST_LINE = 50_000_000
+_OPTIONAL = ("synced", "bits", "batch", "rb_owner")
 _KEPT = (
     "round", "cut", "rb_count", "packet_error_rate", "arrived", "delay_s", "resplit_delay_s", "energy_j",
     "total_delay_s", "total_energy_j", "spread", "discrepancy", "accuracy", "client_accuracy", "uncalibrated_accuracy",
-    "synced",
+    "tx_power_w", *_OPTIONAL,
 )  # fmt: skip
 _LEFT_OUT = (
     "uplink_stage_delay_s", "server_stage_delay_s", "delay_queue", "train_loss", "update_scale", "resplit_shift",
@@ -36,7 +37,7 @@ _LEFT_OUT = (
 _LEFT_OUT_BY_CLIENT = ("resplit_energy_j", "energy_queue", "participation_queue", "update_norm2")
 ACCURACIES = ("accuracy", "client_accuracy", "uncalibrated_accuracy")
 """All digits are kept, since a target is reached or not."""
-_NEXT_COMMAND = "\n$ "
+NEXT_COMMAND = "\n$ "
 """Between two commands that found different points of a recipe; so a page shows them."""
 RunKey = tuple[str, str, int]
 """World, scheme, seed."""
@@ -67,8 +68,8 @@ def _beside(before: Found | None, now: Found) -> Found:
     others = [] if before is None else [point for point in before.points if (point.preset, point.label) not in asked]
     if before is None or not others:
         return now
-    commands = dict.fromkeys([now.command, *before.command.split(_NEXT_COMMAND)])
-    return replace(now, command=_NEXT_COMMAND.join(commands), points=[*now.points, *others])
+    commands = dict.fromkeys([now.command, *before.command.split(NEXT_COMMAND)])
+    return replace(now, command=NEXT_COMMAND.join(commands), points=[*now.points, *others])
 
 
 def write_archive(file: Path, found: Sequence[Found]) -> int:
@@ -148,15 +149,16 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 def _run_of_json(line: dict[str, Any]) -> Run:
     budgets = line["budgets"] and Budgets(*(np.inf if one is None else one for one in line["budgets"]))
     config = line["config"] and Config.model_validate(line["config"])
-    rows = zip(*(line["rounds"][name] for name in _KEPT), strict=True)
-    records = [_record(dict(zip(_KEPT, row, strict=True))) for row in rows]
+    kept = [name for name in _KEPT if name in line["rounds"]]  # earlier archives have no powers
+    rows = zip(*(line["rounds"][name] for name in kept), strict=True)
+    records = [_record(dict(zip(kept, row, strict=True))) for row in rows]
     return Run(line["scheme"], line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
 
 
 def _record(kept: dict[str, Any]) -> RoundRecord:
     clients = len(kept["rb_count"])
     nothing = {**dict.fromkeys(_LEFT_OUT), **dict.fromkeys(_LEFT_OUT_BY_CLIENT, [None] * clients)}
-    known = {name: value for name, value in kept.items() if name != "synced" or value is not None}
+    known = {name: value for name, value in kept.items() if name not in _OPTIONAL or value is not None}
     return RoundRecord.from_line(json.dumps({**nothing, "tx_power_w": [0.0] * clients, **known}).encode())
 
 

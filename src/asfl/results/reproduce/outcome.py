@@ -1,7 +1,7 @@
 """What a recipe has to look at: the runs at each of its points, and the same in numbers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from asfl.results.curves import Run
 from asfl.results.summary import Summary, choose_targets
@@ -39,6 +39,8 @@ class Found:
     command: str
     """That found it."""
     points: Sequence[Point]
+    otherwise: Mapping[str, "Found"] = field(default_factory=dict)
+    """The same runs under other charges, by what these are called."""
 
     def outcomes(self) -> dict[str, list[Outcome]]:
         """By preset, in the order of the variants; all points of a preset have the same target accuracies."""

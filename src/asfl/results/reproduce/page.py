@@ -1,52 +1,63 @@
-"""What a recipe found, as a page in Markdown."""
+"""What a recipe found, as a page in Markdown: claims, pictures, one table. All else is in results.json."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from asfl.config.units import number, percent
 from asfl.results.charged import said_once, with_note
-from asfl.results.quantities import COSTS, OF_ROUNDS, QUANTITIES, amount, partly
+from asfl.results.quantities import partly
 from asfl.results.reproduce.claims import Finding
-from asfl.results.reproduce.outcome import Outcome
-from asfl.results.reproduce.recipes import Recipe
+from asfl.results.reproduce.outcome import Found, Outcome
+from asfl.results.reproduce.recipes import recipe_named
 from asfl.results.summary import Summary
-from asfl.results.tables import NOT_REACHED, RANGE_UP_TO, markdown_table, spread_in_words
+from asfl.results.tables import NOT_REACHED, markdown_table
 
-_SHOWN = [
-    *(one for one in COSTS if not one.name.endswith(("_over", "_owed"))),
-    *OF_ROUNDS,
-    *(QUANTITIES[name] for name in ("client_accuracy", "uncalibrated_accuracy")),
-]
-
-_COMPARED = [QUANTITIES[name] for name in ("final_accuracy", "accuracy_in_our_time", "accuracy_on_our_energy")]
-_HOW = (
-    "A difference is clear if 0 is outside the 95 % bootstrap interval of its median over seeds. *holds*: clear, and "
-    "the claimed figure is within the interval or exceeded; *holds weaker*: clear, but smaller; *mixed*: different at "
-    "different accuracies; *doesn't hold*: clearly the other way round."
-)
+Outcomes = Mapping[str, Sequence[Outcome]]
+"""By preset."""
 
 
 def recipe_page(
-    recipe: Recipe,
-    command: str,
-    outcomes: Mapping[str, Sequence[Outcome]],
+    found: Found,
+    outcomes: Outcomes,
     findings: Sequence[Finding],
     pictures: Iterable[str],
+    otherwise: Mapping[str, Outcomes],
 ) -> str:
-    """`pictures`: file names beside the page."""
+    """`pictures`: file names beside the page; `otherwise`: outcomes under other charges, by what these are called."""
+    recipe = recipe_named(found.recipe)
     intro = f"{recipe.source[0].upper()}{recipe.source[1:]}: {recipe.shows}."
-    lines = [f"# {recipe.name}", "", intro, "", "```console", f"$ {command}", "```", ""]
-    lines += [origin(outcome for of_preset in outcomes.values() for outcome in of_preset), ""]
-    if findings:
-        rows = ([f.preset, f.claim, f.here, f.conclusion] for f in findings)
-        lines += [*markdown_table(["world", "claim", "here", "verdict"], rows, words=None), ""]
-        lines += [_HOW, ""]
+    lines = [f"# {recipe.name}", "", intro, "", "```console", f"$ {found.command}", "```", ""]
+    every = [outcome for of_preset in outcomes.values() for outcome in of_preset]
+    moving = any(one.config and one.config.scenario.channel.kind != "rayleigh" for o in every for one in o.runs)
+    timed = " Recharged rounds keep the links that they had when they were trained." if otherwise and moving else ""
+    lines += [origin(every) + timed, ""]
+    for preset in outcomes:
+        lines += _claims([one for one in findings if one.preset == preset], preset if len(outcomes) > 1 else "")
     for name in pictures:
         lines += [f"![{name.rpartition('.')[0]}]({name})", ""]
     for preset, of_preset in outcomes.items():
         model = said_once(outcome.summary.model for outcome in of_preset)
-        lines += [f"## {with_note(preset, model)}", "", f"{_what(of_preset)} {_trained(of_preset)}", ""]
-        lines += [*_numbers(recipe, of_preset), ""]
+        seeds = max(len(outcome.summary.seeds) for outcome in of_preset)
+        medians = f"Medians of {seeds} seeds." if seeds > 1 else "One seed."
+        lines += [f"## {with_note(preset, model)}", "", f"{medians} {_trained(of_preset)}", ""]
+        others = {name: other[preset] for name, other in otherwise.items()}
+        lines += [*_numbers(recipe.varied, of_preset, others), ""]
     return "\n".join(lines)
+
+
+def _claims(findings: Sequence[Finding], world: str) -> Iterator[str]:
+    """A table of what is found; where something is varied, one of the verdicts at each point."""
+    title = with_note("claim", world)
+    told = [[one.claim, one.here, one.in_words] for one in findings if not one.label]
+    if told:
+        yield from (*markdown_table([title, "here", "verdict"], told, words=None), "")
+    labels = list(dict.fromkeys(one.label for one in findings if one.label))
+    verdicts: dict[str, dict[str, str]] = {}
+    for one in findings:
+        if one.label:
+            verdicts.setdefault(one.claim, {})[one.label] = one.in_words
+    if labels:
+        rows = ([claim, *(of_claim.get(label, "–") for label in labels)] for claim, of_claim in verdicts.items())
+        yield from (*markdown_table([title, *labels], rows, words=None), "")
 
 
 def origin(outcomes: Iterable[Outcome]) -> str:
@@ -58,21 +69,6 @@ def origin(outcomes: Iterable[Outcome]) -> str:
     hours = f"{number(sum(counted) / 3600, 2)} CPU hours" if counted else "CPU time not recorded"
     partly = f" ({len(counted)} of {len(runs)} runs counted)" if 0 < len(counted) < len(runs) else ""
     return f"Seeds {seeds}; commit {commits}; {hours}{partly}."
-
-
-def _what(outcomes: Sequence[Outcome]) -> str:
-    seeds = max(len(outcome.summary.seeds) for outcome in outcomes)
-    few = (
-        " With so few seeds this range is their 95 % bootstrap interval; it holds the true median with "
-        f"{percent(1 - 0.5 ** (seeds - 1))} probability only."
-        if 1 < seeds <= RANGE_UP_TO
-        else ""
-    )
-    return (
-        "Accuracy after the last round, in the time and on the energy that ASFL takes for all its rounds; delay and "
-        "energy until an accuracy is reached; and means (and medians) over rounds. "
-        f"{spread_in_words(seeds).capitalize()}.{few}"
-    )
 
 
 def _trained(outcomes: Iterable[Outcome]) -> str:
@@ -92,37 +88,39 @@ def _trained(outcomes: Iterable[Outcome]) -> str:
 
 
 def _by_value(what: str, schemes: Mapping[float, Iterable[str]]) -> str:
-    told = "; ".join(f"{value:g} ({', '.join(of_value)})" for value, of_value in sorted(schemes.items()))
-    return f"{what}: {told}." if told else ""
+    """The value of most schemes, and which have others."""
+    usual = max(schemes, key=lambda value: len(list(schemes[value])), default=None)
+    others = "; ".join(f"{value:g} ({', '.join(of)})" for value, of in sorted(schemes.items()) if value != usual)
+    return "" if usual is None else f"{what}: {usual:g}{f'; {others}' if others else ''}."
 
 
-def _numbers(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    varied = [recipe.varied] if any(outcome.label for outcome in outcomes) else []
-    targets = outcomes[0].summary.targets
-    header = [
-        *varied,
-        "scheme",
-        *(f"accuracy {one.title}, %" for one in _COMPARED),
-        *(f"to {percent(target)}: s / J" for target in targets),
-    ]
-    cases = [(outcome, scheme) for outcome in outcomes for scheme in outcome.summary.runs]
-
-    def named(outcome: Outcome, scheme: str) -> list[str]:
-        return [*([outcome.label] if varied else []), scheme]
-
-    reached = (
-        [*named(o, s), *(one.format(o.summary.over_seeds(s, one.name)) for one in _COMPARED), *_ways(o.summary, s)]
-        for o, s in cases
-    )
-    yield from markdown_table(header, reached, words=len(varied) + 1)
-    yield ""
-    rounds = ([*named(o, s), *(one.format(o.summary.over_seeds(s, one.name)) for one in _SHOWN)] for o, s in cases)
-    yield from markdown_table([*varied, "scheme", *(one.heading for one in _SHOWN)], rounds, words=len(varied) + 1)
+def _numbers(varied: str, outcomes: Sequence[Outcome], otherwise: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
+    """Accuracy, the way to two accuracies, and what a round takes: as charged here, and otherwise."""
+    first, named = outcomes[0].summary, [varied] if any(outcome.label for outcome in outcomes) else []
+    reached = [t for t in first.targets if any(name for name in first.ranked if first.reached(name, t, "delay_s"))]
+    targets = sorted({one for one in (first.main_target(), *reached[-1:]) if one is not None})
+    header = [*named, "scheme", "accuracy, %", *(f"to {percent(target)}: s / J" for target in targets)]
+    header += ["a round: s / J", *(f"{name}: s / J" for name in otherwise)]
+    rows = []
+    for place, outcome in enumerate(outcomes):
+        summary = outcome.summary
+        for scheme in summary.runs:
+            accuracy = 100 * summary.over_seeds(scheme, "final_accuracy").median
+            row = [*([outcome.label] if named else []), scheme, f"{accuracy:.1f}"]
+            row += [_way(summary, scheme, target) for target in targets]
+            rounds = [_round(one, scheme) for one in (summary, *(other[place].summary for other in otherwise.values()))]
+            rows.append([*row, rounds[0], *("=" if one == rounds[0] else one for one in rounds[1:])])
+    yield from markdown_table(header, rows, words=len(named) + 1)
 
 
-def _ways(summary: Summary, scheme: str) -> Iterator[str]:
-    for target in summary.targets:
-        delay, energy = (summary.to_reach(scheme, target, resource) for resource in ("delay_s", "energy_j"))
-        runs = len(summary.runs[scheme])
-        missing = NOT_REACHED if scheme in summary.ranked else "–"
-        yield f"{amount(delay)} / {amount(energy)}{partly(delay, runs)}" if delay.seeds else missing
+def _round(summary: Summary, scheme: str) -> str:
+    if scheme not in summary.ranked:
+        return "–"
+    return " / ".join(number(summary.over_seeds(scheme, name).median) for name in ("delay_s", "energy_j"))
+
+
+def _way(summary: Summary, scheme: str, target: float) -> str:
+    delay, energy = (summary.to_reach(scheme, target, resource) for resource in ("delay_s", "energy_j"))
+    if not delay.seeds:
+        return NOT_REACHED if scheme in summary.ranked else "–"
+    return f"{number(delay.median)} / {number(energy.median)}{partly(delay, len(summary.runs[scheme]))}"

@@ -1,0 +1,183 @@
+"""What recorded rounds cost under other charges: decisions, links and arrivals as they were; nothing is trained.
+
+A round keeps the links that it had: where these follow the clock, those of the recorded time. Stages end by an outage
+when they do in the world with these charges.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.account import ModelledAccountant, draw_arrivals
+from asfl.costs.budgets import Budgets
+from asfl.costs.decision import Decision
+from asfl.costs.holdings import Holdings
+from asfl.costs.modelled import in_time
+from asfl.costs.round import Round
+from asfl.costs.world import World
+from asfl.results.curves import Run
+from asfl.results.reproduce.archive import NEXT_COMMAND, RunKey, runs_of
+from asfl.results.reproduce.outcome import Found, Point
+from asfl.runs.records import RoundRecord
+from asfl.runs.this_process import leave_ctrl_c_to_the_parent, usual_threads
+from asfl.schemes import Scheme, scheme_named
+from asfl.schemes.rounds import budgets_of
+
+CHARGES = (
+    "compute.", "radio.downlink_bandwidth_hz", "radio.server_tx_power_w", "scenario.min_cpu_hz", "scenario.max_cpu_hz",
+    "model.charged_as", "decision.charge", "decision.outage_s", "decision.gradient_bits", "decision.overheads",
+    "decision.discrepancy_sample_ratio",
+)  # fmt: skip
+"""Settings that say what a round costs, and neither whose packets arrive nor what is learnt from them."""
+
+
+RECORDED, CONFIGURED = "as recorded", "as configured"
+ALWAYS: tuple[str, ...] = ()
+"""Settings of every recharge: nothing crosses for free."""
+
+
+def recharge_all(
+    found: Sequence[Found], settings: Sequence[str], traces: Sequence[Path], workers: int | None = None
+) -> list[Found]:
+    """Every run charged by its configuration and these settings; otherwise: as recorded, and without the settings.
+
+    `traces`: where measured channels are; a run whose trace is nowhere stays as it was recorded.
+    """
+    check_charges(settings)
+    runs = {key: _on_trace(run, {file.name: file for file in traces}) for key, run in runs_of(found).items()}
+    lost = {run.config.scenario.channel.trace_file for run in runs.values() if run.config and not _is_there(run)}
+    for name in sorted(lost):
+        print(f"left as recorded: all runs on {name}, which isn't here (give --trace FILE)", file=sys.stderr)
+    ways = {CONFIGURED: ALWAYS, "": (*ALWAYS, *settings)} if settings else {"": ALWAYS}
+    jobs = [(key, way) for key, run in runs.items() if run.config and _is_there(run) for way in ways]
+    done = _in_processes([(runs[key], ways[way]) for key, way in jobs], workers or usual_threads())
+    charged: dict[str, dict[RunKey, Run]] = {way: {} for way in ways}
+    for (key, way), run in zip(jobs, done, strict=True):
+        charged[way][key] = run
+    sets = "".join(f" --set {one}" for one in settings)
+    every = []
+    for one in found:
+        under = {
+            way: replace(one, points=[_with(point, by_key) for point in one.points]) for way, by_key in charged.items()
+        }
+        otherwise = {RECORDED: one, **{way: under[way] for way in ways if way}}
+        command = f"{one.command}{NEXT_COMMAND}asfl reproduce {one.recipe} --from records.jsonl.xz --recharge{sets}"
+        every.append(replace(under[""], command=command, otherwise=otherwise))
+    return every
+
+
+def _with(point: Point, charged: Mapping[RunKey, Run]) -> Point:
+    return replace(point, runs=[charged.get((point.world, run.scheme, run.seed), run) for run in point.runs])
+
+
+def _on_trace(run: Run, files: Mapping[str, Path]) -> Run:
+    name = "" if run.config is None else run.config.scenario.channel.trace_file
+    if run.config is None or Path(name).name not in files:
+        return run
+    return replace(run, config=load_config(run.config, {"scenario.channel.trace_file": files[Path(name).name]}).config)
+
+
+def _is_there(run: Run) -> bool:
+    name = "" if run.config is None else run.config.scenario.channel.trace_file
+    return not name or Path(name).exists()
+
+
+def _in_processes(jobs: Sequence[tuple[Run, Sequence[str]]], workers: int) -> list[Run]:
+    if workers == 1 or len(jobs) < 2:
+        return [recharged(*job) for job in jobs]
+    with ProcessPoolExecutor(workers, initializer=leave_ctrl_c_to_the_parent) as pool:
+        try:
+            return list(pool.map(recharged, *zip(*jobs, strict=True), chunksize=4))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def check_charges(settings: Sequence[str]) -> None:
+    """Refuse settings with which other packets would have arrived."""
+    for setting in settings:
+        if not setting.strip().startswith(CHARGES):
+            raise AsflError(
+                f"--set {setting}: recorded rounds can't be recharged for it, as other packets would arrive or other "
+                f"models be trained; what can be set: {', '.join(one + '*' * one.endswith('.') for one in CHARGES)}"
+            )
+
+
+def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
+    """The run with its rounds charged by its configuration and these settings."""
+    if run.config is None or run.is_ceiling:
+        return run
+    check_chargeable(run)
+    config = load_config(run.config, settings).config
+    world, scheme = World.of(config), scheme_named(run.scheme)
+    budgets, accountant = budgets_of(world, scheme), ModelledAccountant(config.decision.charge)
+    records, previous_cut, holdings = [], None, None
+    delay_s = energy_j = time_s = 0.0
+    for record in run.records:
+        round_ = world.begin_round(record.round - 1, previous_cut, time_s)
+        round_, decision = _met(round_, record, scheme, budgets, holdings)
+        finishes = in_time(round_, decision, scheme.procedure)
+        arrived = np.array(record.arrived, dtype=np.bool_)
+        # Whoever was late had lost its packet either way; whether the channel had, too, says who is served in stage 3.
+        received = np.where(finishes, arrived, arrived | draw_arrivals(round_, decision, config.scenario.seed))
+        charge = accountant.charge(round_, decision, scheme.procedure, received)
+        delay_s, energy_j = delay_s + float(charge.delay_s), energy_j + float(charge.energy_j.sum())
+        records.append(
+            replace(
+                record,
+                delay_s=float(charge.delay_s),
+                resplit_delay_s=float(charge.resplit_delay_s),
+                uplink_stage_delay_s=float(charge.uplink_stage_delay_s),
+                server_stage_delay_s=float(charge.server_stage_delay_s),
+                energy_j=charge.energy_j.tolist(),
+                resplit_energy_j=charge.resplit_energy_j.tolist(),
+                total_delay_s=delay_s,
+                total_energy_j=energy_j,
+            )
+        )
+        time_s = record.total_delay_s
+        if decision.scheduled.any():
+            if round_.holdings is not None:
+                updated = decision.scheduled & finishes
+                holdings = round_.holdings.after(decision, updated, trained=bool(arrived.any()))
+            if np.ndim(decision.cut) == 0 or scheme.procedure.on_demand:
+                previous_cut = int(np.max(decision.cut))
+    return replace(run, records=records, config=config)
+
+
+def check_chargeable(run: Run) -> None:
+    """Refuse a run whose records don't say what its rounds would have cost."""
+    assert run.config is not None
+    name = f"{run.scheme}, seed {run.seed}"
+    if run.config.field.costs == "measured":
+        raise AsflError(f"{name}: its costs were measured, not computed, so they can't be recharged")
+    if (run.config.budget.total_delay_s, run.config.budget.battery_j) != ("off", "off"):
+        raise AsflError(f"{name}: total budgets ended it, and would have ended it elsewhere with other charges")
+    if not any(power for record in run.records for power in record.tx_power_w):
+        raise AsflError(f"{name}: its archive leaves powers out; archives have them since they can be recharged")
+
+
+def _met(
+    round_: Round, record: RoundRecord, scheme: Scheme, budgets: Budgets, holdings: Holdings | None
+) -> tuple[Round, Decision]:
+    """The round as the scheme met it, and what it decided."""
+    owner, clients = record.rb_owner, np.arange(round_.num_clients)
+    decision = Decision(
+        cut=1 if record.cut is None else np.array(record.cut) if isinstance(record.cut, list) else record.cut,
+        rb_count=np.array(record.rb_count),
+        tx_power_w=np.array(record.tx_power_w),
+        bits=BITS_PER_VALUE if record.bits is None else np.array(record.bits),
+        synced=record.synced or 0,
+        blocks=None if owner is None else clients[:, None] == np.array([-1 if one is None else one for one in owner]),
+        batch=None if record.batch is None else np.array(record.batch),
+    )
+    if scheme.procedure.on_demand:
+        holdings = holdings or Holdings.fresh(round_.num_clients, round_.profile.num_layers)
+    return replace(round_, outage_s=budgets.own_outage_s, holdings=holdings, blocks=decision.blocks), decision

@@ -1,0 +1,119 @@
+"""Recharging: with the charges of the record, the record; with others, the same decisions at other costs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_up import made_up_run
+
+from asfl.config import load_config
+from asfl.config.errors import AsflError
+from asfl.data import load_data
+from asfl.results.curves import Run
+from asfl.results.reproduce.archive import read_archive, write_archive
+from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.recharge import CONFIGURED, RECORDED, check_charges, recharge_all, recharged
+from asfl.runs.simulation import Simulation
+from asfl.schemes import scheme_named
+from conftest import Asfl, assert_refused
+
+TINY = ("scenario.clients=4", "radio.num_rbs=3", "training.batch_size=8", "model.width=0.1", "training.rounds=6")
+WORLDS = {
+    "asfl": ("decision.outage_s=0.05",),  # so short that some are late
+    "asfl-plus": (),
+    "fedavg-8bit": ("decision.outage_s=0.2",),
+    "sl-best": ("decision.charge=expected",),
+    "sfl-best": ("scenario.channel.blocks=selective",),
+    "acc-sfl": ("decision.outage_s=0.1",),
+    "epsl": ('scenario.channel.kind="3gpp"',),  # clients walk while the clock runs
+    "adaptsfl": ("training.local_steps=2",),
+    "hasfl": (),
+}
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Run]:
+    """Trained, six rounds each."""
+    made = {}
+    for scheme, settings in WORLDS.items():
+        config = load_config("demo", [*TINY, *settings]).config
+        simulation = Simulation(config, scheme_named(scheme), load_data(config))
+        made[scheme] = Run(scheme, 1, [simulation.play_round() for _ in range(6)], simulation.budgets, config)
+    return made
+
+
+@pytest.mark.parametrize("scheme", WORLDS)
+def test_the_same_charges_give_the_same_bits(runs: dict[str, Run], scheme: str) -> None:
+    assert recharged(runs[scheme]).records == runs[scheme].records
+
+
+def test_some_of_these_rounds_are_what_is_hard_to_recharge(runs: dict[str, Run]) -> None:
+    assert any(record.synced for record in (*runs["asfl-plus"].records, *runs["adaptsfl"].records))
+    assert any(record.rb_owner for record in runs["sfl-best"].records)
+    assert len({tuple(record.batch or ()) for record in runs["hasfl"].records}) > 1
+    late = [
+        (rate, count)
+        for scheme in ("asfl", "acc-sfl", "fedavg-8bit")
+        for record in runs[scheme].records
+        for rate, count in zip(record.packet_error_rate, record.rb_count, strict=True)
+    ]
+    assert any(rate == 1 and count > 0 for rate, count in late)
+
+
+def test_an_archive_is_recharged_to_the_digits_it_keeps(runs: dict[str, Run], tmp_path: Path) -> None:
+    points = [Point("demo", "", scheme, [run]) for scheme, run in runs.items()]
+    write_archive(tmp_path / "records.xz", [Found("pareto", "asfl reproduce …", points)])
+    (found,) = read_archive(tmp_path / "records.xz")
+    for point in found.points:
+        (run,) = point.runs
+        for before, after in zip(run.records, recharged(run).records, strict=True):
+            assert after.delay_s == pytest.approx(before.delay_s, rel=2e-5)
+            assert after.energy_j == pytest.approx(before.energy_j, rel=2e-5)
+            assert after.accuracy == before.accuracy
+
+
+def test_a_faster_server_makes_rounds_shorter_and_changes_nothing_else(runs: dict[str, Run]) -> None:
+    points = [Point("demo", "", scheme, [runs[scheme]]) for scheme in ("asfl", "sl-best")]
+    (found,) = recharge_all([Found("pareto", "", points)], ["compute.server_hz=1e12"], [], workers=1)
+    assert list(found.otherwise) == [RECORDED, CONFIGURED]
+    for point, before, same in zip(found.points, *(one.points for one in found.otherwise.values()), strict=True):
+        assert same.runs[0].records == before.runs[0].records
+        for old, new in zip(before.runs[0].records, point.runs[0].records, strict=True):
+            assert new.delay_s < old.delay_s
+            assert new.energy_j == old.energy_j
+            costs = ("delay_s", "server_stage_delay_s", "total_delay_s")
+            assert replace(new, **{name: getattr(old, name) for name in costs}) == old
+
+
+def test_what_would_have_changed_the_rounds_is_refused(runs: dict[str, Run]) -> None:
+    for setting in ("radio.num_rbs=4", "training.rounds=9", "radio.link=nr", "scenario.channel.kind=rayleigh"):
+        with pytest.raises(AsflError, match=f"--set {setting}: recorded rounds can't be recharged"):
+            check_charges([setting])
+    config = load_config("demo", TINY).config
+    silent = replace(made_up_run("asfl", [0.5]), config=config)
+    silent = replace(silent, records=[replace(record, tx_power_w=[0.0] * 3) for record in silent.records])
+    with pytest.raises(AsflError, match="its archive leaves powers out"):
+        recharged(silent)
+    for setting, words in (("field.costs=measured", "were measured"), ("budget.total_delay_s=9", "total budgets")):
+        with pytest.raises(AsflError, match=words):
+            recharged(replace(runs["asfl"], config=load_config(config, [setting]).config))
+    assert recharged(made_up_run("central", [0.5])).records  # costs nothing
+
+
+def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    gone = load_config("demo", [*TINY, "scenario.channel.kind=trace", "scenario.channel.trace_file=gone.npz"]).config
+    worlds = [
+        Point("demo", "", "demo", [runs["asfl"]]),
+        Point("demo", "V = 1", "gone", [replace(runs["asfl"], config=gone)]),
+    ]
+    write_archive(tmp_path / "records.xz", [Found("pareto", "asfl reproduce pareto", worlds)])
+    words = ["reproduce", "--from", "records.xz", "--recharge", "--workers", "1", "--out", "out"]
+    result = asfl(*words, "--set", "compute.server_hz=1e12")
+    assert result.returncode == 0, result.stderr
+    assert "left as recorded: all runs on gone.npz" in result.stderr
+    page = (tmp_path / "out" / "pareto" / "results.md").read_text("utf-8")
+    assert "--recharge --set compute.server_hz=1e12" in page
+    assert f"{RECORDED}: s / J | {CONFIGURED}: s / J" in page
+    assert_refused(asfl(*words, "--set", "radio.num_rbs=4"), "can't be recharged")
+    assert_refused(asfl("reproduce", "pareto", "--recharge"), "--recharge doesn't count here")
