@@ -1,12 +1,34 @@
 import sys
 from pathlib import Path
 
-from studies import block_gap, device_memory, forms, gap, inversion, poison, privacy, radio_worlds, speed_by_cut
+from studies import (
+    block_gap,
+    device_memory,
+    forms,
+    gap,
+    inversion,
+    poison,
+    printed_power,
+    privacy,
+    radio_worlds,
+    speed_by_cut,
+)
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out")
-    for study in (gap, block_gap, forms, inversion, privacy, poison, speed_by_cut, radio_worlds, device_memory):
+    for study in (
+        gap,
+        block_gap,
+        printed_power,
+        forms,
+        inversion,
+        privacy,
+        poison,
+        speed_by_cut,
+        radio_worlds,
+        device_memory,
+    ):
         study.main(folder)
 
 

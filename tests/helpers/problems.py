@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from asfl.config import Compute, Radio
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import CORRECTED, PRINTED, Round
+from asfl.costs.round import CostEquations, Round
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules
 
@@ -34,7 +34,7 @@ def random_problem(seed: int, clients: int = 3, num_rbs: int = 4, layers: int = 
         cpu_hz=rng.uniform(0.3e9, 1.6e9, clients),
         gain_is_known=bool(rng.integers(2)),
         previous_cut=int(rng.integers(0, layers)) or None,
-        equations=CORRECTED if reading == "corrected" else PRINTED,
+        equations=CostEquations.of(reading, resplit_energy=rules.get("resplit_energy", "sent")),
     )
     fair = Decision(1, np.full(clients, num_rbs / clients), np.full(clients, 0.5))
     cost = round_cost(round_, fair)

@@ -38,9 +38,9 @@ def _some_powers(problem: Problem, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).uniform(0.01, 1.5, problem.round.num_clients)
 
 
-@given(seeds, readings, weights)
-def test_the_fast_objective_is_the_plain_one(seed: int, reading: str, weight: str) -> None:
-    problem = random_problem(seed, equations=reading, error_weight=weight)
+@given(seeds, readings, weights, st.sampled_from(["sent", "signed"]))
+def test_the_fast_objective_is_the_plain_one(seed: int, reading: str, weight: str, resplit: str) -> None:
+    problem = random_problem(seed, equations=reading, error_weight=weight, resplit_energy=resplit)
     power = _some_powers(problem, seed)
     for counts in list(every_count(problem))[:: max(1, seed % 7)][:6]:
         fast = objective_of_cuts(problem, _terms(problem), counts, power)

@@ -1,5 +1,6 @@
 """`asfl decide`: the decision of one round, or of many."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from asfl.optimize.roundfile import read_round_file, solution_as_json
 from asfl.results.charged import trained_and_charged
 from asfl.results.curves import CEILING
 from asfl.results.figures.decision import draw_decision, draw_playthroughs
+from asfl.results.words import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.this_process import usual_threads
@@ -29,7 +31,10 @@ from asfl.schemes.base import borrows
 
 def decide(
     file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
-    solver: Annotated[Literal["bcd", "joint"], typer.Option(help="With a file: OOE-BCD, or the joint solver.")] = "bcd",
+    solver: Annotated[
+        Literal["bcd", "joint", "printed"],
+        typer.Option(help="With a file: OOE-BCD, the joint solver, or OOE-BCD as printed."),
+    ] = "bcd",
     rounds: Annotated[
         int | None, typer.Option(min=1, max=MAX_COUNT, help="Play this many rounds of a preset instead.")
     ] = None,
@@ -53,7 +58,8 @@ def decide(
     if file is not None:
         options.refuse_all_but(["file", "solver", "as_json", "plot"], "everything about the round is in its file")
         problem = read_round_file(file).to_problem()
-        solution = ooe_bcd(problem) if solver == "bcd" else solve_jointly(problem)
+        problem = replace(problem, rules=problem.rules.model_copy(update={"solver": solver}))
+        solution = solve_jointly(problem) if solver == "joint" else ooe_bcd(problem)
         show(
             as_json,
             plot,
@@ -95,6 +101,8 @@ def _print_solution(solution: Solution, out: Console) -> None:
     out.print(table(("client", "RBs", "power", "error rate", "uplink", "energy", "of its budget"), rows))
     steps = " -> ".join(f"{block} {value:.4g}" for block, value in solution.trace)
     out.print(f"objective (drift + V · objective): {steps}")
+    if not decision.scheduled.any():
+        out.print("no client gets a resource block: by this objective and these rules that is the best round")
     missed = solution.missed_budgets()
     if not missed:
         out.print("this round keeps both budgets")
@@ -183,6 +191,9 @@ def _print_summaries(
         )
         names = ["scheme", *(name for name, _ in columns.values())]
         out.print(table(names, rows, left=["scheme"], title=title))
+    served = {one.scheme for one in played if any(each.scheduled.any() for each in one.rounds)}
+    if idle := [scheme for scheme in summaries if scheme not in served]:
+        out.print(f"{', '.join(idle)}: {NO_CLIENT}")
     budgets = played[0].budgets
     out.print(
         f"budgets (seed {played[0].seed}): {format_si(budgets.delay_s, 's')} a round, "

@@ -20,6 +20,7 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.charged import with_note
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run
+from asfl.results.words import NO_CLIENT
 from asfl.runs.finished import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
@@ -144,6 +145,8 @@ def _print_table(manifest: Manifest, run: Run) -> None:
     for name, text in rows.items():
         table.add_row(name, text)
     console().print(table)
+    if not (run.is_ceiling or any(record.scheduled_count for record in run.records)):
+        print(NO_CLIENT)
 
 
 def _costs(manifest: Manifest, run: Run, summary: RunSummary) -> dict[str, str]:

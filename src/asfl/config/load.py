@@ -85,7 +85,9 @@ def _base_layers(base: ConfigLike | None) -> list[_Layer]:
     name = str(base)
     if name in preset_names():
         text = (resources.files("asfl") / "config" / "presets" / f"{name}.toml").read_text("utf-8")
-        return [_Layer(parse_toml(text, name), f"preset {name}")]
+        values = parse_toml(text, name)
+        below = _base_layers(values.pop("base", None))  # what it takes over counts as its own
+        return [_Layer(layer.values, f"preset {name}") for layer in [*below, _Layer(values, "")]]
     path = Path(name)
     if path.suffix != ".toml" and not os.path.lexists(path):
         raise AsflError(f"no preset or file {short(name)}: {nearest(name, preset_names())}")

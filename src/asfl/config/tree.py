@@ -178,10 +178,14 @@ class RoundRules(Section):
     gradient_bits: Literal["auto", "activations", "next_layer"] = "auto"
     """What returns on the downlink: the gradient of the activations, or as many bits as the next layer has
     parameters, per sample; "auto" follows `equations`."""
+    resplit_energy: Literal["sent", "signed"] = "sent"
+    """What a moved cut takes of clients' energy: what they send, or (17) as printed: a cut that grows pays."""
     error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
     """What multiplies the server-side norm in the printed objective; unused in the corrected one."""
     form: Literal["drift", "per_round_budgets"] = "drift"
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
+    power_rule: Literal["exact", "printed"] = "exact"
+    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
     rb_sharing: Literal["whole", "time"] = "whole"
     """Whole resource blocks, or blocks shared in time so that counts become real numbers."""
     queue_rule: Literal["printed", "standard"] = "printed"
@@ -200,8 +204,9 @@ class DecisionRules(RoundRules):
 
     charge: Literal["realised", "expected"] = "realised"
     """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
-    solver: Literal["bcd", "joint"] = "bcd"
-    """Block coordinate descent (Algorithm 2), or the joint solver."""
+    solver: Literal["bcd", "joint", "printed"] = "bcd"
+    """Block coordinate descent (Algorithm 2) from a good start, the joint solver, or Algorithm 2 as printed: from a
+    random start, cut, blocks and powers in turn."""
     tolerance: Positive = 0.01
     """ε_o: the descent ends when the objective moves less than this."""
     max_iterations: Count = 20
@@ -336,6 +341,10 @@ class Config(Section):
                     f"decision.min_participants = {self.decision.min_participants} is more than can be served: "
                     f"{self.scenario.clients} clients, {self.radio.num_rbs} resource blocks"
                 )
+        if self.decision.power_rule == "printed" and self.decision.solver == "joint":
+            raise ValueError(
+                'decision.power_rule = "printed" has no place in decision.solver = "joint"; take "printed"'
+            )
         if self.privacy.noisy and self.model.norm == "batch":
             raise ValueError(
                 'privacy: noise needs model.norm = "group" or "none"; batch norm mixes the samples of a mini-batch, '

@@ -91,7 +91,7 @@ class RoundCost:
 
     # Parts of the energy, per client.
     resplit_energy_j: Floats
-    """Layers sent up when the cut shrinks; (17) without its sign error, so never negative."""
+    """Layers sent up when the cut shrinks; (17) without its sign error, so never negative (unless `signed`)."""
     client_forward_energy_j: Floats
     """(18)."""
     uplink_energy_j: Floats
@@ -289,6 +289,10 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
 
     # What a client does until its stage ends; a stage it doesn't reach costs it nothing.
     (resplit,) = _until(round_.outage_s, resplit)
+    resplit_j = np.where(shrunk_bits > 0, times(prices.tx_power_w, resplit), 0.0)
+    if round_.equations.resplit_energy == "signed":
+        alive_s = np.where(np.isfinite(prices.uplink_s_per_bit), prices.uplink_s_per_bit, 0.0)
+        resplit_j = resplit_j - grown_bits * prices.tx_power_w * alive_s
     model_down, client_forward, uplink = _until(round_.outage_s, model_down, client_forward, uplink, began=began)
     downlink, client_backward, model_up = (
         times(arrival, seconds) for seconds in _until(round_.outage_s, downlink, client_backward, model_up)
@@ -305,7 +309,7 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
         downlink_delay_s=downlink,
         client_backward_delay_s=client_backward,
         model_up_delay_s=model_up,
-        resplit_energy_j=np.where(shrunk_bits > 0, times(prices.tx_power_w, resplit), 0.0),
+        resplit_energy_j=resplit_j,
         client_forward_energy_j=client_forward * prices.compute_w,
         uplink_energy_j=times(prices.tx_power_w, uplink),
         client_backward_energy_j=client_backward * prices.compute_w,
@@ -397,4 +401,4 @@ def times(bits: Floats, per_bit: Floats) -> Floats:
     if np.isfinite(per_bit).all():
         return bits * per_bit
     with np.errstate(invalid="ignore"):
-        return np.where(bits > 0, bits * per_bit, 0.0)
+        return np.where(bits != 0, bits * per_bit, 0.0)

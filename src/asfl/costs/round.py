@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Reading = Literal["corrected", "printed"]
+ResplitEnergy = Literal["sent", "signed"]
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,23 @@ class CostEquations:
     """`shared`: a client's power is spread over its blocks; `each_rb`: (5) as printed, spent on every block."""
     gradient_bits: Literal["activations", "next_layer"] = "activations"
     """What stage 3 returns per sample: q_c bits (`activations`), or ψ_{c+1} as printed in (13) (`next_layer`)."""
+    resplit_energy: ResplitEnergy = "sent"
+    """(17) for layers that go up (`sent`), or as printed (`signed`): layers that come down then pay the client back."""
 
     @classmethod
-    def of(cls, reading: Reading, uplink_power: str = "auto", gradient_bits: str = "auto") -> "CostEquations":
+    def of(
+        cls,
+        reading: Reading,
+        uplink_power: str = "auto",
+        gradient_bits: str = "auto",
+        resplit_energy: ResplitEnergy = "sent",
+    ) -> "CostEquations":
         """The switches of a reading, each of which may be set by itself; "auto" follows the reading."""
         base = CORRECTED if reading == "corrected" else PRINTED
         return cls(
             uplink_power=base.uplink_power if uplink_power == "auto" else uplink_power,  # type: ignore[arg-type]
             gradient_bits=base.gradient_bits if gradient_bits == "auto" else gradient_bits,  # type: ignore[arg-type]
+            resplit_energy=resplit_energy,
         )
 
 

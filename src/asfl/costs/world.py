@@ -43,7 +43,7 @@ class World:
     @cached_property
     def equations(self) -> CostEquations:
         rules = self.config.decision
-        return CostEquations.of(rules.equations, rules.uplink_power, rules.gradient_bits)
+        return CostEquations.of(rules.equations, rules.uplink_power, rules.gradient_bits, rules.resplit_energy)
 
     def accountant(self) -> Accountant:
         """Who charges the rounds of this world."""

@@ -4,22 +4,24 @@ paper, what is averaged and how many bits cross go with the cut, and each client
 Every block keeps where it is as one of its candidates, so in the drift form, where all three minimise the same
 objective, the objective never rises. The paper starts from random blocks and powers and lands in whatever local optimum
 is near; here the descent starts from the best decision on a very coarse grid of powers, always the same for the same
-round, and begins with the power block.
+round, and begins with the power block. `decision.solver = "printed"` is the paper's way.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.randomness import random_stream
 from asfl.costs.decision import Decision
 from asfl.optimize.cut import objective_of_cuts
 from asfl.optimize.grid import best_on_grid
 from asfl.optimize.plans import best_own, own_terms, plan_terms, terms_of, whole_or_none
 from asfl.optimize.power import best_powers, refine_powers
+from asfl.optimize.printed_power import powers_as_printed
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
 from asfl.optimize.selective import with_blocks
@@ -68,7 +70,15 @@ def ooe_bcd(
     descent = _Descent(problem, terms, rb_count, tx_power_w, start)
     rules = problem.rules
     iterations = 0
-    while iterations < rules.max_iterations:
+    while rules.solver == "printed" and iterations < rules.max_iterations:
+        iterations += 1
+        discrepancy = descent.discrepancy
+        descent.update_cut()
+        descent.update_rbs()
+        descent.update_power()
+        if abs(descent.discrepancy - discrepancy) <= rules.tolerance:
+            break
+    while rules.solver != "printed" and iterations < rules.max_iterations:
         iterations += 1
         before = descent.objective
         descent.update_power()
@@ -122,6 +132,9 @@ class _Descent:
         full_power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
         power = full_power if tx_power_w is None else np.asarray(tx_power_w, float)
         counts = _fair_counts(problem) if rb_count is None else np.asarray(rb_count, float)
+        if problem.rules.solver == "printed":
+            drawn_counts, drawn_power = self._drawn()
+            return 0, counts if self.fixed_rbs else drawn_counts, power if self.fixed_power else drawn_power
         # Whole blocks are shares too, so time sharing starts from them if they suffice.
         if not self.fixed_rbs and problem.min_participants <= problem.round.radio.num_rbs:
             powers = power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
@@ -131,6 +144,31 @@ class _Descent:
             if found is not None:
                 return int(rows[found[0]]), found[1], found[2]
         return 0, counts, power
+
+    @cached_property
+    def random(self) -> np.random.Generator:
+        """For what the paper draws at random."""
+        return random_stream(self.problem.seed, "algorithms as printed", self.problem.round.index)
+
+    def _drawn(self) -> tuple[Floats, Floats]:
+        """Each block for any client that can be reached, and powers from (0, P^max], uniform both.
+
+        Where clients must take part, so many have a block each first.
+        """
+        problem, radio = self.problem, self.problem.round.radio
+        power = radio.max_tx_power_w * (1.0 - self.random.random(problem.round.num_clients))
+        reachable = self.random.permutation(np.flatnonzero(problem.reachable))
+        first = reachable[: min(problem.min_participants, radio.num_rbs)]
+        others = self.random.choice(reachable, radio.num_rbs - len(first)) if reachable.size else first
+        return np.bincount([*first, *others], minlength=len(power)).astype(float), power
+
+    @property
+    def discrepancy(self) -> float:
+        """g_obj."""
+        problem, here, decision = self.problem, self.here, self.decision
+        lost = problem.error_cost(here.cuts, problem.round.packet_error_rate(decision.rb_count, decision.tx_power_w))
+        spread = float(problem.plan_cost(here.cuts, here.synced)[0])
+        return (spread + float(lost.sum())) / (problem.rules.penalty_weight or 1.0)
 
     def _take_plan(self, index: int, rb_count: Floats, tx_power_w: Floats) -> None:
         self.here, self.decision = self.terms.only(index), plan_at(self.terms, index, rb_count, tx_power_w)
@@ -195,13 +233,17 @@ class _Descent:
         self._set_power(best_powers, zooms=0)
 
     def refine_power(self) -> None:
-        self._set_power(refine_powers, zooms=FINAL_ZOOMS)
+        if self.problem.rules.power_rule == "exact":
+            self._set_power(refine_powers, zooms=FINAL_ZOOMS)
 
     def _set_power(self, improve: Callable[..., Floats], zooms: int) -> None:
         if self.fixed_power:
             return
         where = (self.problem, self.here, self.decision.rb_count, self.decision.tx_power_w)
-        power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
+        if self.problem.rules.power_rule == "printed":
+            power = powers_as_printed(*where, self.random)
+        else:
+            power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
         self.decision = replace(self.decision, tx_power_w=power)
         self._note("power")
 

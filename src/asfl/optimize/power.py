@@ -102,7 +102,7 @@ def power_for_energy(problem: Problem, here: CutTerms, rb_count: Floats, energy_
     as in (1 − s(p)) · backward, so the root with the whole backward pass and the root without it bracket the answer.
     """
     round_, top = problem.round, problem.round.radio.max_tx_power_w
-    bits = (here.resplit_up_bits + here.upload_bits + here.model_up_bits)[0]
+    bits = (here.resplit_up_bits - here.resplit_paid_bits + here.upload_bits + here.model_up_bits)[0]
     forward, backward = here.forward_j[0], here.backward_j[0]
     energy_j = np.broadcast_to(energy_j, forward.shape)
     count = one_if_idle(rb_count)

@@ -176,6 +176,8 @@ class Problem:
     switches: Switches = PUBLISHED
     prices: Prices | None = None
     """None: queues and budgets decide, as in the paper."""
+    seed: int = 0
+    """With the round's index, the key of what algorithms as printed draw at random."""
 
     # ------------------------------------------------------------------ objective
     @cached_property

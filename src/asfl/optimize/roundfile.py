@@ -177,7 +177,7 @@ class RoundFile(RoundRules):
             cpu_hz=np.array(clients.cpu_hz, float),
             gain_is_known=self.fading == "known",
             previous_cut=self.previous_cut,
-            equations=CostEquations.of(self.equations, self.uplink_power, self.gradient_bits),
+            equations=CostEquations.of(self.equations, self.uplink_power, self.gradient_bits, self.resplit_energy),
             outage_s=np.inf if self.outage_s is None else float(self.outage_s),
         )
 

@@ -36,6 +36,8 @@ class CutTerms:
     """Everybody waits until all who can be reached have them, with a resource block or without."""
     resplit_up_bits: Float[Floats, "cuts #clients"]
     """Old layers to the server when it shrinks."""
+    resplit_paid_bits: Float[Floats, "cuts #clients"]
+    """New layers to the clients, where (17) as printed pays for them as if they were sent; else 0."""
     upload_bits: Float[Floats, "cuts #clients"]
     """Activations of all charged samples."""
     model_up_bits: Float[Floats, "cuts #clients"]
@@ -66,7 +68,8 @@ class CutTerms:
         rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
             down_s_per_bit = 1.0 / rate
-        shrunk, down_s = np.zeros((len(cuts), 1)), np.zeros((len(cuts), round_.num_clients))
+        shrunk, paid = np.zeros((2, len(cuts), 1))
+        down_s = np.zeros((len(cuts), round_.num_clients))
         fetch_s: Floats | float = 0.0
         if round_.holdings is not None:
             shrunk = round_.holdings.upload_bits(profile, column, round_.previous_cut)
@@ -74,6 +77,8 @@ class CutTerms:
         elif round_.previous_cut is not None:
             moved = profile.client_param_bits[column] - profile.client_param_bits[round_.previous_cut]
             shrunk, down_s = np.maximum(-moved, 0.0), times(np.maximum(moved, 0.0), down_s_per_bit)
+            if round_.equations.resplit_energy == "signed":
+                paid = np.maximum(moved, 0.0)
         upload = activation_bits(profile, column, of_bits, samples, round_.local_steps)
         by_activations = round_.equations.gradient_bits == "activations"
         returned = upload if by_activations else samples * profile.param_bits[column] * (of_bits / BITS_PER_VALUE)
@@ -88,6 +93,7 @@ class CutTerms:
             resplit_down_s=down_s,
             resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
             resplit_up_bits=shrunk,
+            resplit_paid_bits=paid,
             upload_bits=upload,
             model_up_bits=layer_bits(profile, synced, bits)[:, None],
             lost_precision=lost_precision[:, None],
@@ -103,6 +109,10 @@ class CutTerms:
     def averages(self) -> bool:
         """Whether any plan averages layers."""
         return bool(self.model_up_bits.any())
+
+    @cached_property
+    def pays_for_layers(self) -> bool:
+        return bool(self.resplit_paid_bits.any())
 
     @cached_property
     def loses_precision(self) -> bool:
@@ -200,7 +210,10 @@ class Candidates:
         served_s[0] += multiply(resplit_up_bits, s_per_bit)
         np.add(terms.forward_s[by_client], multiply(upload_bits, s_per_bit), out=served_s[1])
         served_s[2] = multiply(arrived, terms.after_server_s[by_client])
-        energy = multiply(resplit_up_bits + upload_bits, links.uplink_j_per_bit)
+        sent_bits = resplit_up_bits + upload_bits
+        if terms.pays_for_layers:
+            sent_bits = sent_bits - terms.resplit_paid_bits[by_client]
+        energy = multiply(sent_bits, links.uplink_j_per_bit)
         energy += terms.forward_j[by_client]
         energy += terms.backward_j[by_client] * arrived
         served = problem.error_cost(terms.cuts, links.packet_error_rate)

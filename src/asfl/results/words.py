@@ -8,6 +8,11 @@ from asfl.config.units import number, percent
 from asfl.results.curves import CEILING, OURS, Resource
 from asfl.results.summary import Statistic, Summary, paired
 
+NO_CLIENT = (
+    "no client got a resource block in any round, so nothing was learnt: without decision.min_participants and "
+    "decision.participation_floor a round without clients may be the best one"
+)
+
 
 def in_words(summary: Summary) -> list[str]:
     """What the numbers say, in a few sentences: what ASFL needs, who needs more, and who beats it."""

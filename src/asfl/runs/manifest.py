@@ -42,6 +42,8 @@ _CAME_LATER: dict[tuple[str, ...], Any] = {
     ("data", "shards_per_client"): 2,
     ("data", "quantity_alpha"): 1.0,
     ("training", "precision"): "float32",
+    ("decision", "power_rule"): "exact",
+    ("decision", "resplit_energy"): "sent",
     ("budget",): {"total_delay_s": "off", "battery_j": "off"},
 }
 """Fields that runs of this format may not have, and what they mean then; so they count only if they say otherwise."""

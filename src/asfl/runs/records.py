@@ -65,12 +65,12 @@ class RoundRecord:
     """Stage 1: part of `delay_s`, like the two below."""
     uplink_stage_delay_s: Amount
     server_stage_delay_s: Amount
-    energy_j: list[Amount]
-    resplit_energy_j: list[Amount]
-    """Part of `energy_j`."""
+    energy_j: list[Number]
+    resplit_energy_j: list[Number]
+    """Part of `energy_j`; below 0 only where `decision.resplit_energy` is "signed"."""
     total_delay_s: Amount
     """Of all rounds so far; simulated seconds."""
-    total_energy_j: Amount
+    total_energy_j: Number
     """Of all rounds and clients so far."""
     delay_queue: Amount
     """After the round; so are the others."""

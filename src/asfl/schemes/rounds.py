@@ -132,6 +132,7 @@ def decide_round(
         recorded,
         switches,
         _prices(radio, rules, round_) if switches.rate else None,
+        seed,
     )
     decided = decided_by(scheme, problem, seed)
     decision = _as_allocated(decided.decision, round_)
