@@ -9,8 +9,7 @@ from asfl.results.curves import CEILING, OURS, Resource
 from asfl.results.summary import Statistic, Summary, paired
 
 NO_CLIENT = (
-    "no client got a resource block in any round, so nothing was learnt: without decision.min_participants and "
-    "decision.participation_floor a round without clients may be the best one"
+    "no client got a resource block in any round: nothing was learnt (decision.min_participants would change it)"
 )
 
 
