@@ -18,11 +18,13 @@ from asfl.results.compare import Comparison, plan_comparison
 from asfl.runs.engines import OnEvent
 from asfl.runs.jobs import Ended, Job, Train, train
 from asfl.runs.manifest import read_manifest
+from asfl.runs.play import play_all
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
 from asfl.runs.simulation import Simulation
 from asfl.runs.watching import OnRound, ShouldStop
-from asfl.schemes import scheme_named
+from asfl.schemes import SCHEMES, scheme_named
+from asfl.schemes.base import borrows
 
 ROUNDS = 5
 LITTLE = (
@@ -30,6 +32,8 @@ LITTLE = (
     "output.checkpoint_every=2", f"training.rounds={ROUNDS}", "decision.outage_s=off",
 )  # fmt: skip
 BORROWERS = ("fedavg", "sfl", "sfl-best", "sl")
+"""Of blocks and powers."""
+SERVE_THE_SAME = ("acc-sfl", "epsl", "adaptsfl", "hasfl", "energy-delay")
 
 
 def little(folder: Path, schemes: Sequence[str], *overrides: str, seeds: Sequence[int] = (1,)) -> Comparison:
@@ -56,9 +60,7 @@ def killed_after(rounds: int) -> Train:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    comparison = little(
-        tmp_path_factory.mktemp("compared") / "out", ("sl", "sfl", "fedavg", "asfl", "sfl-best", "epsl")
-    )
+    comparison = little(tmp_path_factory.mktemp("compared") / "out", (*BORROWERS, "asfl", *SERVE_THE_SAME))
     assert train_runs([comparison], None, train_here) == {}
     return comparison
 
@@ -81,8 +83,25 @@ def test_schemes_that_share_a_rule_share_clients_channels_and_luck(compared: Com
         for mine, theirs in zip(ours, rounds_of(compared, scheme), strict=True):
             assert theirs.packet_error_rate == mine.packet_error_rate
             assert theirs.arrived == mine.arrived
-    # EPSL chooses its clients by ASFL's rule; in the first round nothing else can differ.
-    assert np.array_equal(np.sign(rounds_of(compared, "epsl")[0].rb_count), np.sign(ours[0].rb_count))
+
+
+def test_rivals_serve_the_clients_that_asfl_served(compared: Comparison) -> None:
+    ours = np.array([one.rb_count for one in rounds_of(compared, "asfl")]) > 0
+    assert not ours.all()
+    for scheme in SERVE_THE_SAME:
+        theirs = np.array([one.rb_count for one in rounds_of(compared, scheme)]) > 0
+        np.testing.assert_array_equal(theirs, ours)
+
+
+def test_without_training_all_borrowers_serve_the_clients_that_asfl_serves() -> None:
+    """Their own rounds cost more: with queues that follow those, they would be pushed to the fewest clients."""
+    assert all(borrows(SCHEMES[name]) for name in (*BORROWERS, *SERVE_THE_SAME))
+    tight = ["scenario.clients=6", "radio.num_rbs=6", "decision.auto_budget_scale=0.8"]
+    played = play_all(load_config("demo", tight).config, ["asfl", "fedavg", *SERVE_THE_SAME], [1], 12)
+    ours, *others = [np.array([one.scheduled for one in each.rounds]) for each in played]
+    assert len(np.unique(ours.sum(axis=1))) > 1
+    for theirs in others:
+        np.testing.assert_array_equal(theirs, ours)
 
 
 def test_settings_of_a_scheme_leave_its_world_alone() -> None:

@@ -176,7 +176,7 @@ def test_descent_finds_the_joint_optimum_for_vgg19(index: int) -> None:
 @given(rounds(), st.integers(0, 5))
 def test_decision_is_valid_and_repeatable(round_: Round, seed: int) -> None:
     problem = problem_of(round_)
-    decision, again = SCHEME.decide(problem, seed), SCHEME.decide(problem, seed)
+    decision, again = (SCHEME.decide(problem, seed).decision for _ in range(2))
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     assert np.shape(decision.cut) == (round_.num_clients,)
     np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem_of(round_)).scheduled)
@@ -189,22 +189,33 @@ def test_it_serves_the_clients_that_asfl_would() -> None:
     """Not a random draw, which would send it through fades that ASFL avoids."""
     for index in range(30):
         problem = problem_of(paper_round(6, 4, index))
-        decision = SCHEME.decide(problem, 1)
+        decision = SCHEME.decide(problem, 1).decision
         np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem).scheduled)
 
 
 def test_one_client_takes_the_blocks_and_one_block_goes_to_one_client() -> None:
-    alone = SCHEME.decide(problem_of(paper_round(1, 5, 0)), 1)
+    alone = SCHEME.decide(problem_of(paper_round(1, 5, 0)), 1).decision
     assert alone.rb_count.tolist() == [5]
-    single = SCHEME.decide(problem_of(paper_round(4, 1, 0)), 1)
+    single = SCHEME.decide(problem_of(paper_round(4, 1, 0)), 1).decision
     assert sorted(single.rb_count) == [0, 0, 0, 1]
+
+
+@given(served_rounds(), st.floats(1e-6, 10))
+def test_an_outage_of_asfls_rounds_is_none_of_its_own(round_: Round, outage_s: float) -> None:
+    reference = Decision(1, np.ones(round_.num_clients), powers(round_))
+    one, other = (
+        SCHEME.decide(replace(problem_of(replace(round_, outage_s=end_s)), reference=reference), 1).decision
+        for end_s in (np.inf, outage_s)
+    )
+    np.testing.assert_array_equal(one.cut, other.cut)
+    np.testing.assert_array_equal(one.rb_count, other.rb_count)
 
 
 @given(served_rounds(), st.data())
 def test_unreachable_clients_sit_out(round_: Round, data: st.DataObject) -> None:
     reachable = np.array([data.draw(st.booleans()) for _ in range(round_.num_clients)])
     round_ = replace(round_, channel_gain=np.where(reachable, round_.channel_gain, 0.0))
-    decision = SCHEME.decide(problem_of(round_), 1)
+    decision = SCHEME.decide(problem_of(round_), 1).decision
     assert not decision.scheduled[~reachable].any()
     assert decision.scheduled.any() == reachable.any()
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
@@ -214,7 +225,7 @@ def test_unreachable_clients_sit_out(round_: Round, data: st.DataObject) -> None
 def test_a_client_that_is_hardly_heard_breaks_nothing(gain: float) -> None:
     round_ = paper_round(3, 5, 0)
     round_ = replace(round_, channel_gain=np.array([gain, *round_.channel_gain[1:]]))
-    decision = SCHEME.decide(problem_of(round_), 1)
+    decision = SCHEME.decide(problem_of(round_), 1).decision
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     assert decision.scheduled[1:].any()
 

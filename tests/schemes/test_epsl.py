@@ -187,7 +187,7 @@ def test_without_aggregation_it_is_parallel_split_learning() -> None:
 @given(rounds(), SHARES, st.none() | st.floats(0.01, 5), st.integers(0, 5))
 def test_decision_is_valid_and_repeatable(round_: Round, share: float, cap_w: float | None, seed: int) -> None:
     scheme = EpslScheme(aggregated_share=share, sum_power_w=cap_w)
-    decision, again = scheme.decide(problem_of(round_), seed), scheme.decide(problem_of(round_), seed)
+    decision, again = (scheme.decide(problem_of(round_), seed).decision for _ in range(2))
     assert scheme.procedure == costs.epsl(share)
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem_of(round_)).scheduled)
@@ -204,14 +204,14 @@ def test_it_serves_the_clients_that_asfl_would() -> None:
     """Not a random draw, which would send it through fades that ASFL avoids."""
     for index in range(30):
         problem = problem_of(paper_round(6, 4, index))
-        decision = EpslScheme().decide(problem, 1)
+        decision = EpslScheme().decide(problem, 1).decision
         np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem).scheduled)
 
 
 def test_one_client_takes_the_blocks_and_one_block_goes_to_one_client() -> None:
-    alone = EpslScheme().decide(problem_of(paper_round(1, 5, 0)), 1)
+    alone = EpslScheme().decide(problem_of(paper_round(1, 5, 0)), 1).decision
     assert alone.rb_count.tolist() == [5]
-    single = EpslScheme().decide(problem_of(paper_round(4, 1, 0)), 1)
+    single = EpslScheme().decide(problem_of(paper_round(4, 1, 0)), 1).decision
     assert sorted(single.rb_count) == [0, 0, 0, 1]
 
 
@@ -219,7 +219,7 @@ def test_one_client_takes_the_blocks_and_one_block_goes_to_one_client() -> None:
 def test_unreachable_clients_sit_out(round_: Round, cap_w: float | None, data: st.DataObject) -> None:
     reachable = np.array([data.draw(st.booleans()) for _ in range(round_.num_clients)])
     round_ = replace(round_, channel_gain=np.where(reachable, round_.channel_gain, 0.0))
-    decision = EpslScheme(sum_power_w=cap_w).decide(problem_of(round_), 1)
+    decision = EpslScheme(sum_power_w=cap_w).decide(problem_of(round_), 1).decision
     assert not decision.scheduled[~reachable].any()
     assert decision.scheduled.any() == reachable.any()
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
@@ -230,7 +230,7 @@ def test_unreachable_clients_sit_out(round_: Round, cap_w: float | None, data: s
 def test_a_client_that_is_hardly_heard_breaks_nothing(gain: float, cap_w: float | None) -> None:
     round_ = paper_round(3, 5, 0, previous_cut=9)
     round_ = replace(round_, channel_gain=np.array([gain, *round_.channel_gain[1:]]))
-    decision = EpslScheme(sum_power_w=cap_w).decide(problem_of(round_), 1)
+    decision = EpslScheme(sum_power_w=cap_w).decide(problem_of(round_), 1).decision
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     assert decision.scheduled[1:].any()
 

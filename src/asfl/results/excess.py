@@ -40,7 +40,7 @@ class Excess:
 
     @property
     def feeds_the_queues(self) -> bool:
-        """Whether these costs made these queues; FedAvg, SL and SFL keep the queues of the ASFL they borrow from."""
+        """Whether these costs made these queues; schemes that borrow from ASFL keep its queues."""
         expected = np.maximum(self.keep * self.queues[:-1] + self.add * self.excess, 0.0)
         return bool(np.allclose(expected, self.queues[1:], rtol=1e-6, atol=1e-9))
 

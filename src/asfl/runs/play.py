@@ -56,22 +56,26 @@ def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterato
         world.config.scenario.clients,
         world.config.scenario.seed,
     )
-    state, learning = RadioState.fresh(clients, Reserves.of(world.config)), StandIn.fresh(world.profile, clients)
+    state = RadioState.fresh(clients, Reserves.of(world.config))
+    learning = of_reference = StandIn.fresh(world.profile, clients)
     accountant = ModelledAccountant(world.config.decision.charge)
     time_s = 0.0
     for index in range(rounds):
         round_ = world.begin_round(index, state.previous_cut, time_s)
-        decided = decide_round(round_, scheme, rules, learning.learning(), state, seed, budgets)
+        decided = decide_round(
+            round_, scheme, rules, learning.learning(), state, seed, budgets, None, of_reference.learning()
+        )
         accounted = account_round(decided, accountant, accountant, state, seed)
-        state, decision, charge, answering = accounted.state, decided.decision, accounted.charge, accounted.answering
+        state, decision, charge = accounted.state, decided.decision, accounted.charge
         time_s += float(charge.delay_s)
         spread = (
-            float(learning.layer_spread[: int(np.min(answering.cut))].sum())
+            float(learning.layer_spread[: int(np.min(decision.cut))].sum())
             if scheme.procedure.keeps_client_sides
             else 0.0
         )
-        if np.ndim(answering.cut) == 0 or scheme.procedure.on_demand:
-            learning = learning.after(int(np.max(answering.cut)), accounted.answering_arrived, answering.synced)
+        if np.ndim(decision.cut) == 0 or scheme.procedure.on_demand:
+            learning = learning.after(int(np.max(decision.cut)), decided.arrived, decision.synced)
+        of_reference = of_reference.after(int(np.max(accounted.answering.cut)), accounted.answering_arrived)
         scheduled = decision.scheduled
         cuts = np.broadcast_to(decision.cut, scheduled.shape)
         cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())

@@ -69,7 +69,7 @@ def run(
     A run that had fewer rounds is extended: it ends as if it had been longer from the start. Until the longer run goes
     on, nothing of the shorter one is changed; its model stays until there is a new one.
 
-    `recorded` is what ASFL decided in the same world, round by round, for a scheme that borrows its blocks and powers.
+    `recorded` is what ASFL decided in the same world, round by round, for a scheme that borrows from it.
     `fleet` makes the clients, if they aren't in this process (`asfl.field`); `world` is given if it isn't simulated.
     """
     config = config.for_scheme(scheme_named(scheme).name)

@@ -157,7 +157,10 @@ class Simulation:
         # 2. Decide, by what the server knows of the learning.
         recorded = self._recorded_in(state.round_index)
         learning = self._learning(state)
-        decided = decide_round(round_, self.scheme, self.rules, learning, state.radio, seed, self.budgets, recorded)
+        assumed = replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
+        decided = decide_round(
+            round_, self.scheme, self.rules, learning, state.radio, seed, self.budgets, recorded, assumed
+        )
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
         self.accountant.training_begins()
         trained = self.trainer.round(self._plan(decided, ready))

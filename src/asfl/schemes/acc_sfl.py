@@ -11,12 +11,12 @@ is charged here with everybody arriving, takes
 `return_s`; both hold uplink traffic, so both depend on a client's blocks and on its cut.
 
 What differs from its paper, or is open there, and was chosen: bandwidth comes in whole blocks, also where others share
-blocks in time, not in hertz; its clients are never too many, here a fair draw decides who takes part if there are fewer
-blocks than clients; its powers are given, here they are drawn at random; and the descent starts from the best common
-cut under an even split of the blocks.
+blocks in time, not in hertz; its clients are never too many, here ASFL says who takes part; its powers are given, here
+they are drawn at random; and the descent starts from the best common cut under an even split of the blocks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.schemes.base import clients_asfl_would_serve, random_powers
+from asfl.schemes.base import Decided, borrowed_decision, random_powers
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
@@ -36,16 +36,19 @@ Ints = NDArray[np.int64]
 class AccSflScheme:
     """Cuts and blocks in turn until the round gets no shorter. Clients that sit out report cut 1, which nobody uses."""
 
+    borrows: ClassVar[bool] = True
     name: str = "acc-sfl"
     procedure: Procedure = ACC_SFL
 
-    def decide(self, problem: Problem, seed: int) -> Decision:
-        clients = clients_asfl_would_serve(problem)
+    def decide(self, problem: Problem, seed: int) -> Decided:
+        reference = borrowed_decision(problem)
+        clients = np.flatnonzero(reference.scheduled)
         tx_power_w = random_powers(problem, seed)
         cut, rb_count = np.ones(len(tx_power_w), dtype=np.int64), np.zeros(len(tx_power_w))
         if clients.size:
-            cut[clients], rb_count[clients] = fastest_round(problem.round.among(clients), tx_power_w[clients])
-        return Decision(cut, rb_count, tx_power_w)
+            patient = replace(problem.round, outage_s=np.inf).among(clients)  # its outage isn't ASFL's
+            cut[clients], rb_count[clients] = fastest_round(patient, tx_power_w[clients])
+        return Decided(Decision(cut, rb_count, tx_power_w), reference)
 
 
 def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:

@@ -17,8 +17,8 @@ What differs from its paper, or is open there, and was chosen:
   the same cut.
 - It descends over cut and I in turn; here both are tried together. I is a power of two, so that averages stay on a grid
   of rounds when I changes. The cut moves only when client sides are equal, as there, so nobody sends layers up for it.
-- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL would
-  serve; and a client that sat out receives the average, and pays for it, when it takes part again.
+- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL
+  serves; and a client that sat out receives the average, and pays for it, when it takes part again.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from asfl.costs.modelled import ASFL, ON_DEMAND, SFL, Procedure, cost_of_all_cut
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
-from asfl.schemes.base import clients_asfl_would_serve, noise_scale
+from asfl.schemes.base import Decided, borrowed_decision, noise_scale
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
 
 Floats = NDArray[np.float64]
@@ -44,21 +44,23 @@ INTERVALS = 2 ** np.arange(7)
 class AdaptSflScheme:
     """Clients that sit out have no power."""
 
+    borrows: ClassVar[bool] = True
     watches_noise: ClassVar[bool] = True
     name: str = "adaptsfl"
     procedure: Procedure = ON_DEMAND
 
-    def decide(self, problem: Problem, seed: int) -> Decision:
-        clients = clients_asfl_would_serve(problem)
+    def decide(self, problem: Problem, seed: int) -> Decided:
+        reference = borrowed_decision(problem)
+        clients = np.flatnonzero(reference.scheduled)
         rb_count, tx_power_w = np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
         if not clients.size:
-            return Decision(problem.round.previous_cut or 1, rb_count, tx_power_w)
+            return Decided(Decision(problem.round.previous_cut or 1, rb_count, tx_power_w), reference)
         round_ = replace(problem.round, previous_cut=None, holdings=None).among(clients)
         best = shortest_training(round_, noise_scale(problem), problem.rules.drift_weight, cut=_cut_that_stays(problem))
         synced = best.cut if (problem.round.index + 1) % best.interval == 0 else 0
         tx_power_w[clients] = round_.radio.max_tx_power_w
         rb_count[clients] = _counts(round_, best.cut, SFL if synced else ASFL)
-        return Decision(best.cut, rb_count, tx_power_w, synced=synced)
+        return Decided(Decision(best.cut, rb_count, tx_power_w, synced=synced), reference)
 
 
 def _cut_that_stays(problem: Problem) -> int | None:

@@ -19,8 +19,9 @@ Floats = NDArray[np.float64]
 class Decided:
     """A scheme's decision, and the ASFL decision behind it if there is one.
 
-    Schemes that take resource blocks and power from ASFL (FedAvg, SL, SFL) let ASFL decide the whole round and replace
-    its cut. The queues then follow what ASFL's own decision costs, so that it stays the decision ASFL would make.
+    Schemes that borrow from ASFL let it decide the whole round. FedAvg, SL and SFL take its blocks and powers; the
+    others serve the same clients and decide the rest. Queues then follow what ASFL's own decision costs, so that it
+    stays the decision ASFL would make.
     """
 
     decision: Decision
@@ -29,7 +30,7 @@ class Decided:
 
 
 def borrows(scheme: "Scheme") -> bool:
-    """Whether a scheme takes blocks and powers from ASFL."""
+    """Whether a scheme takes blocks and powers, or the clients that it serves, from ASFL."""
     return bool(getattr(scheme, "borrows", False))
 
 
@@ -100,11 +101,3 @@ def random_counts(problem: Problem, seed: int) -> Floats:
     if served.size:
         np.add.at(counts, random.choice(served, num_rbs - len(served)), 1.0)
     return counts
-
-
-def clients_asfl_would_serve(problem: Problem) -> NDArray[np.int64]:
-    """Who takes part in schemes whose papers schedule everybody: the same rule as ASFL's, and the same budgets.
-
-    A random draw would send them through deep fades that ASFL avoids, which is no fair comparison.
-    """
-    return np.flatnonzero(asfl_decision(problem).scheduled)

@@ -10,10 +10,11 @@ sum per packet that is expected to arrive,
 
 T = max_n [before the server] + Σ_n server + max_n [behind it] being the delay with everybody arriving. The descent is
 in turn over cuts and powers (jointly exact, with powers from a list) and over blocks (one each, then always where the
-sum falls most), until it falls no more. Those take part whom ASFL would serve, with whole blocks.
+sum falls most), until it falls no more. Those take part whom ASFL serves, with whole blocks.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import choices_for_two_maxima
-from asfl.schemes.base import clients_asfl_would_serve
+from asfl.schemes.base import Decided, borrowed_decision
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
 
 Floats = NDArray[np.float64]
@@ -37,11 +38,13 @@ POWER_LEVELS = 0.5 ** np.arange(0, 6.5, 0.5)
 class EnergyDelayScheme:
     """Clients that sit out report cut 1, which nobody uses, and have no power."""
 
+    borrows: ClassVar[bool] = True
     name: str = "energy-delay"
     procedure: Procedure = ACC_SFL
 
-    def decide(self, problem: Problem, seed: int) -> Decision:
-        clients = clients_asfl_would_serve(problem)
+    def decide(self, problem: Problem, seed: int) -> Decided:
+        reference = borrowed_decision(problem)
+        clients = np.flatnonzero(reference.scheduled)
         everybody, rules = problem.round.num_clients, problem.rules
         cut, rb_count, tx_power_w = np.ones(everybody, dtype=np.int64), np.zeros(everybody), np.zeros(everybody)
         if clients.size:
@@ -49,7 +52,7 @@ class EnergyDelayScheme:
             round_ = replace(problem.round, outage_s=np.inf).among(clients)
             best = cheapest_round(round_, s_per_j)
             cut[clients], rb_count[clients], tx_power_w[clients] = best.cut, best.rb_count, best.tx_power_w
-        return Decision(cut, rb_count, tx_power_w)
+        return Decided(Decision(cut, rb_count, tx_power_w), reference)
 
 
 def cheapest_round(round_: Round, s_per_j: float) -> Decision:

@@ -9,12 +9,13 @@ arrives. What is minimised here is the delay as it is charged, with everybody ar
     max_n re-split  +  max_n [forward + activations up]  +  server(φ)  +  max_n [gradients down + backward].
 
 What differs from its paper, or is open there, and was chosen: its cut is fixed once, here it is chosen every round, and
-the re-split from the cut before is part of the delay because the clock is charged for it; a fair draw decides who takes
-part if there are fewer blocks than clients; blocks are whole, also where others share them in time; and the descent
-starts from the best cut under an even split of blocks and power.
+the re-split from the cut before is part of the delay because the clock is charged for it; ASFL says who takes part;
+blocks are whole, also where others share them in time; and the descent starts from the best cut under an even split of
+blocks and power.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from asfl.costs.modelled import Procedure, cost_of_all_cuts, epsl, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.radio.link import SmoothRate, uplink_noise_w
-from asfl.schemes.base import clients_asfl_would_serve
+from asfl.schemes.base import Decided, borrowed_decision
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
@@ -37,6 +38,7 @@ BISECTIONS = 60
 class EpslScheme:
     """Cut, blocks and power in turn until the round gets no shorter. Clients that sit out have no power."""
 
+    borrows: ClassVar[bool] = True
     name: str = "epsl"
     aggregated_share: float = 0.5
     """φ: share of the sample positions whose gradients are averaged. 0 is parallel split learning, 1 is the fastest;
@@ -54,13 +56,14 @@ class EpslScheme:
     def procedure(self) -> Procedure:
         return epsl(self.aggregated_share)
 
-    def decide(self, problem: Problem, seed: int) -> Decision:
-        clients = clients_asfl_would_serve(problem)
+    def decide(self, problem: Problem, seed: int) -> Decided:
+        reference = borrowed_decision(problem)
+        clients = np.flatnonzero(reference.scheduled)
         cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
         if clients.size:
             fastest = fastest_round(problem.round.among(clients), self.procedure, self.sum_power_w)
             cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
-        return Decision(cut, rb_count, tx_power_w)
+        return Decided(Decision(cut, rb_count, tx_power_w), reference)
 
 
 def fastest_round(round_: Round, procedure: Procedure, sum_power_w: float | None = None) -> Decision:

@@ -18,8 +18,8 @@ What differs from its paper, or is open there, and was chosen:
 - Sizes are a quarter to four times b, in steps of √2; its only limit is memory, which isn't modelled here.
 - It descends over batches and cuts in turn. Here both are found together, for given blocks exactly: a ratio is least
   where T − λ · progress is, λ being the ratio itself (Dinkelbach), and that is a choice for two maxima and a sum.
-- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL would
-  serve.
+- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL
+  serves.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
-from asfl.schemes.base import clients_asfl_would_serve, noise_scale
+from asfl.schemes.base import Decided, borrowed_decision, noise_scale
 from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
 
 Floats = NDArray[np.float64]
@@ -44,12 +44,14 @@ Ints = NDArray[np.int64]
 class HasflScheme:
     """Clients that sit out report cut 1 and the configured mini-batch, which nobody uses, and have no power."""
 
+    borrows: ClassVar[bool] = True
     watches_noise: ClassVar[bool] = True
     name: str = "hasfl"
     procedure: Procedure = ACC_SFL
 
-    def decide(self, problem: Problem, seed: int) -> Decision:
-        clients, everybody = clients_asfl_would_serve(problem), problem.round.num_clients
+    def decide(self, problem: Problem, seed: int) -> Decided:
+        reference, everybody = borrowed_decision(problem), problem.round.num_clients
+        clients = np.flatnonzero(reference.scheduled)
         cut, rb_count, tx_power_w = np.ones(everybody, dtype=np.int64), np.zeros(everybody), np.zeros(everybody)
         batch = np.full(everybody, max(round(problem.round.batch_size), 1))
         if clients.size:
@@ -58,7 +60,7 @@ class HasflScheme:
             cut[clients], rb_count[clients], tx_power_w[clients] = best.cut, best.rb_count, best.tx_power_w
             assert best.batch is not None
             batch[clients] = best.batch
-        return Decision(cut, rb_count, tx_power_w, batch=batch)
+        return Decided(Decision(cut, rb_count, tx_power_w, batch=batch), reference)
 
 
 def shortest_training(round_: Round, noise_scale: float) -> Decision:

@@ -24,7 +24,7 @@ from asfl.optimize.lasting import Pace, lasting_prices
 from asfl.optimize.prices import Prices
 from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.progress import Rate
-from asfl.schemes.base import Scheme, decided_by
+from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by
 
 Bools = NDArray[np.bool_]
 
@@ -38,7 +38,9 @@ class RadioState:
 
     queues: Queues
     previous_cut: int | None = None
-    """Of the decision that answers for the budgets; None before the first round, and with one cut per client."""
+    """None before the first round, and with one cut per client."""
+    reference_cut: int | None = None
+    """The same of ASFL, in schemes that borrow from it."""
     holdings: Holdings | None = None
     """In schemes that bring clients up to date when they take part."""
     rate: Rate = field(default_factory=Rate)
@@ -60,6 +62,8 @@ class RadioState:
             arrays |= {"owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
         if self.reserves is not None and self.pace is not None:
             arrays |= {**self.reserves.arrays(), "pace": self.pace.used}
+        if self.reference_cut is not None:
+            arrays["reference_cut"] = np.array(float(self.reference_cut))
         return arrays
 
     def restored(
@@ -69,7 +73,8 @@ class RadioState:
         holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0) if "apart" in arrays else None
         reserves = None if self.reserves is None else self.reserves.restored(arrays)
         pace = None if reserves is None else Pace(arrays["pace"])
-        return RadioState(queues, previous_cut, holdings, Rate(*arrays["rate"].tolist()), reserves, pace)
+        reference_cut = int(arrays["reference_cut"]) if "reference_cut" in arrays else None
+        return RadioState(queues, previous_cut, reference_cut, holdings, Rate(*arrays["rate"].tolist()), reserves, pace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,9 @@ class DecidedRound:
     """As the scheme meets it: its stages may take longer than ASFL's before an outage ends them."""
     decision: Decision
     reference: Decision | None
-    """ASFL's decision, in schemes that borrow its blocks and powers; it then answers for the budgets."""
+    """ASFL's decision, in schemes that borrow from it; it then answers for the budgets."""
+    reference_round: Round
+    """As ASFL would meet it."""
     received: Bools
     """[N] whose packet survives the channel; what the round is charged."""
     arrived: Bools
@@ -110,11 +117,13 @@ def decide_round(
     seed: int,
     budgets: Budgets | None = None,
     recorded: Decision | None = None,
+    reference_learning: Learning | None = None,
 ) -> DecidedRound:
     """Step 2 of the round: what the scheme decides, checked, and whose packet will arrive.
 
-    `budgets` say when stages end by an outage, None: never. `recorded` is what ASFL decided in this round of this
-    world, for schemes that borrow from it.
+    `budgets` say when stages end by an outage, None: never. For schemes that borrow from ASFL, `recorded` is what it
+    decided in this round of this world; without that it decides here, with queues and a previous cut of its own, by
+    `reference_learning` (None: by `learning`).
     """
     outage_s, own_outage_s = (np.inf, np.inf) if budgets is None else (budgets.outage_s, budgets.own_outage_s)
     switches = switches_of(scheme)
@@ -129,11 +138,15 @@ def decide_round(
         learning,
         radio.queues,
         rules,
-        recorded,
-        switches,
-        _prices(radio, rules, round_) if switches.rate else None,
-        seed,
+        switches=switches,
+        prices=_prices(radio, rules, round_) if switches.rate else None,
+        seed=seed,
     )
+    reference_round = problem.round
+    if borrows(scheme):
+        reference_round = replace(problem.round, previous_cut=radio.reference_cut, holdings=None)
+        asfl = replace(problem, round=reference_round, learning=reference_learning or learning)
+        problem = replace(problem, reference=recorded or asfl_decision(asfl))
     decided = decided_by(scheme, problem, seed)
     decision = _as_allocated(decided.decision, round_)
     if radio.reserves is not None:
@@ -151,7 +164,7 @@ def decide_round(
     if radio.reserves is not None and round_.allocation is None:  # what is measured is known only afterwards
         cost = ModelledAccountant(rules.charge).charge(round_, decision, scheme.procedure, received)
         arrived &= radio.reserves.outlast(cost)
-    return DecidedRound(problem, scheme, round_, decision, reference, received, arrived)
+    return DecidedRound(problem, scheme, round_, decision, reference, reference_round, received, arrived)
 
 
 def account_round(
@@ -164,13 +177,18 @@ def account_round(
     """
     round_, decision, arrived = decided.round, decided.decision, decided.arrived
     charge = own = accountant.charge(round_, decision, decided.scheme.procedure, decided.received)
+    # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
+    common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
+    previous_cut = _cut_after(decision, round_.previous_cut) if common else round_.previous_cut
+    reference_cut = None
     reserves, pace = radio.reserves, radio.pace
     if reserves is not None and pace is not None:
         charge = own = reserves.cut_off(own) if isinstance(own, RoundCost) else own
         reserves, pace = reserves.after(own), pace.after(own)
     if decided.reference is not None:
         decision = decided.reference
-        round_ = replace(decided.problem.round, fitted_link=False, blocks=decision.blocks)
+        reference_cut = _cut_after(decision, radio.reference_cut)
+        round_ = replace(decided.reference_round, fitted_link=False, blocks=decision.blocks)
         received = draw_arrivals(round_, decision, seed)
         arrived = received & in_time(round_, decision, ASFL)
         charge = modelled.charge(round_, decision, ASFL, received)
@@ -185,12 +203,14 @@ def account_round(
         memory=rules.queue_memory,
         participation_floor=decided.problem.floor_of(decision.scheduled),
     )
-    # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
-    common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
-    previous_cut = int(np.max(decision.cut)) if common and decision.scheduled.any() else round_.previous_cut
     holdings, rate = _holdings_after(decided), _rate_after(decided, radio.rate, own)
-    state = RadioState(queues, previous_cut, holdings, rate, reserves, pace)
+    state = RadioState(queues, previous_cut, reference_cut, holdings, rate, reserves, pace)
     return AccountedRound(own, decision, arrived, state)
+
+
+def _cut_after(decision: Decision, previous_cut: int | None) -> int | None:
+    """Where layers lie after a round; without any client they stay where they are."""
+    return int(np.max(decision.cut)) if decision.scheduled.any() else previous_cut
 
 
 def _prices(radio: RadioState, rules: Rules, round_: Round) -> Prices:

@@ -72,7 +72,7 @@ def _draw_blocks(axes: "Axes", solution: Solution) -> None:
 
 
 def _borrows(played: Playthrough, asfl: Playthrough | None) -> bool:
-    """Whether a scheme's queues are ASFL's, because its blocks and powers are."""
+    """Whether a scheme's queues are ASFL's, because it borrows from it."""
     pairs = zip(played.rounds, asfl.rounds, strict=False) if asfl is not None else ()  # one may end sooner
     return asfl is not None and all(one.queues.delay == other.queues.delay for one, other in pairs)
 

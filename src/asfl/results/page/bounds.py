@@ -39,7 +39,7 @@ def why_not(run: FoundRun) -> str:
     if not np.isfinite(own.excess).all():
         return "A round met a dead link and took forever: no bound holds."
     if not own.feeds_the_queues:
-        return "Its queues follow the ASFL decision it borrows blocks and power from, whose costs aren't recorded."
+        return "Its queues follow the ASFL decision it borrows from, whose costs aren't recorded."
     return ""
 
 
