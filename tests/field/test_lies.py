@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.wire import WireError, pack
 from asfl.field.roster import Roster
-from asfl.field.usual import FACTOR, Kind, Place, UnusualError, Usual
+from asfl.field.usual import BOUND, FACTOR, Kind, Place, UnusualError, Usual, bounded
 from asfl.runs.checkpoints import checkpoint_files
 from asfl.runs.finite import check_finite
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE
@@ -104,11 +105,37 @@ def test_two_cannot_accuse_each_other_and_old_sizes_are_forgotten() -> None:
     usual, kind = noted([1.0, 1e9])
     for client in (0, 1):
         usual.check(kind, Place(0, client, 0))
-    assert not usual.knows(kind)
     usual, kind = noted([1.0, 1.0, 1.0])
-    assert usual.knows(kind)
-    usual.begin(11)
-    assert not usual.knows(kind)
+    far = msg.Values(torch.tensor([1e9]))
+    for index in (10, 11):  # alone in its round
+        usual.begin(index)
+        usual.note(kind, Place(index, 7, 0), far)
+        with pytest.raises(UnusualError) if index == 10 else nullcontext():
+            usual.check(kind, Place(index, 7, 0))
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=12), st.floats(1e-3, 1e6))
+def test_no_answer_weighs_more_than_the_bound_whatever_it_says(honest: list[float], lie: float) -> None:
+    """The limit is found again from the others' sizes; what is within it keeps its bits."""
+    usual, kind = noted([*honest, lie])
+    base, said = torch.tensor([3.0]), torch.tensor([3.0 + lie])
+    usual.note(kind, Place(0, len(honest), 0), msg.Values(said), base=base)
+    logs = sorted(math.log(float(torch.tensor(size))) for size in honest)
+    middle = logs[len(logs) // 2]
+    apart = 5 * 1.4826 * float(np.median([abs(log - middle) for log in logs]))
+    limit, most = (math.exp(middle + max(math.log(times), apart)) for times in (BOUND, FACTOR))
+    size = float(said - base)
+    try:
+        factors = usual.check(kind, Place(0, len(honest), 0))
+    except UnusualError:
+        assert size > most * 0.99
+        return
+    assert size < most * 1.01
+    counted = bounded(msg.Values(said), factors, base)
+    assert isinstance(counted, msg.Values)
+    assert abs(float(counted.values - base)) <= max(limit * 1.01, 1e-6)
+    if size < limit * 0.99:
+        assert torch.equal(counted.values, said)
 
 
 # ---------------------------------------------------------------------- losing one's place

@@ -3,8 +3,9 @@
 A client that dies, hangs, refuses or sends nonsense is lost for the round: its answers are None, a `Fault` says why,
 and the round goes on without it. It is out of sync then. As soon as it can be reached when a round begins, it gets a
 whole client side (`Sync`): its own, if the server has it from the end of the round before the loss, else the mean of
-the others'. What its optimiser remembered is lost unless the server has that too. Answers that are possible but unlike
-everybody else's (`asfl.field.usual`) are nonsense too; who gives wrong ones again and again loses its place.
+the others'. What its optimiser remembered is lost unless the server has that too. What one answer weighs is bounded by
+what the others of the round are like, and one far beyond them is nonsense too (`asfl.field.usual`); a client that sends
+it again and again loses its place. If most answers of a round are wrong, the average before is: it is undone.
 
 The server's `TrainingState` has a row for each client, as in a single process (`asfl.field.copies`). Layers that the
 server receives in a re-split go there first, so that they are averaged by the same code, to the same bits.
@@ -12,6 +13,7 @@ server receives in a re-split go there first, so that they are averaged by the s
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,7 +34,7 @@ from asfl.field.protocol.messages import A, Answer, Request
 from asfl.field.protocol.shapes import Shapes
 from asfl.field.protocol.wire import WireError
 from asfl.field.roster import Roster
-from asfl.field.usual import Kind, Place, Usual
+from asfl.field.usual import Kind, Place, Usual, bounded
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
@@ -76,10 +78,16 @@ class RemoteFleet:
         self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
         self._samples = Samples()
         self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
+        self._good: Kept | None = None
+        """The server's model at the start of the latest round in which most answers were right."""
+        self._now: Kept | None = None
+        """The same, of the present round."""
         self._forget_steps()
 
     def _forget_steps(self) -> None:
         self._loads: dict[int, FirstLayers] = {}
+        self._given: dict[int, tuple[FirstLayers, Tensor]] = {}
+        """Client models that went down, and copies of their parameters: the server may step its own."""
         self._started: dict[int, OpenRequest[Any] | None] = {}
         """Forward passes, or whole steps, under way."""
         self._place: dict[int, tuple[int, int]] = {}
@@ -109,23 +117,41 @@ class RemoteFleet:
     def _answer(
         self, one: OpenRequest[A] | None, read: Callable[[A], Value], under_way: Iterable[OpenRequest[Any] | None]
     ) -> Value | None:
-        """What `read` makes of an answer, unless the client is lost, or its answer is unlike everybody else's.
-
-        The first answers of a kind are compared with others that are `under_way`, which are waited for.
+        """What `read` makes of an answer, made smaller if it is far larger than those of others that are `under_way`,
+        which are waited for; None if the client is lost.
         """
         if one is None:
             return None
-        kind, place = self._kind_and_place(one)
-        for noted in [one] if self._usual.knows(kind) else [one, *under_way]:
-            if noted is not None and (answer := noted.answer_if_any()) is not None:
-                self._usual.note(*self._kind_and_place(noted), answer, getattr(noted.request, "bits", UNQUANTISED))
+        for noted in [one, *under_way]:
+            if noted is not None and not noted.noted and (answer := noted.answer_if_any()) is not None:
+                noted.noted, bits = True, getattr(noted.request, "bits", UNQUANTISED)
+                self._usual.note(*self._kind_and_place(noted), answer, bits, self._base_of(noted))
 
-        def read_if_usual(answer: A) -> Value:
+        def read_bounded(answer: A) -> Value:
             value = read(answer)
-            self._usual.check(kind, place)
-            return value
+            factors = self._usual.check(*self._kind_and_place(one))
+            if not factors:
+                return value
+            self._roster.bounded(one.client, factors)
+            return read(bounded(answer, factors, self._base_of(one)))
 
-        return self._roster.answer(one, read_if_usual)
+        return self._roster.answer(one, read_bounded)
+
+    def _base_of(self, one: OpenRequest[Any]) -> Tensor | None:
+        """What layers in the answer are compared with: what all last shared of them, or what the client was given."""
+        server, cut = self.state.server, self.state.cut
+        match one.request:
+            case msg.Give():
+                return self._given[one.client][1] if one.client in self._given else None
+            case msg.Upload(depth=depth):
+                return self._shapes.layers(server, 0, depth).parameters
+            case msg.Gather():
+                return self._shapes.layers(server, 0, cut).parameters
+            case msg.Shrink(cut=lower):
+                return self._shapes.layers(server, lower, cut).parameters
+            case msg.Sample(gaps=gaps):
+                return server.parameters[gaps.long().cumsum(0).to(server.parameters.device)]
+        return None
 
     def _kind_and_place(self, one: OpenRequest[Any]) -> tuple[Kind, Place]:
         request, (step, cut) = one.request, self._place.get(one.client, (0, 0))
@@ -139,12 +165,30 @@ class RemoteFleet:
     def begin(self, index: int) -> Bools:
         self._forget_steps()
         self._usual.begin(index)
+        if self._roster.most_were_wrong():
+            self._undo()
+        else:
+            self._good, self._now = self._now, Kept(self.state.server.clone(), self.state.cut)
         out_of_sync = self._roster.begin(index)
         self._copies.side &= ~self._roster.quarantined  # whatever it is, it has no part in any mean
         self._bring_up_to_date(out_of_sync)
         if self._clocks is not None:
             self._clocks.begin(self._roster.present)
         return self._roster.present.copy()
+
+    def _undo(self) -> None:
+        """Back to the latest model that most clients had sensible answers to; what clients hold now stays theirs."""
+        good, state = self._good, self.state
+        if good is None:
+            return
+        first, shared = max(good.cut, state.cut), self._now.shared if self._now is not None else 0
+        self.state.layout.behind(state.server, first).copy_(self.state.layout.behind(good.server, first))
+        state.server_optimizer.moments[:, state.layout.parameter_edges[first] :] = 0
+        state.server_optimizer.steps[first:] = 0
+        if shared:
+            state.share(min(shared, state.cut), state.layout.front(good.server, min(shared, state.cut)))
+            self._roster.in_sync[:] = False
+        self._now = Kept(state.server.clone(), state.cut)
 
     def take_faults(self) -> list[Fault]:
         return self._roster.take_faults()
@@ -160,6 +204,7 @@ class RemoteFleet:
     def scatter(self, knowledge: Knowledge) -> None:
         """Everybody is brought up to date when the next round begins, or shows that it is."""
         self._copies.restore(knowledge, self._roster)
+        self._good = self._now = None
         self._averaging.has_shared[:] = False
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
@@ -285,6 +330,10 @@ class RemoteFleet:
     def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None, batch: int | None) -> None:
         side, codes = (None, None) if model is None else msg.side_of(model)
         self._place[client] = step, cut
+        if model is not None:
+            same = [kept for sent, kept in self._given.values() if sent is model]
+            own = model.received(self.state.server.parameters.new_zeros(()))
+            self._given[client] = model, same[0] if same else own.parameters.clone()
         whole = cut == self._shapes.layout.num_units
         parts = side, bits, codes, batch
         request = msg.Learn(step, *parts) if whole else msg.Forward(step, cut, *parts)
@@ -321,6 +370,8 @@ class RemoteFleet:
         present = np.flatnonzero(self._roster.present).tolist()
         self._ask_all(present, self._averaging.share(self.state.server, depth, average), _done)
         self._have_changed_layers()
+        if self._now is not None:
+            self._now = replace(self._now, shared=depth)
         if depth == self.state.cut:
             self._copies.side[:] = self._averaging.has_shared[:] = True
 
@@ -393,6 +444,16 @@ class RemoteFleet:
     def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
         asked = np.flatnonzero(self._roster.present).tolist()
         return together(self._ask_all(asked, lambda client: msg.Score(model_of(client)), read_score).values())
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The server's model when a round began."""
+
+    server: ModelVectors
+    cut: int
+    shared: int = 0
+    """How many layers of client sides were averaged in that round."""
 
 
 def _done(answer: Answer) -> bool:

@@ -68,6 +68,8 @@ class OpenRequest(Generic[A]):
     sent_at: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
+        self.noted = False
+        """Whether others are compared with its answer."""
         self._answered_at: float | None = None
         self._future = self.link.ask(self.request, self.deadline_s)
         self._future.add_done_callback(self._note_time)

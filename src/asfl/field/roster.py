@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -41,6 +41,11 @@ class Roster:
         """{(client, stage): the latest rounds in a row with wrong answers}"""
         self._good: set[tuple[int, str]] = set()
         """{(client, stage)} with right answers in this round."""
+        self._asked: set[int] = set()
+        self._wrong: set[int] = set()
+        """Who was asked in this round, and whose answers were wrong."""
+        self._factors: tuple[dict[int, float], dict[int, float]] = {}, {}
+        """Of each client that was bounded, in the round before and in this one: what its answers were multiplied by."""
         self._measured = MeasuredDeadlines()
         self._generations = [link.generation for link in links]
         self._faults: list[Fault] = []
@@ -51,6 +56,7 @@ class Roster:
         self._check_not_barren()
         self._forgive()
         self.index, self._came, self._latest_fault = index, False, ""
+        self._asked, self._wrong, self._factors = set(), set(), (self._factors[1], {})
         self._measured.begin()
         self._wait_for_somebody()
         self._notice_new_nodes()
@@ -78,6 +84,7 @@ class Roster:
         """Send a request to a client; None if it isn't present."""
         if not self.present[client]:
             return None
+        self._asked.add(client)
         deadline_s = self._patience.most_s(request.stage)
         if self._patience.is_measured(request.stage):
             deadline_s = self._measured.deadline_s(request.stage, client, deadline_s)
@@ -120,12 +127,38 @@ class Roster:
         self._latest_fault = f"client {client}, {stage}: {self._faults[-1].reason}"
         if not lied:
             return
+        self._wrong.add(client)
         bad_rounds = self._bad_rounds.setdefault((client, stage), [])
         if self.index not in bad_rounds:
             bad_rounds.append(self.index)
         if len(bad_rounds) >= self._patience.bad_answers and not self.quarantined[client]:
-            self.quarantined[client] = True
-            self._note(client, "quarantine", f"wrong answers ({stage}) in {len(bad_rounds)} rounds in a row; it is out")
+            self._put_out(client, f"wrong answers ({stage}) in {len(bad_rounds)} rounds in a row")
+
+    def _put_out(self, client: int, reason: str) -> None:
+        self.quarantined[client] = True
+        self._note(client, "quarantine", f"{reason}; it is out")
+
+    def bounded(self, client: int, factors: Mapping[str, float]) -> None:
+        """It goes on; what it has sent counts for less."""
+        said = ", ".join(f"{what} × {factor:.3g}" for what, factor in factors.items())
+        if client not in self._factors[1]:
+            self._note(client, "bounded", f"far larger than the others': {said}")
+        self._factors[1][client] = min([self._factors[1].get(client, 1.0), *factors.values()])
+
+    def most_were_wrong(self) -> bool:
+        """Looks back at the round that is over: whether not these clients lied, but what they were given was wrong.
+
+        Then nobody is blamed but the client that was bounded most when that was averaged; it is out.
+        """
+        if len(self._wrong) < 2 or 2 * len(self._wrong) <= len(self._asked):
+            return False
+        for bad_rounds in self._bad_rounds.values():
+            if self.index in bad_rounds:
+                bad_rounds.remove(self.index)
+        factors = {client: factor for client, factor in self._factors[0].items() if not self.quarantined[client]}
+        if factors:
+            self._put_out(min(factors, key=factors.__getitem__), "most answers to the average it took part in were wrong")
+        return True
 
     def _forgive(self) -> None:
         """Looks back at the round that is over: who answered, and never wrongly, begins anew."""
@@ -157,8 +190,8 @@ class Roster:
         due = time.monotonic() + self._patience.nobody_s
         if self.quarantined.all():
             raise AsflError(
-                f"all {len(self._links)} clients lost their places by round {self.index}: their answers were wrong "
-                f"{self._patience.bad_answers} rounds in a row (training.learning_rate may be too high)"
+                f"all {len(self._links)} clients lost their places by round {self.index}: the answers of each were "
+                f"wrong {self._patience.bad_answers} rounds in a row"
             )
         while None not in self._troubles():
             if time.monotonic() > due:
