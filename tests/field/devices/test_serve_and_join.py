@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -25,10 +26,12 @@ from asfl.field.devices.board import Board, MetricsPage
 from asfl.field.devices.door import MOST_AT_ONCE, Door
 from asfl.field.devices.join import work
 from asfl.field.devices.membership import Membership, _keep, clock_warning, enrol, pasted_code, renew_if_due
-from asfl.field.devices.registry import AUDIT_FILE, Registry
+from asfl.field.devices.registry import AUDIT_FILE, Members, Registry
 from asfl.field.devices.service import Listening, serve_run
+from asfl.field.protocol.messages import Agreement
 from asfl.field.stream.client import Identity, serve
-from asfl.field.stream.link import StreamLink
+from asfl.field.stream.link import Pending, StreamLink
+from asfl.field.stream.server import StreamServer
 from asfl.runs.records import RoundRecord, read_records
 
 SIZES = (20, 60)
@@ -155,6 +158,30 @@ def test_a_device_whose_images_do_not_fit_says_so_and_leaves(tmp_path: Path) -> 
         work(tmp_path / "device", member, once=True)
     stop.set()
     assert server.result() is False
+
+
+def test_a_revoked_device_is_out_at_once_though_another_has_its_number(tmp_path: Path) -> None:
+    """No one looks every two seconds here: the next request finds it out, and what it was asked before is lost."""
+    home, file = tmp_path / "home", images_of(tmp_path)[0]
+    authority, registry = Authority.of(home), Registry(home)
+    agreement, members = Agreement(private(), "asfl", threads=1), Members(registry, len(SIZES))
+    with StreamServer("127.0.0.1:0", agreement, authority.server_certificates(), members=members) as server:
+        with Door("127.0.0.1", 0, authority, registry, server.address.rpartition(":")[2]) as door:
+            code = pasted_code(door.fingerprint, registry.invite(1, 1)[0])
+            member = enrol(tmp_path / "device", f"127.0.0.1:{door.port}", code, "old", str(file))
+        device, link = Running(lambda: work(tmp_path / "device", member, once=True)), server.links[0]
+        wait_until(lambda: link.connected or device.over)
+        key = registry.read().active[0].key
+        assert (link.trouble, link.key) == (None, key)
+        link._pending = under_way = Pending("ping", b"", float("inf"), Future())
+        registry.revoke("old")
+        assert registry.enrol(registry.invite(1, 1)[0], "new", "another key").number == 0
+        assert link.trouble == "not connected"
+        with pytest.raises(AsflError, match="revoked"):
+            under_way.future.result(LONG_S)
+        with pytest.raises(AsflError, match="revoked"):
+            device.result()
+    assert not members.still_in(0, (tmp_path / "device" / "device.pem").read_text())
 
 
 # ---------------------------------------------------------------------- the door

@@ -68,10 +68,8 @@ class Board:
 
     def _write(self) -> None:
         try:
-            names = self._names()
-            for client, link in enumerate(self._links):
-                if link.connected and client not in names:
-                    link.close()
+            for link in self._links:
+                link.close_if_out()
             write_whole(self._home / STATUS_FILE, json.dumps(self.status(), indent=1).encode(), mode=0o600)
         except AsflError:
             return  # a full disk: the run itself will say so

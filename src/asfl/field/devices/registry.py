@@ -182,6 +182,18 @@ class Members:
             raise NoPlaceError(f"{device.name} is device {device.number}, and this run has {self._clients}")
         return device.number
 
+    def key_of(self, certificate: str) -> str:
+        return key_digest(x509.load_pem_x509_certificate(certificate.encode()))
+
+    def still_in(self, client: int, certificate: str) -> bool:
+        """By its key: its number may be another device's by now."""
+        try:
+            return self.identify(certificate) == client
+        except (AccessError, NoPlaceError):
+            return False
+        except AsflError:  # the list can't be read at the moment, which throws nobody out
+            return True
+
     def admit(self, credential: str) -> tuple[int, str]:
         return self.identify(credential), ""
 

@@ -31,6 +31,10 @@ class Connection:
 
     peer: str
     cancel: Callable[[], object]
+    key: str = ""
+    """SHA-256 of the public key it was opened with, if clients have certificates."""
+    still_in: Callable[[], bool] = lambda: True
+    """Whether it would be let in again."""
     joiner: Joiner = field(default_factory=lambda: Joiner(GREETING_LIMIT))
     outbox: "queue.SimpleQueue[Pending | None]" = field(default_factory=queue.SimpleQueue)
     """Requests to be sent; None ends the stream."""
@@ -43,7 +47,7 @@ class StreamLink:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._pending: Pending | None = None
-        self._node = ""
+        self._node = self._key = ""
         self.sent_bytes = self.received_bytes = 0
         """Of messages, over all streams."""
         self.generation = 0
@@ -54,7 +58,20 @@ class StreamLink:
         return self._connection is not None
 
     @property
+    def key(self) -> str:
+        """Whose stream this is, or was last; "" if clients have no certificates."""
+        return self._key
+
+    def close_if_out(self) -> None:
+        """End a stream whose device isn't let in any more; its answers are of no use."""
+        connection = self._connection
+        if connection is not None and not connection.still_in():
+            self.detach(connection, "it was revoked")
+            connection.cancel()
+
+    @property
     def trouble(self) -> str | None:
+        self.close_if_out()
         with self._lock:
             return self._trouble()
 
@@ -65,6 +82,7 @@ class StreamLink:
 
     def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
         due = time.monotonic() + deadline_s
+        self.close_if_out()
         with self._lock:
             trouble, connection = self._trouble(), self._connection
             if trouble is not None or connection is None:
@@ -85,7 +103,7 @@ class StreamLink:
             if node != self._node:
                 self._node, self.generation = node, self.generation + 1
             before, lost = self._connection, self._pending
-            self._connection, self._pending = connection, None
+            self._connection, self._pending, self._key = connection, None, connection.key
         if before is not None:
             before.cancel()
         if lost is not None:
@@ -108,6 +126,7 @@ class StreamLink:
 
     def received(self, connection: Connection, data: Data) -> None:
         """The answer to the one request there may be. If it is none, that request fails, and the stream goes on."""
+        self.close_if_out()
         with self._lock:
             if self._connection is not connection:
                 return

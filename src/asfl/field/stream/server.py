@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -72,6 +73,18 @@ class Doorkeeper(Protocol):
         ...
 
 
+class Members(Doorkeeper, Protocol):
+    """Decides by certificates, which may be revoked while their streams are open."""
+
+    def key_of(self, certificate: str) -> str:
+        """SHA-256 of its public key."""
+        ...
+
+    def still_in(self, client: int, certificate: str) -> bool:
+        """Whether it would be let in as this client now."""
+        ...
+
+
 class StreamServer:
     """Listens while it is open; `links` has a link for each client, connected or not."""
 
@@ -83,7 +96,7 @@ class StreamServer:
         *,
         keys: Path | None = None,
         restarted: bool = False,
-        members: "Doorkeeper | None" = None,
+        members: "Members | None" = None,
     ) -> None:
         """For one run. Without certificates only addresses of this machine do; port 0 is any that is free.
 
@@ -162,6 +175,10 @@ class StreamServer:
     def _work(self, chunks: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         client, credential = self._admit(context)
         connection = Connection(context.peer(), context.cancel)
+        if self._members is not None:
+            shown = _certificate_of(context)
+            still_in = partial(self._members.still_in, client, shown)
+            connection = Connection(context.peer(), context.cancel, self._members.key_of(shown), still_in)
         if not context.add_callback(lambda: connection.outbox.put(None)):  # gone already
             return
         self._wait_for_ready(client, connection)
@@ -198,8 +215,7 @@ class StreamServer:
         shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         credential = shown.get(CREDENTIAL_KEY, "")
         if self._members is not None:
-            certificate = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
-            credential = certificate.decode("ascii", "replace") if isinstance(certificate, bytes) else ""
+            credential = _certificate_of(context)
         try:
             waiting = self._waiting.get(self._keeper.identify(credential))
             if shown.get(VERSION_KEY) != __version__:
@@ -251,6 +267,14 @@ class StreamServer:
             raise WireError(f"{ready.name} instead of ready")
         if not self._keeper.confirm(client, credential):
             raise AccessError("another connection has come in with the same credential")
+        if not connection.still_in():
+            raise AccessError("it was revoked")
         connection.joiner.limit = self._largest
         self.links[client].attach(connection, ready.node)
         _log.info("client %d (%s) is here", client, connection.peer)
+
+
+def _certificate_of(context: grpc.ServicerContext) -> str:
+    """What the client has shown, as PEM; "" if nothing."""
+    certificate = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
+    return certificate.decode("ascii", "replace") if isinstance(certificate, bytes) else ""
