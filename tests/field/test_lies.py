@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, ov
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.field.engine import measured_world
+from asfl.field.copies import Copies
+from asfl.field.engine import measured_world, train
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Exchange, Link, LinkError, OpenRequest, failed
 from asfl.field.measure.probe import probe
@@ -29,6 +31,7 @@ from asfl.field.usual import BOUND, FACTOR, Kind, Place, UnusualError, Usual, bo
 from asfl.runs.checkpoints import checkpoint_files
 from asfl.runs.finite import check_finite
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE
+from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
 from asfl.runs.simulation import Simulation
 from asfl.train.fleet import LocalFleet
@@ -245,6 +248,91 @@ def test_a_name_that_nobody_declared_is_cut_too() -> None:
         decode(pack("where", {"cut": 1, CURSOR_UP + "y" * 10_000: 1}, {}), msg.Answer)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
+
+
+class Keyed(Named):
+    """A device's link."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def test_quarantine_is_of_a_key_not_of_a_number() -> None:
+    links: list[Any] = [Keyed("aa"), Keyed("bb"), Keyed("cc")]
+    roster, copies = Roster(links, Patience()), Copies(3)
+    for index in range(3):
+        roster.begin(index)
+        roster.lose(1, "forward", "a lie", lied=True)
+        roster._came = True
+    knowledge = copies.knowledge(roster)
+    restarted = Roster(links, Patience())
+    Copies(3).restore(knowledge, restarted)
+    for again in (roster, restarted):
+        again.begin(3)
+        assert again.quarantined.tolist() == [False, True, False]
+        links[1].key, links[2].key = "dd", "bb"  # it was revoked, another device has its number, and it has another's
+        again.begin(4)
+        assert again.quarantined.tolist() == [False, False, True]
+        assert not again._bad_rounds
+        links[1].key, links[2].key = "bb", "cc"
+
+
+def test_a_liar_does_not_come_back_when_the_server_is_killed(tmp_path: Path) -> None:
+    """Though no checkpoint was due."""
+    agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, "output.checkpoint_every=100", rounds=6), "fedavg")
+
+    def kill(record: RoundRecord) -> None:
+        if record.round == 4:
+            raise KeyboardInterrupt
+
+    def played(links: Sequence[Link], **watching: Any) -> None:
+        meddled = [MeddledLink(link) for link in links]
+        meddled[LIAR].bends = {("give", index): far_away for index in range(6)}
+        train(agreement, tmp_path / "run", meddled, **watching)
+
+    with local_links(agreement) as links, pytest.raises(KeyboardInterrupt):
+        played(links, on_round=kill)
+    with local_links(agreement) as links:
+        played(links)
+    faults = [fault for record in read_records(tmp_path / "run") for fault in record.faults or ()]
+    of_liar = [(fault["round"], fault["stage"]) for fault in faults]
+    assert of_liar == [(1, "give"), (2, "give"), (3, "give"), (3, "quarantine"), *[(n, "begin") for n in (4, 5, 6)]]
+
+
+def far_away(answer: Any) -> msg.Answer:
+    return msg.Side(replace(answer.layers, parameters=answer.layers.parameters * -25))
+
+
+# ---------------------------------------------------------------------- most look wrong
+def test_an_average_that_most_have_wrong_answers_to_is_undone_and_its_outlier_is_out() -> None:
+    agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, rounds=6), "sfl")
+    with local_links(agreement) as links:
+        meddled = [MeddledLink(link) for link in links]
+        over_meddled: list[Any] = list(meddled)
+        simulation = planned_simulation(agreement, [3], over(over_meddled))
+        fleet: Any = simulation.trainer.fleet
+        simulation.play_round()
+        good, given = simulation.trainer.state.server.clone(), simulation.trainer.state.server.parameters.clone()
+
+        def farther(answer: Any) -> msg.Answer:
+            base = given[: len(answer.layers.parameters)]
+            return msg.Side(replace(answer.layers, parameters=base + 20 * (answer.layers.parameters - base)))
+
+        meddled[LIAR].bends["give", 1] = farther
+        record = simulation.play_round()
+        assert [(fault["client"], fault["stage"]) for fault in record.faults or ()] == [(LIAR, "bounded")]
+        assert record.arrived == [1] * CLIENTS
+        honest = [client for client in range(CLIENTS) if client != LIAR]
+        for client in honest:
+            meddled[client].bends["forward", 2] = lambda answer: replace(answer, labels=answer.labels[:1])
+        simulation.play_round()
+        fleet.begin(3)
+        assert torch.equal(fleet.state.server.parameters, good.parameters)
+        assert torch.equal(fleet.state.server.statistics, good.statistics)
+        assert not fleet.state.server_optimizer.moments.any()
+        assert fleet._roster.quarantined.tolist() == [client == LIAR for client in range(CLIENTS)]
+        assert not any(fleet._roster._bad_rounds.values())
+        assert fleet._roster.present.tolist() == [client != LIAR for client in range(CLIENTS)]
 
 
 def test_quarantine_survives_the_server() -> None:

@@ -16,6 +16,9 @@ from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState
 from asfl.train.state import TrainingState
 
+_KEY = 64
+"""Digits of a device's key."""
+
 
 class Copies:
     """Of which clients the state, which is given each time, has what."""
@@ -44,6 +47,9 @@ class Copies:
     # ------------------------------------------------------------------ to and from a checkpoint
     def knowledge(self, roster: Roster) -> Knowledge:
         out: Knowledge = {"quarantined": roster.quarantined.copy()} if roster.quarantined.any() else {}
+        if roster.keys_out:
+            padded = [roster.keys_out.get(n, "").encode().ljust(_KEY) for n in range(len(self.side))]
+            out["keys_out"] = np.array([list(key) for key in padded], dtype=np.uint8)
         if not self.missing(optimizers=True).any():
             return out
         return {
@@ -60,6 +66,8 @@ class Copies:
         self._optimizer[:] = knowledge.get("knows_optimizer", True)
         roster.round_of[:] = knowledge.get("round_of", 0)
         roster.quarantined[:] = knowledge.get("quarantined", False)
+        keys = [bytes(row.tolist()).decode().strip() for row in knowledge.get("keys_out", ())]
+        roster.keys_out = {client: key for client, key in enumerate(keys) if key}
         self.may_keep[:] = knowledge.get("in_sync", False)
         self.may_keep &= self.missing(optimizers=True)
         roster.in_sync[:] = False

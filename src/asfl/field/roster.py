@@ -37,6 +37,9 @@ class Roster:
         """[N] the round in which that state last changed."""
         self.quarantined: Bools = nobody.copy()
         """[N] who has given wrong answers too often and isn't asked any more."""
+        self.keys_out: dict[int, str] = {}
+        """By whose keys, where clients have some: the number may be another device's one day, or the key come again."""
+        self._keys = self._keys_now()
         self._bad_rounds: dict[tuple[int, str], list[int]] = {}
         """{(client, stage): the latest rounds in a row with wrong answers}"""
         self._good: set[tuple[int, str]] = set()
@@ -58,6 +61,7 @@ class Roster:
         self.index, self._came, self._latest_fault = index, False, ""
         self._asked, self._wrong, self._factors = set(), set(), (self._factors[1], {})
         self._measured.begin()
+        self._notice_new_nodes()
         self._wait_for_somebody()
         self._notice_new_nodes()
         troubles = self._troubles()
@@ -74,8 +78,20 @@ class Roster:
             "in quarantine" if out else link.trouble for out, link in zip(self.quarantined, self._links, strict=True)
         ]
 
+    def _keys_now(self) -> list[str]:
+        return [getattr(link, "key", "") for link in self._links]
+
     def _notice_new_nodes(self) -> None:
-        """A client whose process was started anew has lost its state, even if nobody saw it go."""
+        """A client whose process was started anew has lost its state, even if nobody saw it go; a new device is judged
+        by what it does itself.
+        """
+        before, self._keys = self._keys, self._keys_now()
+        for client, key in enumerate(self._keys):
+            if key:
+                bound_to = self.keys_out.get(client, "")
+                self.quarantined[client] = key in self.keys_out.values() or (self.quarantined[client] and not bound_to)
+            if before[client] not in ("", key):
+                self._bad_rounds = {which: rounds for which, rounds in self._bad_rounds.items() if which[0] != client}
         for client, link in enumerate(self._links):
             if link.generation != self._generations[client]:
                 self._generations[client], self.in_sync[client] = link.generation, False
@@ -136,6 +152,8 @@ class Roster:
 
     def _put_out(self, client: int, reason: str) -> None:
         self.quarantined[client] = True
+        if key := self._keys_now()[client]:
+            self.keys_out[client] = key
         self._note(client, "quarantine", f"{reason}; it is out")
 
     def bounded(self, client: int, factors: Mapping[str, float]) -> None:
@@ -173,7 +191,7 @@ class Roster:
 
     def _note(self, client: int, stage: str, reason: str) -> None:
         reason = words_of(reason)  # some are a client's own
-        _log.warning("round %d, %s: client %d is lost: %s", self.index + 1, stage, client, reason)
+        _log.warning("round %d, %s: client %d: %s", self.index + 1, stage, client, reason)
         self._faults.append(Fault(client, self.index, stage, reason))
 
     def _check_not_barren(self) -> None:

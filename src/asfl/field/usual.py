@@ -3,8 +3,9 @@
 The size of an answer is the root of the mean square of its numbers, or the norm of an update; the size of layers is how
 far they are from what all last shared, or from what the client was given. Sizes are compared with those of the other
 clients' answers to the same request at the same cut (layers: at any), of this round. Where fewer than two others have
-answered in it, the ten rounds before count too, the client's own answers among them. With m the median and MAD the
-median absolute deviation of the logarithms of those sizes, an answer is
+answered in it, the ten rounds before count too, the client's own answers among them; m is then never below the one of
+this round, and 30 stands for 6 if there is none. With m the median and MAD the median absolute deviation of the
+logarithms of those sizes, an answer is
 
     made smaller, to the limit, if log size > m + max(log 6, 5 · 1.4826 · MAD),
     refused                     if log size > m + max(log 30, 5 · 1.4826 · MAD), and two or more were compared.
@@ -169,15 +170,18 @@ class Usual:
         return factors
 
     def _factor(self, what: str, sizes: dict[Place, float], place: Place) -> float:
-        logs = [size for at, size in sizes.items() if at.round == place.round and at.client != place.client]
-        if len(logs) < _FEWEST_OTHERS:
+        now = [size for at, size in sizes.items() if at.round == place.round and at.client != place.client]
+        logs, bound = now, BOUND if now else FACTOR
+        if len(now) < _FEWEST_OTHERS:
             logs = [size for at, size in sizes.items() if at.client != place.client or at.round < place.round]
         if not logs:
             return 1.0
-        logs.sort()
+        logs = sorted(logs)
         median = logs[len(logs) // 2]  # of an even number the larger one: two clients can't accuse each other
+        if len(now) == 1:
+            median = max(median, *now)
         apart = _DEVIATIONS * float(np.median(np.abs(np.array(logs) - median)))
-        limit, most = (median + max(math.log(times), apart) for times in (BOUND, FACTOR))
+        limit, most = (median + max(math.log(times), apart) for times in (bound, FACTOR))
         if len(logs) >= _FEWEST_OTHERS and sizes[place] > most:
             times, allowed = (math.exp(min(value - median, 700.0)) for value in (sizes.pop(place), most))
             raise UnusualError(f"{what} is {times:.3g} times as large as usual; {allowed:.3g} times would pass")

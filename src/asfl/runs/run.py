@@ -247,7 +247,8 @@ def _play(
         if simulation.finished:
             break
         stop = should_stop is not None and should_stop()
-        if stop or simulation.round_index % every == 0 or time.monotonic() - saved_at > LONGEST_UNSAVED_S:
+        put_out = any(fault["stage"] == "quarantine" for fault in record.faults or ())  # and stays out
+        if stop or put_out or simulation.round_index % every == 0 or time.monotonic() - saved_at > LONGEST_UNSAVED_S:
             saved_at = save_state()
         elif measured:  # such a round can't be played again, and asking everybody for everything takes long
             save_state(whole=False)
