@@ -106,8 +106,11 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
         liars = tuple(random.permutation(CLIENTS)[:number].tolist())
         found = played(scheme, liars, ATTACKS[name], folder / f"{scheme}-{counts.tried}")
         what = f"{scheme}, {number} × «{name}»"
-        print(f"  {what}: {100 * found.accuracy:.1f} (honest {100 * honest[scheme].accuracy:.1f}), "
-              f"{found.rounds} rounds, liars {liars}, out {sorted(found.out)} {found.error}", flush=True)
+        print(
+            f"  {what}: {100 * found.accuracy:.1f} (honest {100 * honest[scheme].accuracy:.1f}), "
+            f"{found.rounds} rounds, liars {liars}, out {sorted(found.out)} {found.error}",
+            flush=True,
+        )
         if found.rounds < ROUNDS:
             counts.defect("lost", f"{what}: it ended after {found.rounds} rounds: {found.error}")
         elif found.out - {*liars}:
@@ -136,7 +139,7 @@ def _last_accuracy(records: list[RoundRecord]) -> float:
 
 def _out(records: list[RoundRecord]) -> set[int]:
     faults = [fault for record in records for fault in record.faults or []]
-    return {fault["client"] for fault in faults if fault["stage"] == "quarantine"}
+    return {int(fault["client"]) for fault in faults if fault["stage"] == "quarantine"}
 
 
 @contextmanager

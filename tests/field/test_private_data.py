@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from small_runs import PATIENT, over, tiny
 
 from asfl.config import Config
@@ -164,9 +165,29 @@ def test_a_folder_of_pictures_and_a_function(tmp_path: Path) -> None:
 
 def test_nobody_gains_weight_by_boasting() -> None:
     sizes = believed_sizes({0: 100, 1: 120, 2: 10**9}, np.ones(4))
-    assert sizes.tolist() == [100.0, 120.0, MOST_TIMES * 120, 120.0]
+    assert sizes.tolist() == [100.0, 120.0, MOST_TIMES * 110, 120.0]
     assert believed_sizes({0: 50}, sizes).tolist() == [50.0, *sizes[1:]]
-    score = together([Scored(100, 50, 1.0), Scored(100, 50, 1.0), Scored(10**9, 10**9, 0.0)])
+    assert believed_sizes({2: 10**9}, sizes).tolist() == [*sizes[:2], MOST_TIMES * 120, 120.0]  # alone, later
+    assert believed_sizes({0: 20, 1: 60}, np.ones(2)).tolist() == [20.0, 60.0]
+    assert believed_sizes({0: 200, 1: 700, 2: 400}, np.ones(3)).tolist() == [200.0, 700.0, 400.0]
+    assert together({0: Scored(0)}, 1, says) is None
+
+
+def says(client: int, samples: int) -> int:
+    return samples
+
+
+@given(st.integers(1, 9), st.integers(1, 10**9), st.floats(0, 1))
+def test_no_device_decides_an_accuracy_alone(honest: int, claimed: int, true: float) -> None:
+    """Its own stands beside those of the others, and counts for 3 shares of N + 2 at most."""
+    answers = {client: Scored(1000, round(1000 * true), 1.0) for client in range(honest)}
+    answers[honest + 1] = Scored(claimed, claimed, 0.0)
+    score, own = together(answers, honest + 2, says), round(1000 * true) / 1000
     assert score is not None
-    assert score.accuracy < 0.95
-    assert together([Scored(0)]) is None
+    share = MOST_TIMES / (honest + MOST_TIMES)
+    assert score.accuracy <= share + (1 - share) * own + 1e-9
+    assert score.by_client == (*[own] * honest, None, 1.0)
+    if claimed >= 1000:
+        within = together(answers, honest + 2, lambda client, samples: min(samples, 1000))  # what it trains with
+        assert within is not None
+        assert abs(within.accuracy - (1 + honest * own) / (1 + honest)) < 1e-9

@@ -26,7 +26,8 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
         print_json({"devices": found})
         return
     table = Table(title=f"devices of {home}", title_justify="left")
-    for column in ("device", "client", "state", "last seen", "battery", "uplink", "downlink", "speed", "faults"):
+    known = "battery", "uplink", "downlink", "speed", "images", "accuracy", "faults"
+    for column in ("device", "client", "state", "last seen", *known):
         table.add_column(column)
     for one in found:
         speed = one.get("client_s_per_flop")
@@ -39,6 +40,8 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
             "–" if one.get("uplink_bps") is None else format_si(one["uplink_bps"], "bit/s"),
             "–" if one.get("downlink_bps") is None else format_si(one["downlink_bps"], "bit/s"),
             "–" if not speed else format_si(1 / speed, "FLOP/s"),
+            f"{one['images']:,}" if one["images"] else "–",
+            "–" if one.get("accuracy") is None else percent(one["accuracy"], 1),
             f"{one.get('faults', 0):g}",
         )
     console().print(table)
@@ -94,5 +97,5 @@ def _devices(home: Path) -> list[dict[str, Any]]:
     for device in Registry(home).read().devices:
         now = {} if device.revoked_at else status.get(device.name, {})
         state = "revoked" if device.revoked_at else "here" if now.get("connected") else "away"
-        found.append({**now, "name": device.name, "client": device.number, "state": state})
+        found.append({**now, "name": device.name, "client": device.number, "state": state, "images": device.images})
     return found

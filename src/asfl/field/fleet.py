@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ class RemoteFleet:
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
-        self._samples = Samples()
+        self._samples = Samples(links)
         self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
         self._good: Kept | None = None
         """The server's model at the start of the latest round in which most answers were right."""
@@ -133,7 +133,7 @@ class RemoteFleet:
             if not factors:
                 return value
             self._roster.bounded(one.client, factors)
-            return read(bounded(answer, factors, self._base_of(one)))
+            return read(cast(A, bounded(answer, factors, self._base_of(one))))
 
         return self._roster.answer(one, read_bounded)
 
@@ -443,7 +443,8 @@ class RemoteFleet:
 
     def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
         asked = np.flatnonzero(self._roster.present).tolist()
-        return together(self._ask_all(asked, lambda client: msg.Score(model_of(client)), read_score).values())
+        answers = self._ask_all(asked, lambda client: msg.Score(model_of(client)), read_score)
+        return together(answers, self.state.num_clients, self._samples.of)
 
 
 @dataclass(frozen=True, eq=False)

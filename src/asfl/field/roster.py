@@ -175,7 +175,9 @@ class Roster:
                 bad_rounds.remove(self.index)
         factors = {client: factor for client, factor in self._factors[0].items() if not self.quarantined[client]}
         if factors:
-            self._put_out(min(factors, key=factors.__getitem__), "most answers to the average it took part in were wrong")
+            self._put_out(
+                min(factors, key=factors.__getitem__), "most answers to the average it took part in were wrong"
+            )
         return True
 
     def _forgive(self) -> None:

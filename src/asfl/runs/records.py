@@ -32,7 +32,7 @@ _NOT_A_NUMBER = ("update_scale", "spread", "discrepancy", "resplit_shift")
 """Null in JSON if it couldn't be computed."""
 _OPTIONAL = (
     "rb_owner", "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults",
-    "measured",
+    "measured", "device_accuracy",
 )  # fmt: skip
 """Left out of a line if there is none."""
 _BY_CLIENT = (
@@ -116,6 +116,8 @@ class RoundRecord:
     """Of `budget.battery_j`; None without such a budget."""
     batch: list[Annotated[int, Strict(), Field(ge=1)]] | None = None
     """Samples in each client's mini-batch, in schemes that decide it (HASFL)."""
+    device_accuracy: list[Share | None] | None = None
+    """As each device says it is on images that only it has: claims, of which `accuracy` is the mean."""
     faults: list[dict[str, str | int]] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""

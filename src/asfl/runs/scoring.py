@@ -28,6 +28,8 @@ class Evaluation:
     uncalibrated_accuracy: float
     client_accuracy: float
     """Mean over clients of [own client side; server side]."""
+    by_client: tuple[float | None, ...] = ()
+    """Accuracy as each device says it is, on images that only it has."""
 
 
 class Scoring(Protocol):
@@ -109,4 +111,4 @@ class DevicesImages:
         own = uncalibrated if state.cut == 0 else self._fleet.score(state.client_model)
         if score is None or uncalibrated is None or own is None:
             return None
-        return Evaluation(score.accuracy, score.loss, uncalibrated.accuracy, own.accuracy)
+        return Evaluation(score.accuracy, score.loss, uncalibrated.accuracy, own.accuracy, score.by_client)

@@ -327,6 +327,7 @@ class Simulation:
             test_loss=evaluation.loss if evaluation else None,
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
+            device_accuracy=list(evaluation.by_client) or None if evaluation else None,
             rb_owner=None if self.scheme.procedure.in_sequence else decision.rb_owner,
             **self._beyond_record(decided),
             **({} if state.radio.reserves is None else state.radio.reserves.record()),

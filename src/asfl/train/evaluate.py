@@ -20,6 +20,8 @@ BATCH = 500
 class Score:
     accuracy: float
     loss: float
+    by_client: tuple[float | None, ...] = ()
+    """What each says of images that only it has."""
 
 
 class Evaluator:

@@ -53,6 +53,20 @@ def test_a_code_that_was_refused_for_a_name_can_be_used_again(tmp_path: Path) ->
     assert registry.enrol(second, "two", "bb").number == 1
 
 
+def test_the_first_number_of_images_a_device_says_stays_with_its_key(tmp_path: Path) -> None:
+    registry, (one, two) = enrolled(tmp_path, "one", "two")
+    members = Members(registry, 2)
+    shown = one.public_bytes(serialization.Encoding.PEM).decode()
+    assert [members.agreed(shown, images) for images in (100, 10**9, 40)] == [100, 100, 40]
+    assert [device.images for device in Registry(tmp_path).read().devices] == [100, 0]
+    assert registry.agreed(two, 7) == 7
+    registry.revoke("one")
+    assert not members.still_in(0, shown)
+    (tmp_path / "devices.json").write_text("?")
+    assert members.still_in(0, shown)  # a list that can't be read throws nobody out
+    assert members.agreed(shown, 3) == 3
+
+
 def test_a_device_that_is_revoked_is_out_and_its_place_is_free(tmp_path: Path) -> None:
     registry, (one, two, _) = enrolled(tmp_path, "one", "two", "three")
     assert [registry.member(each).number for each in (one, two)] == [0, 1]

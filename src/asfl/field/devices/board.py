@@ -28,6 +28,8 @@ class Board:
         self._home, self._registry, self._links = home, registry, links
         self._facts: dict[str, Any] = {"run": run, "rounds": rounds, "round": 0}
         self._latest: RoundRecord | None = None
+        self._accuracies: list[float | None] | None = None
+        """As the devices said last."""
         self._seen: dict[int, str] = {}
         self._totals = {name: defaultdict[int, float](float) for name in ("faults", "arrived", "energy_j")}
         self._delay_s, self._moved_at = 0.0, time.monotonic()
@@ -48,6 +50,7 @@ class Board:
         names = self._names()
         with self._lock:
             self._latest, self._moved_at = record, time.monotonic()
+            self._accuracies = record.device_accuracy or self._accuracies
             self._delay_s += record.delay_s
             for client, (arrived, energy_j) in enumerate(zip(record.arrived, record.energy_j, strict=True)):
                 self._totals["arrived"][client] += arrived
@@ -76,7 +79,8 @@ class Board:
 
     def status(self) -> dict[str, Any]:
         """Of the run, and of each device by its name."""
-        now, names, measured = _now(), self._names(), (self._latest.measured if self._latest else None) or {}
+        now, names, measured = _now(), self._names(), dict((self._latest.measured if self._latest else None) or {})
+        measured |= {} if self._accuracies is None else {"accuracy": self._accuracies}
         devices = {}
         for client, link in enumerate(self._links):
             if link.connected:

@@ -44,6 +44,8 @@ class Device:
     """SHA-256 of its public key."""
     enrolled_at: str
     revoked_at: str = ""
+    images: int = 0
+    """How many it said it trains with when it first took part; from then on, it counts for no more. 0: not said yet."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,20 @@ class Registry:
             raise AccessError(f"{name} was revoked")
         return device
 
+    def agreed(self, certificate: x509.Certificate, images: int) -> int:
+        """Of so many images, those that count: the first number a device says stays with its key."""
+        device = self.member(certificate)
+        if device.images:
+            return min(images, device.images)
+
+        def change(book: Book) -> tuple[Book, None]:
+            first = [replace(one, images=images) if one.key == device.key else one for one in book.devices]
+            return replace(book, devices=tuple(first)), None
+
+        self._change(change)
+        self.audit("images", device=device.name, images=images)
+        return images
+
     # ------------------------------------------------------------------ what happened
     def audit(self, event: str, **facts: Any) -> None:
         """One line; when, what, who."""
@@ -193,6 +209,12 @@ class Members:
             return False
         except AsflError:  # the list can't be read at the moment, which throws nobody out
             return True
+
+    def agreed(self, certificate: str, samples: int) -> int:
+        try:
+            return self._registry.agreed(x509.load_pem_x509_certificate(certificate.encode()), samples)
+        except AsflError:  # it is out, which ends its stream, or the list can't be written, which ends no run
+            return samples
 
     def admit(self, credential: str) -> tuple[int, str]:
         return self.identify(credential), ""

@@ -35,6 +35,8 @@ class Connection:
     """SHA-256 of the public key it was opened with, if clients have certificates."""
     still_in: Callable[[], bool] = lambda: True
     """Whether it would be let in again."""
+    agreed: Callable[[int], int] = int
+    """How many of the images it says it has are believed."""
     joiner: Joiner = field(default_factory=lambda: Joiner(GREETING_LIMIT))
     outbox: "queue.SimpleQueue[Pending | None]" = field(default_factory=queue.SimpleQueue)
     """Requests to be sent; None ends the stream."""
@@ -61,6 +63,11 @@ class StreamLink:
     def key(self) -> str:
         """Whose stream this is, or was last; "" if clients have no certificates."""
         return self._key
+
+    def agreed(self, samples: int) -> int:
+        """How many images count of those that the device says it has."""
+        connection = self._connection
+        return samples if connection is None else connection.agreed(samples)
 
     def close_if_out(self) -> None:
         """End a stream whose device isn't let in any more; its answers are of no use."""

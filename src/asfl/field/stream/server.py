@@ -84,6 +84,10 @@ class Members(Doorkeeper, Protocol):
         """Whether it would be let in as this client now."""
         ...
 
+    def agreed(self, certificate: str, samples: int) -> int:
+        """How many images count of those that the device says it has."""
+        ...
+
 
 class StreamServer:
     """Listens while it is open; `links` has a link for each client, connected or not."""
@@ -177,8 +181,8 @@ class StreamServer:
         connection = Connection(context.peer(), context.cancel)
         if self._members is not None:
             shown = _certificate_of(context)
-            still_in = partial(self._members.still_in, client, shown)
-            connection = Connection(context.peer(), context.cancel, self._members.key_of(shown), still_in)
+            of_key = (partial(self._members.still_in, client, shown), partial(self._members.agreed, shown))
+            connection = Connection(context.peer(), context.cancel, self._members.key_of(shown), *of_key)
         if not context.add_callback(lambda: connection.outbox.put(None)):  # gone already
             return
         self._wait_for_ready(client, connection)
