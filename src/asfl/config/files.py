@@ -1,16 +1,24 @@
-"""Files that people give, read with the suspicion they deserve: ordinary files, of a sensible size and depth."""
+"""Files of others, opened with the suspicion they deserve: ordinary files, of a sensible size and depth, and no link
+that would be written through.
+"""
 
+import errno
 import json
+import os
 import stat
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, short
+from asfl.config.machine import check_memory
 
 MAX_TEXT_BYTES = 64 << 20
 """A larger configuration or round file is taken for a mistake."""
+MAX_FILE_BYTES = 1 << 33
+"""A larger file in a run folder is taken for a mistake, even where its rounds or tensors are read one by one."""
 MAX_DEPTH = 32
 """Nothing that is read here is nested deeper than 5."""
 MAX_INTEGER_BITS = 128
@@ -34,16 +42,52 @@ def check_file(path: Path, named: str = "") -> None:
         raise AsflError(f"{named}: {'a folder' if stat.S_ISDIR(mode) else 'a device or a pipe'}, not a file")
 
 
+def open_ordinary(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """The descriptor of an ordinary file; an OSError for a pipe, a device or a folder, and for a link to write through.
+
+    Windows has neither links that anybody may make nor pipes among its files, and none of these flags.
+    """
+    writes = flags & (os.O_WRONLY | os.O_RDWR)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) * bool(writes)
+    try:
+        handle = os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, and links aren't followed to write", str(path)) from None
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, _NOT_ORDINARY, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, _NOT_ORDINARY, str(path))
+    return handle
+
+
+def open_to_read(path: Path, most: int = MAX_FILE_BYTES) -> BinaryIO:
+    """An ordinary file of at most so many bytes; else an OSError."""
+    file = os.fdopen(open_ordinary(path), "rb")
+    size = os.fstat(file.fileno()).st_size
+    if size > most:
+        file.close()
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes, far more than such a file can need", str(path))
+    return file
+
+
+def read_file(path: Path, most: int = MAX_TEXT_BYTES) -> bytes:
+    """All of an ordinary file of at most so many bytes; else an OSError."""
+    with open_to_read(path, most) as file:
+        check_memory(os.fstat(file.fileno()).st_size, f"reading {path}", "is it the right file?")
+        return file.read(most)
+
+
 def read_text(path: Path) -> str:
-    """The text of an ordinary file in UTF-8."""
+    """The text of an ordinary file in UTF-8, with or without a byte order mark."""
     check_file(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TEXT_BYTES + 1)
-        if len(raw) > MAX_TEXT_BYTES:
-            raise AsflError(f"{path} has more than {MAX_TEXT_BYTES >> 20} MB, far more than such a file can need")
-        return raw.decode("utf-8").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_file(path).decode("utf-8-sig").replace("\r\n", "\n")
+    except OSError as error:
+        raise AsflError(f"can't read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise AsflError(f"can't read {path}: {error}") from None
 
 
@@ -55,7 +99,21 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 def parse_json(text: str, where: str) -> Any:
     """JSON as Python has it; `where` names it in errors."""
-    return _parsed(json.loads, text, where, AsflError(f"{where} is not valid JSON"))
+    loads = partial(json.loads, object_pairs_hook=no_key_twice)
+    return _parsed(loads, text, where, AsflError(f"{where} is not valid JSON"))
+
+
+class TwiceError(ValueError):
+    """A key stands twice in an object of JSON, where the last would win without a word."""
+
+
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `json.loads(…, object_pairs_hook=…)`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise TwiceError(f"the key {short(twice)} stands twice in one object")
+    return found
 
 
 def _parsed(loads: Callable[[str], Any], text: str, where: str, malformed: AsflError) -> Any:
@@ -64,6 +122,8 @@ def _parsed(loads: Callable[[str], Any], text: str, where: str, malformed: AsflE
         values = loads(text)
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         raise type(malformed)(f"{malformed}: {error}") from None
+    except TwiceError as error:
+        raise AsflError(f"{where}: {error}") from None
     except (RecursionError, ValueError):
         raise AsflError(f"{where} {_TOO_MUCH}") from None
     level = [values]
@@ -92,4 +152,5 @@ def is_text(value: str) -> bool:
     return True
 
 
+_NOT_ORDINARY = "it is a folder, a device or a pipe, not an ordinary file"
 _TOO_MUCH = f"is nested more than {MAX_DEPTH} deep, or has a whole number above 2^{MAX_INTEGER_BITS}"

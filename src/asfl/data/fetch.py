@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import os
 import tarfile
 import tempfile
 import zlib
@@ -13,6 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from asfl.config.errors import AsflError
+from asfl.config.files import open_ordinary
 from asfl.data.cifar import MAX_UNPACKED_BYTES as MAX_BYTES, Cifar
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
@@ -101,7 +103,8 @@ def _open(url: str, part: Path, start: int) -> HTTPResponse | None:
 
 def _receive(response: HTTPResponse, url: str, part: Path, have: int, progress: Progress) -> None:
     total = None if response.length is None else have + response.length
-    with part.open("ab" if have else "wb") as file:
+    begin = os.O_APPEND if have else os.O_TRUNC
+    with os.fdopen(open_ordinary(part, os.O_WRONLY | os.O_CREAT | begin), "wb") as file:
         progress(have, total)
         while True:
             try:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.config.files import open_to_read
 from asfl.config.machine import check_memory
 
 _DAMAGED = (
@@ -29,7 +30,7 @@ def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, NDArray[
     header of 100 bytes can claim terabytes, and a megabyte of zip can hold a gigabyte of zeros.
     """
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             if not zipfile.is_zipfile(file):
                 raise AsflError(f"{path}: not an NPZ archive, or an incomplete one; numpy.savez writes them")
             with zipfile.ZipFile(file) as archive:

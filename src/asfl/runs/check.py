@@ -5,8 +5,9 @@ from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
+from asfl.runs.files import LOCK_FILE
 from asfl.runs.finished import has_model, was_finished
-from asfl.runs.lock import writer_of
+from asfl.runs.lock import lock_in
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, Rounds, read_rounds
 from asfl.runs.seals import DamagedError, read_sealed
@@ -24,8 +25,9 @@ class Finding:
 def check_folder(folder: Path) -> list[Finding]:
     """One finding for each file that belongs to the run."""
     findings = []
-    if (writer := writer_of(folder)) is not None:
-        findings.append(Finding(".", True, writer))
+    held, lock = lock_in(folder)
+    if lock:
+        findings.append(Finding("." if held else LOCK_FILE, True, lock))
     try:
         manifest = read_manifest(folder)
     except AsflError as error:

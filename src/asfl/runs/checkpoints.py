@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from asfl.config.errors import AsflError
+from asfl.runs.files import refuse_links
 from asfl.runs.seals import DamagedError, Seal, read_sealed, seal_of, write_sealed
 
 KEPT = 2
@@ -32,10 +33,14 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path, round_index: int, tensors: dict[str, Tensor], fingerprint: str, records_seal: str
 ) -> None:
-    """Save the state after `round_index` rounds; older checkpoints but the last are removed."""
+    """Save the state after `round_index` rounds; older checkpoints but the last are removed.
+
+    Others may not read it: it holds the sides of all clients.
+    """
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     file = folder / f"round-{round_index:06d}.safetensors"
-    write_sealed(file, content, round_index=round_index, fingerprint=fingerprint, records=records_seal)
+    refuse_links(folder)
+    write_sealed(file, content, round_index=round_index, fingerprint=fingerprint, records=records_seal, mode=0o600)
     for old in [path for number, path in checkpoint_files(folder) if number <= round_index][KEPT:]:
         remove_checkpoint(old)
 
@@ -64,5 +69,6 @@ def checkpoint_files(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def remove_checkpoint(file: Path) -> None:
     """First the seal: without it the rest isn't valid."""
+    refuse_links(file.parent)
     seal_of(file).unlink(missing_ok=True)
     file.unlink(missing_ok=True)

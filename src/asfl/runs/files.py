@@ -1,4 +1,4 @@
-"""Files reach the disk whole or not at all."""
+"""Files reach the disk whole or not at all, and only where they seem to go: through no link."""
 
 import os
 import re
@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from asfl.config.errors import AsflError
+from asfl.config.files import open_ordinary
 
 LOCK_FILE = ".lock"
 """Who writes to a folder (`asfl.runs.lock`)."""
@@ -21,7 +22,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        handle = open_ordinary(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
@@ -59,12 +60,19 @@ def is_untouched(folder: Path) -> bool:
 def append_line(path: Path, line: str) -> None:
     """Add a line, and make sure it is on the disk."""
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        with os.fdopen(open_ordinary(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+            file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise AsflError(f"can't write {path}: {error.strerror or error}; the rounds before are safe") from None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder that is a link, or has a link to a folder in it: what is written below would land elsewhere."""
+    for path in (folder, *_entries(folder)):
+        if path.is_symlink() and (path.is_dir() or not path.exists()):
+            raise AsflError(f"{path} is a link, and links aren't followed to write; give the folder itself")
 
 
 def safe_name(text: str) -> str:

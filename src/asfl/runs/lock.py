@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from asfl.config.errors import AsflError
-from asfl.runs.files import LOCK_FILE, remove_abandoned
+from asfl.config.files import open_ordinary, read_file
+from asfl.runs.files import LOCK_FILE, refuse_links, remove_abandoned
 
 PATIENCE_S = 3.0
 """A process that was killed a moment ago may still be on its way out."""
-_LONGEST_COMMAND = 200
+_LONGEST_COMMAND, _LONGEST_LOCK = 200, 4096
 _NOT_SUPPORTED = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 _log = logging.getLogger(__name__)
 
@@ -27,8 +28,10 @@ _log = logging.getLogger(__name__)
 def writing(folder: Path) -> Iterator[None]:
     """Hold a folder, made if it isn't there, for as long as this process may write to it.
 
-    Refused, with the name of the holder, if somebody else writes to it. What killed writes left in it is removed.
+    Refused, with the name of the holder, if somebody else writes to it, and if a link would lead out of it. What killed
+    writes left in it is removed.
     """
+    refuse_links(folder)
     file = folder / LOCK_FILE
     handle = _acquire(folder, file)
     try:
@@ -43,15 +46,29 @@ def writing(folder: Path) -> Iterator[None]:
 
 def writer_of(folder: Path) -> str | None:
     """Who writes to a folder at this moment: process, host, command, since when; None: nobody."""
+    held, words = lock_in(folder)
+    return words if held else None
+
+
+def lock_in(folder: Path) -> tuple[bool, str]:
+    """Whether somebody writes to a folder at this moment, and what the lock file in it says; nothing if there is none.
+
+    One that isn't held was left by a process that was killed.
+    """
     file = folder / LOCK_FILE
     try:
-        handle = os.open(file, os.O_RDWR)
-    except OSError:
-        return None
+        handle = open_ordinary(file, os.O_RDWR)
+    except FileNotFoundError:
+        return False, ""
+    except OSError as error:
+        return False, f"can't be opened: {error.strerror}"
     try:
-        return None if _lock(handle) else _holder(file)
-    except OSError:
-        return None
+        if not _lock(handle):
+            return True, _holder(file)
+        who = _holder(file).partition(" has been writing ")[0].removesuffix(" is writing to it")
+        return False, f"left by {who}, which ended without removing it; nobody writes here, and the next command may"
+    except OSError as error:
+        return False, f"can't be locked: {error.strerror}"
     finally:
         os.close(handle)
 
@@ -62,10 +79,11 @@ def _acquire(folder: Path, file: Path) -> int | None:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = open_ordinary(file, os.O_RDWR | os.O_CREAT)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
-            raise AsflError(f"can't write to {folder}: {reason or error}") from None
+            named = file if isinstance(error, OSError) and error.filename == str(file) else folder
+            raise AsflError(f"can't write to {named}: {reason or error}") from None
         try:
             locked = _lock(handle)
         except OSError as error:
@@ -75,8 +93,9 @@ def _acquire(folder: Path, file: Path) -> int | None:
             _log.warning("%s: this file system has no locks; see to it that nobody else writes there", folder)
             return None
         if locked and _is_still(handle, file):
-            os.ftruncate(handle, 0)
-            os.write(handle, json.dumps(_this_process()).encode())
+            with suppress(OSError):  # a full disk: then whoever finds it locked isn't told by whom
+                os.ftruncate(handle, 0)
+                os.write(handle, json.dumps(_this_process()).encode())
             return handle
         os.close(handle)
         if time.monotonic() > due:
@@ -104,10 +123,13 @@ def _this_process() -> dict[str, str | int]:
 
 def _holder(file: Path) -> str:
     try:
-        of = json.loads(file.read_text("utf-8"))
-        command = str(of["command"])[:_LONGEST_COMMAND].encode("ascii", "backslashreplace").decode()
-        return f"process {int(of['pid'])} on {of['host']} ({command}) has been writing to it since {of['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        of = json.loads(read_file(file, _LONGEST_LOCK))
+        command, host, since = (
+            str(of[key])[:_LONGEST_COMMAND].encode("ascii", "backslashreplace").decode()
+            for key in ("command", "host", "since")
+        )
+        return f"process {int(of['pid'])} on {host} ({command}) has been writing to it since {since}"
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process is writing to it"
 
 

@@ -15,21 +15,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, Strict, TypeAdapter, ValidationError
+from annotated_types import MinLen
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from asfl.config.errors import AsflError
+from asfl.config.files import MAX_TEXT_BYTES, open_to_read
 from asfl.costs.decision import Decision
 from asfl.runs.files import append_line, write_whole
 from asfl.runs.manifest import read_manifest
 
 RECORDS_FILE = "rounds.jsonl"
-_INFINITE = (
-    "delay_s", "resplit_delay_s", "uplink_stage_delay_s", "server_stage_delay_s", "total_delay_s",
-    "energy_j", "resplit_energy_j", "total_energy_j", "delay_queue", "energy_queue", "participation_queue",
-)  # fmt: skip
-"""On a dead link; null in JSON, which knows no infinity."""
-_NOT_A_NUMBER = ("update_scale", "spread", "discrepancy", "resplit_shift")
-"""Null in JSON if it couldn't be computed."""
 _OPTIONAL = (
     "rb_owner", "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults",
     "measured", "device_accuracy",
@@ -40,53 +36,87 @@ _BY_CLIENT = (
     "participation_queue", "update_norm2",
 )  # fmt: skip
 
-Number = Annotated[float, Strict()]
-Amount = Annotated[float, Strict(), Field(ge=0)]
+_MEASURED = {"uplink_bps", "uplink_bps_error"}
+"""What is known of links, wherever anything is."""
+
+LARGEST = 1e150
+"""Of all finite numbers: squares and sums of them are finite, too. No round comes near to it."""
+
+
+def _or(stand_in: float) -> BeforeValidator:
+    """JSON knows no infinity and no NaN: null stands for this."""
+    return BeforeValidator(lambda value: stand_in if value is None else value)
+
+
+def _no_larger(value: float) -> float:
+    if LARGEST < abs(value) < math.inf:
+        raise ValueError(f"beyond ±{LARGEST:g}")
+    return value
+
+
+Number = Annotated[float, Strict(), Field(ge=-LARGEST, le=LARGEST)]
+Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
+OrInfinite = Annotated[float, Strict(), Field(ge=-LARGEST), AfterValidator(_no_larger), _or(math.inf)]
+"""Infinite on a dead link."""
+AmountOrInfinite = Annotated[float, Strict(), Field(ge=0), AfterValidator(_no_larger), _or(math.inf)]
+OrNan = Annotated[float, Strict(), AfterValidator(_no_larger), _or(math.nan)]
+"""NaN if it couldn't be computed."""
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Cut = Annotated[int, Strict(), Field(ge=0, le=10_000)]
+Count = Annotated[int, Strict(), Field(ge=0, le=10**9)]
+
+
+class Fault(TypedDict):
+    """A client that was lost."""
+
+    client: Count
+    round: Count
+    """Counted from 1."""
+    stage: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class RoundRecord:
     """One round of one run. Lists have one entry per client; what doesn't exist is None."""
 
-    round: Annotated[int, Strict(), Field(ge=1)]
+    round: Annotated[int, Strict(), Field(ge=1, le=10**9)]
     """Counted from 1."""
     cut: Cut | list[Cut] | None
     """One for all, one per client (ACC-SFL), or None (FedAvg)."""
-    rb_count: list[Amount]
+    rb_count: Annotated[list[Annotated[Amount, Field(le=10**6)]], MinLen(1)]
     tx_power_w: list[Amount]
     packet_error_rate: list[Share]
     """Expected; 1 for a client without resource block."""
     arrived: list[Annotated[int, Strict(), Field(ge=0, le=1)]]
     """1 if its packet arrived, else 0."""
-    delay_s: Amount
-    resplit_delay_s: Amount
+    delay_s: AmountOrInfinite
+    resplit_delay_s: AmountOrInfinite
     """Stage 1: part of `delay_s`, like the two below."""
-    uplink_stage_delay_s: Amount
-    server_stage_delay_s: Amount
-    energy_j: list[Number]
-    resplit_energy_j: list[Number]
+    uplink_stage_delay_s: AmountOrInfinite
+    server_stage_delay_s: AmountOrInfinite
+    energy_j: list[OrInfinite]
+    resplit_energy_j: list[OrInfinite]
     """Part of `energy_j`; below 0 only where `decision.resplit_energy` is "signed"."""
-    total_delay_s: Amount
+    total_delay_s: AmountOrInfinite
     """Of all rounds so far; simulated seconds."""
-    total_energy_j: Number
+    total_energy_j: OrInfinite
     """Of all rounds and clients so far."""
-    delay_queue: Amount
+    delay_queue: AmountOrInfinite
     """After the round; so are the others."""
-    energy_queue: list[Amount]
-    participation_queue: list[Amount]
+    energy_queue: list[AmountOrInfinite]
+    participation_queue: list[AmountOrInfinite]
     train_loss: Number | None
     """Mean over the clients that arrived; None if nobody did."""
     update_norm2: list[Amount | None]
     """‖Δ_n‖² of those who arrived."""
-    update_scale: Number
+    update_scale: OrNan
     """U, the running mean of ‖Δ‖² after the round."""
-    spread: Number
+    spread: OrNan
     """(1/N) Σ_n ‖w̄^c − w_n^c‖² in stage 2, as the server knows it (sampled); 0 where client sides are averaged."""
-    discrepancy: Number
+    discrepancy: OrNan
     """Spread plus the share of updates expected to be lost, in updates: the corrected objective, g_obj."""
-    resplit_shift: Number
+    resplit_shift: OrNan
     """‖·‖² by which stage 1 moved the average model."""
     accuracy: Share | None
     """Of the average model on the test images, 0 … 1, with norm statistics measured anew (`asfl.train.calibrate`); None
@@ -98,7 +128,7 @@ class RoundRecord:
     uncalibrated_accuracy: Share | None = None
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
-    rb_owner: list[Annotated[int, Strict(), Field(ge=0)] | None] | None = None
+    rb_owner: list[Count | None] | None = None
     """[K] whose each resource block was, None: nobody's; only where blocks differ, and clients don't take turns."""
     synced: Cut | None = None
     """How many client-side layers were averaged at the end of the round; like the two below only in schemes that decide
@@ -114,11 +144,11 @@ class RoundRecord:
     """Of `budget.total_delay_s`, after the round; None without such a budget."""
     battery_left_j: list[Amount] | None = None
     """Of `budget.battery_j`; None without such a budget."""
-    batch: list[Annotated[int, Strict(), Field(ge=1)]] | None = None
+    batch: list[Annotated[int, Strict(), Field(ge=1, le=10**9)]] | None = None
     """Samples in each client's mini-batch, in schemes that decide it (HASFL)."""
     device_accuracy: list[Share | None] | None = None
     """As each device says it is on images that only it has: claims, of which `accuracy` is the mean."""
-    faults: list[dict[str, str | int]] | None = None
+    faults: list[Fault] | None = None
     """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
     (`asfl.field`) can be."""
     measured: dict[str, list[Number | None]] | None = None
@@ -172,28 +202,22 @@ class RoundRecord:
     def from_line(cls, line: str | bytes) -> "RoundRecord":
         """Every value has a type and a range; a ValueError names the first that hasn't."""
         try:
-            data = json.loads(line)
+            data = json.loads(line, parse_constant=_no_constant)
         except RecursionError:
             raise ValueError("not a line of a few numbers") from None
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
         known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        for names, stand_in in ((_INFINITE, math.inf), (_NOT_A_NUMBER, math.nan)):
-            for name in names:
-                if name in values:
-                    values[name] = _filled(values[name], stand_in)
         try:
-            record = _reader().validate_python(values)
+            record = _reader().validate_python({name: value for name, value in data.items() if name in known})
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
-        lengths |= {
-            len(each)
-            for each in (record.cut, record.bits, record.battery_left_j, record.batch)
-            if isinstance(each, list)
-        }
+        by_client = (record.cut, record.bits, record.battery_left_j, record.batch, *(record.measured or {}).values())
+        lengths |= {len(each) for each in by_client if isinstance(each, list)}
+        if record.measured and not record.measured.keys() >= _MEASURED:
+            raise ValueError(f"measured: without {' and '.join(sorted(_MEASURED))}")
         if len(lengths) > 1:
             raise ValueError("lists of different lengths, where each has one entry per client")
         if record.rb_owner is not None:
@@ -203,15 +227,13 @@ class RoundRecord:
         return record
 
 
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
 @cache
 def _reader() -> TypeAdapter[RoundRecord]:
     return TypeAdapter(RoundRecord)
-
-
-def _filled(value: Any, stand_in: float) -> Any:
-    if isinstance(value, list):
-        return [stand_in if entry is None else entry for entry in value]
-    return stand_in if value is None else value
 
 
 def _plain(value: Any) -> Any:
@@ -274,7 +296,7 @@ class Journal:
     def after(cls, folder: Path, rounds: Rounds, count: int) -> "Journal":
         """Keep so many rounds, to the byte; whatever comes after them goes."""
         file, kept = folder / RECORDS_FILE, b"".join(rounds.lines[:count])
-        if not file.is_file() or file.read_bytes() != kept:
+        if not file.is_file() or file.stat().st_size != len(kept) or file.read_bytes() != kept:
             write_whole(file, kept)
         return cls(folder, rounds.seals[count])
 
@@ -286,19 +308,20 @@ class Journal:
 
 def read_rounds(folder: Path, fingerprint: str) -> Rounds:
     """The rounds of the run with this fingerprint; nothing is raised but for a file that can't be read."""
-    file = folder / RECORDS_FILE
+    file, found = folder / RECORDS_FILE, Rounds([], [], [first_seal(fingerprint)])
+    problem, written, torn = "", 0, False
     try:
-        *lines, rest = file.read_bytes().split(b"\n")
+        with open_to_read(file) as content:
+            while line := content.readline(MAX_TEXT_BYTES):
+                torn = not line.endswith(b"\n")
+                written += not torn
+                if not problem and (not torn or len(line) == MAX_TEXT_BYTES):
+                    problem = _take(line.removesuffix(b"\n"), found)
     except FileNotFoundError:
-        lines, rest = [], b""
+        pass
     except OSError as error:
         raise AsflError(f"can't read {file}: {error.strerror}") from None
-    found = Rounds([], [], [first_seal(fingerprint)], written=len(lines), torn=bool(rest))
-    for line in lines:
-        problem = _take(line, found)
-        if problem:
-            return replace(found, problem=problem)
-    return found
+    return replace(found, problem=problem, written=written, torn=torn)
 
 
 def _take(line: bytes, into: Rounds) -> str:

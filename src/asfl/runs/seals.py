@@ -16,9 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError
+from asfl.config.files import MAX_TEXT_BYTES, no_key_twice, read_file
 from asfl.runs.files import write_whole
 
 _SEAL = "seal"
+MAX_JSON_BYTES = 1 << 30
+"""A manifest may hold what ASFL decided in every round."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 LineSeal = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -31,9 +34,9 @@ def sealed_json(data: dict[str, Any]) -> bytes:
 def read_sealed_json(file: Path, format_: int) -> dict[str, Any]:
     """What is in such a file; `AsflError` if it isn't of this format or was changed, ValueError if it isn't JSON."""
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(read_file(file, MAX_JSON_BYTES), object_pairs_hook=no_key_twice)
     except (OSError, RecursionError) as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(getattr(error, "strerror", None) or str(error)) from None
     if not isinstance(data, dict) or "format" not in data:
         raise ValueError("no format in it")
     if data["format"] != format_:
@@ -83,7 +86,9 @@ def seal_of(file: Path) -> Path:
     return file.with_suffix(".json")
 
 
-def write_sealed(file: Path, content: bytes, *, round_index: int, fingerprint: str, records: str) -> None:
+def write_sealed(
+    file: Path, content: bytes, *, round_index: int, fingerprint: str, records: str, mode: int = 0o666
+) -> None:
     """First the content, then the seal that makes it valid; what was sealed before is replaced in one step."""
     seal = Seal(
         round=round_index,
@@ -92,7 +97,7 @@ def write_sealed(file: Path, content: bytes, *, round_index: int, fingerprint: s
         fingerprint=fingerprint,
         records=records,
     )
-    put_sealed(file, seal, lambda: write_whole(file, content))
+    put_sealed(file, seal, lambda: write_whole(file, content, mode))
 
 
 def put_sealed(file: Path, seal: Seal, put: Callable[[], object]) -> None:
@@ -115,7 +120,7 @@ class DamagedError(Exception):
 
 def read_seal(content: bytes) -> Seal:
     """ValueError if it was changed."""
-    return Seal.model_validate(_opened(json.loads(content)))
+    return Seal.model_validate(_opened(json.loads(content, object_pairs_hook=no_key_twice)))
 
 
 def read_sealed(file: Path) -> tuple[Seal, bytes]:
@@ -123,13 +128,13 @@ def read_sealed(file: Path) -> tuple[Seal, bytes]:
     if not file.is_file():
         raise DamagedError("it is gone")
     try:
-        seal = read_seal(seal_of(file).read_bytes())
+        seal = read_seal(read_file(seal_of(file)))
     except FileNotFoundError:
         raise DamagedError("it has no seal: its writing was never finished, or the seal was removed") from None
     except (OSError, ValueError, RecursionError):  # a ValidationError is a ValueError
         raise DamagedError(f"its seal, {seal_of(file).name}, was changed or can't be read") from None
     try:
-        content = file.read_bytes()
+        content = read_file(file, max(seal.bytes, seal.before.bytes if seal.before else 0, MAX_TEXT_BYTES))
     except OSError as error:
         raise DamagedError(f"it can't be read ({error.strerror})") from None
     checksum = hashlib.sha256(content).hexdigest()

@@ -1,6 +1,7 @@
 """A walk through a city, written as a trace that `scenario.channel.kind = "trace"` reads."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.config.files import open_ordinary
 from asfl.config.randomness import random_stream
 from asfl.config.units import to_db
 from asfl.data.npz import read_arrays
@@ -136,6 +138,6 @@ def _save(file: Path, **arrays: object) -> None:
     """All of it or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(file.name + ".tmp")
-    with temporary.open("wb") as stream:
+    with os.fdopen(open_ordinary(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
         np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     temporary.replace(file)

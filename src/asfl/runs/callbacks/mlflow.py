@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asfl.config.errors import AsflError
+from asfl.config.files import read_file
 from asfl.runs.callbacks.base import Settings
 from asfl.runs.callbacks.quiet import quiet
 from asfl.runs.callbacks.scalars import scalars
@@ -79,7 +80,7 @@ class MLflow:
 
         if not file.exists():
             return None
-        run_id = file.read_text("utf-8").strip()
+        run_id = read_file(file, 1000).decode().strip()
         try:
             run = self._client.get_run(run_id)
         except MlflowException as error:

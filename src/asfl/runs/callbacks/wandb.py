@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from asfl.config.files import read_file
 from asfl.runs.callbacks.base import Settings
 from asfl.runs.callbacks.quiet import quiet
 from asfl.runs.callbacks.scalars import scalars
@@ -85,4 +86,4 @@ class WeightsAndBiases:
 def _kept_id(file: Path) -> str:
     if not file.exists():
         write_whole(file, uuid4().hex[:12].encode())
-    return file.read_text("utf-8").strip()
+    return read_file(file, 1000).decode().strip()

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from asfl.config.errors import AsflError
+from asfl.config.files import open_ordinary, open_to_read
 from asfl.runs.files import part_of, write_whole
 from asfl.runs.finished import MODEL_SEAL
 from asfl.runs.jobs import Ended
@@ -126,7 +127,7 @@ def _in_pieces(folder: Path, names: Iterable[str]) -> Iterator[Piece]:
     """The contents of files; of one that is gone by now, nothing."""
     for name in names:
         try:
-            file = (folder / name).open("rb")
+            file = open_to_read(folder / name)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -185,13 +186,15 @@ class Destination:
             with suppress(ValueError):  # damaged where it comes from
                 put_sealed(model, read_seal(piece.content), lambda: part_of(model).replace(model))
             return
+        mode = 0o600 if piece.name.startswith(f"{CHECKPOINTS}/") else 0o666
         if piece.first and piece.last and piece.name != MODEL_FILE:
-            write_whole(place, piece.content)
+            write_whole(place, piece.content, mode)
             return
         part = part_of(place)  # the next attempt writes over what an interrupted one left
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb" if piece.first else "ab") as out:
+            begin = os.O_TRUNC if piece.first else os.O_APPEND
+            with os.fdopen(open_ordinary(part, os.O_WRONLY | os.O_CREAT | begin, mode), "wb") as out:
                 out.write(piece.content)
                 out.flush()
                 if piece.last:
