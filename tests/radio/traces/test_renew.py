@@ -161,6 +161,9 @@ def having(name: str, value: object) -> Spoil:
         (having("OFDM_PILOT_F", ["a"] * 128), "OFDM_PILOT_F holds 128 values of object; give 128 numbers"),
         (having("OFDM_PILOT_F", np.zeros(128)), "OFDM_PILOT_F is all zero or not finite"),
         (having("OFDM_PILOT_F", np.full(128, np.inf)), "OFDM_PILOT_F is all zero or not finite"),
+        (having("OFDM_PILOT_F", np.full(128, 5e-324)), "OFDM_PILOT_F is all zero or not finite, or absurd"),
+        (having("BS_FRAME_LEN", 1e308), "BS_FRAME_LEN is 1e.308; give one number, 1 or more, and at most 1e.15"),
+        (lambda samples, _: samples[:, :, :, :0], r"Pilot_Samples has shape \[6, 1, 3, 0, 344\]"),
         (lambda samples, _: samples[0], r"Pilot_Samples has shape \[1, 3, 2, 344\]"),
         (lambda samples, _: samples[:0], r"Pilot_Samples has shape \[0, 1, 3, 2, 344\]"),
         (lambda samples, _: samples * 0, "Pilot_Samples of antenna 0 are all zero; no frame was recorded"),
@@ -203,6 +206,16 @@ def test_each_antenna_makes_every_pair_a_user(tmp_path: Path) -> None:
         one_by_one = [values for antenna in range(ANTENNAS) for values in read_trace(path, antenna=antenna).values]
         for values, expected in zip(pairs.values, one_by_one, strict=True):
             np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (6, 0, 896, 2)])
+def test_without_antennas_there_is_nothing_to_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = write_argos(tmp_path / "argos.hdf5", channels(1))
+    with h5py.File(path, "a") as file:
+        del file["Pilot_Samples"]
+        file.create_dataset("Pilot_Samples", shape, "<i2")
+    with pytest.raises(AsflError, match=r"has shape \[.*\]; it has to have 4 axes, none of length 0"):
+        read_trace(path, antenna="each")
 
 
 @pytest.mark.parametrize("antenna", [-1, 2])

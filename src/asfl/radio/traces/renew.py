@@ -29,7 +29,10 @@ MAX_SHRINKING = 10_000
 SAMPLE_BYTES = 40
 """While a frame is read, of each number in it: as it is, as a float, as half of a complex one, and its spectrum."""
 
-_DAMAGED = (OSError, KeyError, RuntimeError, TypeError, ValueError)
+MAX_ATTRIBUTE = 1e15
+"""Of samples in a slot, slots in a frame, samples in a second: products and ratios of such numbers are finite."""
+
+_DAMAGED = (OSError, AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError)
 """What h5py raises on a damaged file, depending on where the damage is."""
 
 
@@ -46,18 +49,18 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
     try:
         with h5py.File(path, "r") as file:
             if isinstance(file.get("Data/Pilot_Samples"), h5py.Dataset):
-                read, samples, antenna_axis = partial(_read_sounder, path, file["Data"]), file["Data/Pilot_Samples"], 3
+                samples, axes, antenna_axis = file["Data/Pilot_Samples"], 5, 3
+                read = partial(_read_sounder, path, file["Data"])
             elif isinstance(file.get("Pilot_Samples"), h5py.Dataset):
-                read, samples, antenna_axis = partial(_read_argos, path, file), file["Pilot_Samples"], 1
+                samples, axes, antenna_axis = file["Pilot_Samples"], 4, 1
+                read = partial(_read_argos, path, file)
             else:
                 raise AsflError(
                     f"{path}: no dataset /Data/Pilot_Samples (Sounder) or /Pilot_Samples (Argos) in it; "
                     f"the file holds: {', '.join(file) or 'nothing'}"
                 )
-            _check_size(path, file, samples)
-            has_axis = len(samples.shape) > antenna_axis  # if not, reading says what is wrong
-            every = range(samples.shape[antenna_axis] if has_axis else 1)
-            antennas = every if antenna == "each" else [antenna]
+            _check_size(path, file, samples, axes)
+            antennas = range(samples.shape[antenna_axis]) if antenna == "each" else [antenna]
             of_antenna = [read(number) for number in antennas]
     except _DAMAGED as error:
         raise AsflError(f"{path}: not an HDF5 file, or a damaged or incomplete one: {error}") from error
@@ -78,19 +81,22 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
     return build_trace(path, "relative_gain", users, frame_period_s)
 
 
-def _check_size(path: Path, file: Any, samples: Any) -> None:
-    """Refuse a recording that is elsewhere, or whose shape says far more than the file can hold.
+def _check_size(path: Path, file: Any, samples: Any, axes: int) -> None:
+    """Refuse a recording that is elsewhere, empty, or whose shape says far more than the file can hold.
 
     Room for frames that never came takes no bytes, and what repeats is compressed; but not ten thousand times.
     """
     if samples.is_virtual or samples.external or samples.file != file:
         raise AsflError(f"{path}: Pilot_Samples are kept in another file; give one file that holds everything")
+    shape = samples.shape or ()
+    if len(shape) != axes or 0 in shape:
+        raise AsflError(f"{path}: Pilot_Samples has shape {list(shape)}; it has to have {axes} axes, none of length 0")
     claimed, there = samples.size * samples.dtype.itemsize, path.stat().st_size
     if claimed > MAX_SHRINKING * there:
         raise AsflError(
             f"{path}: Pilot_Samples claim to be {list(samples.shape)}, {claimed:,} bytes, but the file has {there:,}"
         )
-    check_memory(SAMPLE_BYTES * samples.size / max(samples.shape[0], 1), f"reading a frame of {path}", "record less")
+    check_memory(SAMPLE_BYTES * samples.size / shape[0], f"reading a frame of {path}", "record less")
 
 
 def _read_sounder(path: Path, group: Any, antenna: int) -> tuple[NDArray[np.float64], float]:
@@ -142,8 +148,9 @@ def _sounder_pilot(path: Path, attributes: Mapping[str, Any], fft_size: int) -> 
             f"give {2 * fft_size} numbers, 2 × FFT_SIZE"
         )
     pilot = parts.astype(np.float64).view(np.complex128)
-    if not pilot.any() or not np.isfinite(pilot).all():
-        raise AsflError(f"{path}: /Data attribute OFDM_PILOT_F is all zero or not finite; give the pilot sent")
+    sizes = np.abs(parts[parts != 0].astype(np.float64))
+    if not sizes.size or not ((sizes >= 1 / MAX_ATTRIBUTE) & (sizes <= MAX_ATTRIBUTE)).all():
+        raise AsflError(f"{path}: /Data attribute OFDM_PILOT_F is all zero or not finite, or absurd; give the pilot")
     return pilot
 
 
@@ -184,8 +191,11 @@ def _attribute(path: Path, where: str, attributes: Mapping[str, Any], name: str,
     if name not in attributes:
         raise AsflError(f"{path}: {where} has no attribute {name}; give one number, {minimum:g} or more")
     value = np.asarray(attributes[name])
-    if value.size != 1 or value.dtype.kind not in "fiu" or not minimum <= value.item() < np.inf:
-        raise AsflError(f"{path}: {where} attribute {name} is {value.tolist()}; give one number, {minimum:g} or more")
+    if value.size != 1 or value.dtype.kind not in "fiu" or not minimum <= value.item() <= MAX_ATTRIBUTE:
+        raise AsflError(
+            f"{path}: {where} attribute {name} is {str(value.tolist())[:60]}; give one number, {minimum:g} or more, "
+            f"and at most {MAX_ATTRIBUTE:g}"
+        )
     return float(value.item())
 
 
