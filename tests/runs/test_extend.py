@@ -184,8 +184,8 @@ def relabelled(folder: Path, config: Config) -> None:
     for record in records:
         journal.append(record)
     model = (folder / MODEL_FILE).read_bytes()
-    found = {"fingerprint": manifest.fingerprint, "records": journal.seal}
-    write_sealed(folder / MODEL_FILE, model, round_index=len(records), **found)
+    fingerprint, seal = manifest.fingerprint, journal.seal
+    write_sealed(folder / MODEL_FILE, model, round_index=len(records), fingerprint=fingerprint, records=seal)
 
 
 def own_things() -> None:
@@ -218,7 +218,7 @@ def test_what_is_refused_changes_nothing(asfl: Asfl, tmp_path: Path) -> None:
         for name, (scheme, overrides, _) in own.items():
             run(tiny(2, *overrides), scheme, tmp_path / name, threads=1)
         own_images(1)
-        with untouched(tmp_path / "data"), pytest.raises(AsflError, match="other images or labels than when the run"):
+        with untouched(tmp_path / "data"), pytest.raises(AsflError, match=r"data\.name isn't what it was when the run"):
             run(tiny(4, "data.name=pictures"), "asfl", tmp_path / "data")
     run(tiny(2), "asfl", tmp_path / "old", threads=1)
     for name, (override, _) in later.items():

@@ -42,6 +42,7 @@ def compare(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
+    changed_data: options.ChangedData = False,
     redraw: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Show an earlier comparison; train nothing.")
     ] = None,
@@ -61,7 +62,8 @@ def compare(
     config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     first = config.scenario.seed
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
-    comparison = plan_comparison(config, names, range(first, first + seeds), folder, data_dir)
+    every = range(first, first + seeds)
+    comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
     trainer = engine_named(engine, workers, address)
     with writing(folder):
         failed = train_runs([comparison], data_dir, *trainer)

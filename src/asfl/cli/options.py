@@ -99,6 +99,9 @@ LoseRounds = Annotated[
         help="If files of a run with measured costs are damaged: give up the rounds that can't be played again.",
     ),
 ]
+ChangedData = Annotated[
+    bool, typer.Option("--changed-data", help="Go on although data, trace or plugin aren't those a run began with.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Plot = Annotated[
     Path | None,

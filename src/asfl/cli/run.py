@@ -26,6 +26,7 @@ from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifes
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import run as run_here
 from asfl.runs.this_process import stopping_on_ctrl_c
+from asfl.runs.watching import Watching
 from asfl.schemes import scheme_named
 
 
@@ -43,13 +44,16 @@ def run(
     engine: options.ClientEngine = "local",
     address: options.Address = None,
     lose_rounds: options.LoseRounds = False,
+    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
     config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
-    _train(config, scheme, out or Path(config.output.folder) / name, data_dir, engine, address, lose_rounds, as_json)
+    folder = out or Path(config.output.folder) / name
+    watching: Watching = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    _train(config, scheme, folder, engine, address, as_json, watching)
 
 
 def resume(
@@ -61,6 +65,7 @@ def resume(
     engine: options.ClientEngine = "local",
     address: options.Address = None,
     lose_rounds: options.LoseRounds = False,
+    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends as if it never had been. --rounds makes it longer."""
@@ -70,18 +75,18 @@ def resume(
         if rounds < config.training.rounds:
             raise AsflError(f"--rounds {rounds}: {folder} has {config.training.rounds} rounds, and can only have more")
         config = with_rounds(config, rounds)
-    _train(config, manifest.scheme, folder, data_dir, engine, address, lose_rounds, as_json)
+    watching: Watching = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    _train(config, manifest.scheme, folder, engine, address, as_json, watching)
 
 
 def _train(
     config: Config,
     scheme: str,
     folder: Path,
-    data_dir: Path | None,
     engine: options.ClientEngineName,
     address: str | None,
-    lose_rounds: bool,
     as_json: bool,
+    watching: Watching,
 ) -> None:
     train: Callable[..., bool] = run_here
     if engine == "ray":
@@ -97,15 +102,7 @@ def _train(
     was_finished, done = is_finished(folder, rounds), records_so_far(folder) if there else []
     before = read_manifest(folder).rounds if there else rounds
     with stopping_on_ctrl_c() as stop, RunProgress(rounds, done) as progress:
-        finished = train(
-            config,
-            scheme,
-            folder,
-            data_dir=data_dir,
-            on_round=progress,
-            should_stop=stop,
-            lose_rounds=lose_rounds,
-        )
+        finished = train(config, scheme, folder, on_round=progress, should_stop=stop, **watching)
     if before < rounds:
         print(f"{folder}: {before} rounds became {rounds}", file=sys.stderr)
     if was_finished:

@@ -40,6 +40,7 @@ def sweep(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
+    changed_data: options.ChangedData = False,
 ) -> None:
     """Compare schemes for every value of some fields. Called again, it does what is left."""
     axes = [Axis.parse(text) for text in over or []]
@@ -47,7 +48,8 @@ def sweep(
         if text.partition("=")[0].strip() in (axis.field for axis in axes):
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
     wished = options.with_shorthands(overrides, rounds=rounds, seed=seed)
-    planned = plan_sweep(preset, wished, axes, options.schemes_named(schemes), seeds, out, data_dir)
+    names = options.schemes_named(schemes)
+    planned = plan_sweep(preset, wished, axes, names, seeds, out, data_dir, changed_data=changed_data)
     trainer = engine_named(engine, workers, address)
     with writing(planned.folder):
         planned.remember()

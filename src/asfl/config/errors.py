@@ -23,6 +23,11 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(options)}"
 
 
+def printable(name: str) -> str:
+    """The name of a file that can be written anywhere: bytes in it that are no text are spelt out."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def short(value: Any, length: int = 60) -> str:
     """A value as a person wrote it, cut to a length that fits a message."""
     text = f"'{value}'" if isinstance(value, str) else repr(value)

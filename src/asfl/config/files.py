@@ -9,8 +9,9 @@ import stat
 import tomllib
 from collections.abc import Callable
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from asfl.config.errors import AsflError, short
 from asfl.config.machine import check_memory
@@ -63,7 +64,7 @@ def open_ordinary(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> in
     return handle
 
 
-def open_to_read(path: Path, most: int = MAX_FILE_BYTES) -> BinaryIO:
+def open_to_read(path: Path, most: int = MAX_FILE_BYTES) -> BufferedReader:
     """An ordinary file of at most so many bytes; else an OSError."""
     file = os.fdopen(open_ordinary(path), "rb")
     size = os.fstat(file.fileno()).st_size

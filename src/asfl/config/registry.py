@@ -41,6 +41,10 @@ class Registry(Mapping[str, T], Generic[T]):
         """Whether a name is known without any plugin."""
         return name in self._shipped
 
+    def registered_by(self, name: str) -> str | None:
+        """The file that says what a name means, or `THIS_PROCESS`; None for what ships."""
+        return self._by.get(name)
+
     def clear(self) -> None:
         """Forget what was registered."""
         self._registered.clear()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asfl.config.errors import AsflError
+from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
 from asfl.data.arrays import own_data
 from asfl.data.cifar import CIFAR, find_cifar, read_cifar
@@ -40,12 +41,27 @@ def _read(config: "Config", data_dir: Path | None) -> ImageData:
     if name == "digits":
         return load_digits()
     if name in CIFAR:
-        first = data_dir or (Path(config.data.folder) if config.data.folder else None)
-        folders = dict.fromkeys((default_folder(first), _LAST_RESORT))
-        return read_cifar(CIFAR[name], find_cifar(CIFAR[name], list(folders)))
+        return read_cifar(CIFAR[name], find_cifar(CIFAR[name], _folders(config, data_dir)))
     if config.data.private:
         return of_server(name, config.data.test_file)
     return own_data(name)
+
+
+def origin_of(config: "Config", data_dir: Path | None = None) -> str:
+    """Where those images lie, as an absolute path if they are in a file or folder."""
+    name = config.data.name
+    if name in CIFAR:
+        return str(find_cifar(CIFAR[name], _folders(config, data_dir)).path)
+    if config.data.private:
+        return str(Path(config.data.test_file).expanduser().absolute()) if config.data.test_file else "on the devices"
+    if name in DATASETS:
+        return DATASETS.registered_by(name) or "asfl"
+    return str(Path(name).expanduser().absolute())
+
+
+def _folders(config: "Config", data_dir: Path | None) -> list[Path]:
+    first = data_dir or (Path(config.data.folder) if config.data.folder else None)
+    return list(dict.fromkeys((default_folder(first), _LAST_RESORT)))
 
 
 def default_folder(given: Path | None) -> Path:

@@ -27,11 +27,12 @@ from asfl.runs.estimate import check_count
 from asfl.runs.files import is_untouched, write_whole
 from asfl.runs.finished import is_finished
 from asfl.runs.jobs import Job, run_name
-from asfl.runs.manifest import MOST_THREADS, first_difference, run_to_go_on_with, with_rounds
+from asfl.runs.manifest import MOST_THREADS, first_difference, read_manifest, run_to_go_on_with, with_rounds
 from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
 from asfl.runs.seals import read_sealed_json, sealed_json
+from asfl.runs.sources import check_sources
 from asfl.schemes import check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows
 
@@ -55,6 +56,8 @@ class Comparison:
     """Of each run, by the name of its folder, as it was planned by the first command that was to train it."""
     elsewhere: frozenset[tuple[str, int]] = frozenset()
     """Schemes and seeds whose finished runs are kept somewhere else, so that nobody has to train them here."""
+    changed_data: bool = False
+    """Whether runs may go on with other data than they began with."""
 
     @property
     def num_runs(self) -> int:
@@ -87,7 +90,7 @@ class Comparison:
                     continue
             config, folder = with_seed(self.config, seed), self.run_folder(scheme, seed)
             threads = self.threads.get(folder.name, 1)
-            found.append(Job(scheme, seed, config, folder, data_dir, recorded, threads, self.point))
+            found.append(Job(scheme, seed, config, folder, data_dir, recorded, threads, self.point, self.changed_data))
         return found
 
     def kept(self, elsewhere: Collection[tuple[str, int]]) -> "Comparison":
@@ -109,6 +112,17 @@ class Comparison:
         """In the order of schemes, then seeds."""
         every = product(self.schemes, self.seeds)
         return [read_run(self.run_folder(scheme, seed)) for scheme, seed in every if self._is_done(scheme, seed)]
+
+    def check_sources(self, data_dir: Path | None) -> None:
+        """Refuse runs, finished or not, of other data than are there now."""
+        for scheme, seed in product(self.schemes, self.seeds):
+            folder = self.run_folder(scheme, seed)
+            try:
+                manifest = read_manifest(folder)
+            except AsflError:  # nothing is there yet; or training will say what is wrong
+                continue
+            config, where = with_seed(self.config, seed), manifest.data_dir(data_dir)
+            check_sources(folder, manifest, config, where, meant=self.changed_data, needed=False)
 
     def _is_done(self, scheme: str, seed: int) -> bool:
         return is_finished(self.run_folder(scheme, seed), self.rounds_of(scheme))
@@ -164,6 +178,8 @@ def plan_comparison(
     folder: Path,
     data_dir: Path | None = None,
     point: str = "",
+    *,
+    changed_data: bool = False,
 ) -> Comparison:
     """Check everything that can be checked before the first process starts; write nothing."""
     check_count(len(schemes) * len(seeds), config.training.rounds, f"{len(schemes)} schemes × {len(seeds):,} seeds")
@@ -183,7 +199,9 @@ def plan_comparison(
             raise AsflError(f"{folder} holds a comparison in another world ({difference}); give another --out")
     elif not is_untouched(folder):
         raise AsflError(f"{folder} isn't empty and isn't a comparison; give --out the name of a new folder")
-    comparison = Comparison(folder, config, tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds)), point, threads)
+    every = tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds))
+    comparison = Comparison(folder, config, *every, point, threads, changed_data=changed_data)
+    comparison.check_sources(data_dir)
     if comparison.left():
         World.of(config)  # a trace or a profile may be missing
         check_training(config, data_dir)

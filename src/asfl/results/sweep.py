@@ -87,6 +87,8 @@ def plan_sweep(
     seeds: int,
     folder: Path,
     data_dir: Path | None = None,
+    *,
+    changed_data: bool = False,
 ) -> Sweep:
     """Check every point before anything is trained or written."""
     if not axes:
@@ -110,7 +112,8 @@ def plan_sweep(
         config = load_config(preset, [*overrides, *(f"{field}={value}" for field, value in settings)]).config
         first = config.scenario.seed
         name = point_name(settings)
-        comparison = plan_comparison(config, schemes, range(first, first + seeds), folder / name, data_dir, name)
+        every = range(first, first + seeds)
+        comparison = plan_comparison(config, schemes, every, folder / name, data_dir, name, changed_data=changed_data)
         points.append(Point(settings, comparison))
     return Sweep(folder, preset, tuple(overrides), tuple(axes), tuple(points))
 

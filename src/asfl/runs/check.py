@@ -11,6 +11,7 @@ from asfl.runs.lock import lock_in
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, Rounds, read_rounds
 from asfl.runs.seals import DamagedError, read_sealed
+from asfl.runs.sources import changes, sources_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,17 @@ def check_folder(folder: Path) -> list[Finding]:
     findings += [_checkpoint(file, manifest, rounds) for _, file in checkpoint_files(folder / CHECKPOINTS)]
     if has_model(folder):
         findings.append(_model(folder / MODEL_FILE, manifest, rounds))
-    return findings
+    return [*findings, *_sources(manifest)]
+
+
+def _sources(manifest: Manifest) -> list[Finding]:
+    """What isn't as it was when the run began; what can't be read here isn't looked at."""
+    try:
+        now = sources_of(manifest.config, manifest.scheme, manifest.data_dir(None))
+    except AsflError:
+        return []
+    other = changes(manifest, manifest.config, manifest.data_dir(None), now)
+    return [Finding(field, False, words.removeprefix(f"{field} ")) for field, words in other.items()]
 
 
 def _records(rounds: Rounds, total: int, *, finished: bool) -> Finding:

@@ -25,6 +25,8 @@ class Job:
     threads: int = 1
     point: str = ""
     """Which point of a sweep it belongs to, if any."""
+    changed_data: bool = False
+    """Whether it may go on with other data than it began with."""
 
     @property
     def rounds(self) -> int:
@@ -70,4 +72,5 @@ def train(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
         on_round=on_round,
         should_stop=should_stop,
         threads=job.threads,
+        changed_data=job.changed_data,
     )

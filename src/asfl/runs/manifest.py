@@ -4,8 +4,8 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +20,8 @@ from asfl.config.plugins import loaded_plugins
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.reserves import Reserves
-from asfl.data import load_data
 from asfl.runs.files import is_untouched, write_whole
-from asfl.runs.seals import LineSeal, read_sealed_json, sealed_json
+from asfl.runs.seals import LineSeal, Sha256, read_sealed_json, sealed_json
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 MOST_THREADS = 1024
@@ -49,6 +48,16 @@ _CAME_LATER: dict[tuple[str, ...], Any] = {
 """Fields that runs of this format may not have, and what they mean then; so they count only if they say otherwise."""
 
 
+class Source(BaseModel):
+    """Where something was found that a run takes from outside its folder (`asfl.runs.sources`)."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    origin: Annotated[str, Field(max_length=5000)]
+    """An absolute path, if it was in a file."""
+    sha256: Sha256
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What a run is."""
@@ -59,7 +68,7 @@ class Manifest:
     threads: int
     """Of PyTorch; another number may round differently."""
     facts: dict[str, Any]
-    """When, with which versions, how many CPU seconds: for people, and not compared, but for the data's checksum."""
+    """When, with which versions, how many CPU seconds: for people, and not compared."""
     recorded: tuple[Decision, ...] = ()
     """What ASFL decided in this world, round by round, for a scheme that borrows from it; empty: it decides here."""
     begun_with_rounds: int | None = None
@@ -69,6 +78,8 @@ class Manifest:
     is still there, its round is to be played again."""
     unknown_then: frozenset[str] = frozenset()
     """Fields that didn't exist when it began; they don't count, and have the values they have if nobody sets them."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """What it takes from outside its folder; nothing if it began with a version that didn't say."""
 
     @property
     def rounds(self) -> int:
@@ -111,6 +122,7 @@ class Manifest:
             "recorded": self._recorded_as_json(),
             "begun_with_rounds": self.begun_with_rounds,
             **({} if self.replayed is None else {"replayed": self.replayed}),
+            **({"sources": {name: one.model_dump() for name, one in self.sources.items()}} if self.sources else {}),
             "config": _without(self.config.model_dump(mode="json"), self.unknown_then),
         }
 
@@ -173,6 +185,7 @@ class _ManifestFile(_Part):
     recorded: list[_Recorded]
     begun_with_rounds: Annotated[int, Field(ge=1)] | None = None
     replayed: LineSeal | None = None
+    sources: dict[str, Source] = {}
     config: dict[str, JsonValue]
 
 
@@ -205,6 +218,7 @@ def read_manifest(folder: Path) -> Manifest:
         read.begun_with_rounds,
         read.replayed,
         frozenset(unknown_then),
+        read.sources,
     )
 
 
@@ -276,7 +290,7 @@ def _extended(folder: Path, manifest: Manifest, rounds: int, recorded: tuple[Dec
     return longer
 
 
-def facts_of_now(config: Config, data_dir: Path | None) -> dict[str, Any]:
+def facts_of_now(data_dir: Path | None) -> dict[str, Any]:
     import numpy as np
     import torch
 
@@ -289,7 +303,6 @@ def facts_of_now(config: Config, data_dir: Path | None) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": _git_commit(),
         "data_dir": str(data_dir.absolute()) if data_dir else None,
-        "data_sha256": load_data(config, data_dir).sha256,
         "plugins": loaded_plugins(),
     }
 

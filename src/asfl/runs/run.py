@@ -40,6 +40,7 @@ from asfl.runs.manifest import (
 )
 from asfl.runs.records import Journal, read_rounds
 from asfl.runs.seals import write_sealed
+from asfl.runs.sources import check_sources, sources_of
 from asfl.runs.this_process import usual_threads
 from asfl.runs.watching import Watching
 from asfl.schemes import scheme_named
@@ -74,9 +75,12 @@ def run(
     """
     config = config.for_scheme(scheme_named(scheme).name)
     data_dir = watching.get("data_dir")
-    if run_to_go_on_with(folder, config, scheme, recorded) is None:
+    there = run_to_go_on_with(folder, config, scheme, recorded)
+    if there is None:
         check_training(config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)  # nothing written
     elif is_finished(folder, config.training.rounds):
+        meant = watching.get("changed_data", False)
+        check_sources(folder, there, config, there.data_dir(data_dir), meant=meant, needed=False)
         return True
     with writing(folder):
         begun = run_to_go_on_with(folder, config, scheme, recorded)  # nobody else changes it from here on
@@ -90,7 +94,9 @@ def run(
         else:
             budgets = budgets or budgets_of(World.of(config), scheme_named(scheme))
             threads = watching.get("threads") or usual_threads()
-            manifest = Manifest(config, scheme, budgets, threads, facts_of_now(config, data_dir), tuple(recorded))
+            sources = sources_of(config, scheme, data_dir)
+            facts = facts_of_now(data_dir)
+            manifest = Manifest(config, scheme, budgets, threads, facts, tuple(recorded), sources=sources)
             write_manifest(folder, manifest)
         return _go_on(folder, manifest, watching, fleet, world)
 
@@ -165,11 +171,8 @@ def _go_on(
     from asfl.train.memory import keep_freed_memory
 
     data, shorter = load_data(manifest.config, data_dir), read_manifest(folder)
-    if manifest.facts.get("data_sha256", data.sha256) != data.sha256:
-        raise AsflError(
-            f"{folder}: {manifest.config.data.name} has other images or labels than when the run began; bring them "
-            "back, or give another --out"
-        )
+    meant = watching.get("changed_data", False)
+    manifest = replace(manifest, sources=check_sources(folder, manifest, manifest.config, data_dir, meant=meant))
     if shorter.rounds < manifest.rounds:
         manifest = _replaying(folder, shorter, manifest, len(data.test_labels))
     start = where_to_go_on(folder, manifest, lose_rounds=watching.get("lose_rounds", False))

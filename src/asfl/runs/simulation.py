@@ -5,7 +5,7 @@ into a round, the next comes out.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -332,7 +332,11 @@ class Simulation:
             **self._beyond_record(decided),
             **({} if state.radio.reserves is None else state.radio.reserves.record()),
             epsilon=self._epsilon(state, epochs=decision.batch is None),
-            faults=[{**asdict(fault), "round": fault.round + 1} for fault in faults] or None,
+            faults=[
+                {"client": one.client, "round": one.round + 1, "stage": one.stage, "reason": one.reason}
+                for one in faults
+            ]
+            or None,
             measured=self.accountant.facts(),
         )
 

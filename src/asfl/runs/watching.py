@@ -26,5 +26,7 @@ class Watching(TypedDict, total=False):
     """Where data sets lie."""
     threads: int | None
     """Of PyTorch, for a run that begins; one that goes on keeps its own."""
+    changed_data: bool
+    """Go on although data, trace or plugins aren't what they were when the run began."""
     lose_rounds: bool
     """Give up measured rounds whose records or checkpoints are damaged, and go on before them."""

@@ -30,7 +30,7 @@ from asfl.results.page.inside import client_map, lines_of, map_columns
 from asfl.results.page.look import MOST_POINTS
 from asfl.results.page.origins import compare_command, nearest_preset, run_command
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.records import RECORDS_FILE, Fault, RoundRecord, read_records
 from asfl.runs.seals import sealed_json
 from conftest import Asfl, assert_refused
 
@@ -390,7 +390,7 @@ def measured_rounds() -> list[RoundRecord]:
             "uplink_bps": [20e6, rate, 20e6],
             "uplink_bps_error": [0.1, error, 0.1],
         }
-        faults: list[dict[str, str | int]] | None = None
+        faults: list[Fault] | None = None
         if error is None:
             faults = [{"client": 1, "round": number, "stage": "forward", "reason": "the connection broke"}]
         rounds.append(replace(made_up_round(number, 0.2 * number), measured=measured, faults=faults))

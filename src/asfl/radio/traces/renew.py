@@ -88,7 +88,7 @@ def _check_size(path: Path, file: Any, samples: Any, axes: int) -> None:
     """
     if samples.is_virtual or samples.external or samples.file != file:
         raise AsflError(f"{path}: Pilot_Samples are kept in another file; give one file that holds everything")
-    shape = samples.shape or ()
+    shape: tuple[int, ...] = samples.shape or ()
     if len(shape) != axes or 0 in shape:
         raise AsflError(f"{path}: Pilot_Samples has shape {list(shape)}; it has to have {axes} axes, none of length 0")
     claimed, there = samples.size * samples.dtype.itemsize, path.stat().st_size
