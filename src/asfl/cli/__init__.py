@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from asfl._version import __version__
 from asfl.cli.terminal import write_what_terminals_have
 from asfl.config.errors import AsflError, nearest, short
+from asfl.config.machine import is_out_of_memory
 from asfl.config.plugins import in_words_of_plugin, load_plugin
 
 typer.core.HAS_RICH = False  # or typer < 0.21 puts backslashes before the brackets of its help
@@ -148,9 +149,6 @@ def main() -> None:
     except AsflError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except MemoryError:
-        print("error: out of memory", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         trains = not _TRAINING.isdisjoint(sys.argv[1:])
         how = " at once: finished rounds are kept, and the same command goes on after the last checkpoint"
@@ -163,9 +161,9 @@ def main() -> None:
         where = f"{short(error.filename, 200)}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:
-        in_a_plugin = in_words_of_plugin(error)
-        if in_a_plugin is None:
+    except BaseException as error:
+        words = "out of memory" if is_out_of_memory(error) else in_words_of_plugin(error)
+        if words is None:
             raise
-        print(f"error: {in_a_plugin}", file=sys.stderr)
+        print(f"error: {words}", file=sys.stderr)
         sys.exit(2)

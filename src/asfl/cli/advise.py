@@ -56,7 +56,7 @@ def advise(
         save_figure(draw_map(cells, f"around {preset}, models on CIFAR-10; {_basis(advice)}"), plot)
         print(f"picture: {plot}", file=sys.stderr)
     if page is not None:
-        write_whole(page, _as_page(advice, preset, plot).encode())
+        write_whole(page, _as_page(advice, preset, plot))
         print(f"page: {page}", file=sys.stderr)
 
 

@@ -85,8 +85,8 @@ def _show(
     data = {**summary.to_json(), "words": sentences, "failed": failed}
     pictures: Sequence[Path] = ()
     if write:
-        write_whole(folder / "summary.json", json_text(data).encode())
-        write_whole(folder / "table.csv", summary.to_csv().encode())
+        write_whole(folder / "summary.json", json_text(data))
+        write_whole(folder / "table.csv", summary.to_csv())
         pictures = write_figures(summary, runs, folder)
     if as_json:
         print_json(data)

@@ -28,5 +28,5 @@ def new(
         raise AsflError(f"{file} exists; give another name, or another --out")
     template = (resources.files("asfl") / "cli" / "templates" / f"{kind}.py.txt").read_text("utf-8")
     text = template.replace("{name}", name).replace("{file}", str(file)).replace("{{", "{").replace("}}", "}")
-    write_whole(file, text.encode())
+    write_whole(file, text)
     print(f"{file} is written; try it:\n  {text.splitlines()[2]}")

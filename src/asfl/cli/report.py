@@ -47,7 +47,7 @@ def report(
     made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:
         raise AsflError(f"{', '.join(map(str, folders))}: no run has begun yet; there is nothing to report")
-    write_whole(place, page(made, data_dir=data_dir, library=library).encode())
+    write_whole(place, page(made, data_dir=data_dir, library=library))
     print(f"page: {place}")
     if no_figures:
         return
@@ -59,7 +59,7 @@ def report(
         ours = next((run for run in runs if run.scheme == OURS), None)
         if ours is not None and (heard := heard_in(ours)) is not None:
             write_walk(ours, heard, own / "walk.gif")
-    write_whole(folder / "tables.tex", latex_tables(made.tables()).encode())
+    write_whole(folder / "tables.tex", latex_tables(made.tables()))
     print(f"figures and tables: {folder}")
 
 

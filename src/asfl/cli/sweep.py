@@ -20,7 +20,7 @@ from asfl.results.figures.figure import save_figure, subtitle
 from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Statistic, Summary, choose_targets
 from asfl.results.sweep import Axis, Sweep, plan_sweep
-from asfl.runs.files import write_whole
+from asfl.runs.files import cell, write_whole
 from asfl.runs.lock import writing
 
 
@@ -93,9 +93,9 @@ def _show(planned: Sweep) -> None:
             table.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
             for quantity, (stat, _) in shown.items():
                 numbers = ("" if math.isnan(number) else number for number in astuple(stat))
-                writer.writerow([*values, scheme, quantity, *numbers])
+                writer.writerow([*map(cell, [*values, scheme, quantity]), *numbers])
     console().print(table)
-    write_whole(planned.folder / "sweep.csv", text.getvalue().encode())
+    write_whole(planned.folder / "sweep.csv", text.getvalue())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:
         from asfl.results.figures.sweep import draw_sweep, quantity_panel, way_panels

@@ -101,7 +101,7 @@ def train_left(
             report = error_report(job.folder)
             report.unlink(missing_ok=True)
             if job.name in ended and ended[job.name].traceback:
-                write_whole(report, ended[job.name].traceback.encode())
+                write_whole(report, ended[job.name].traceback)
         if stop():
             break
         for job in jobs:  # or they would be tried for ever

@@ -85,7 +85,7 @@ def _show(planned: Tuning, seeds: int) -> bool:
     without = [one.scheme for one in planned.measured() if one.best is None]
     if len(without) < len(planned.sweeps):
         file = planned.folder / TUNED_FILE
-        write_whole(file, planned.choice().encode())
+        write_whole(file, planned.choice())
         print(f"choice: {file}; use it: asfl compare {file}")
     for scheme in without:
         print(f"no choice for {scheme}: no setting is finished")

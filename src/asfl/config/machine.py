@@ -9,6 +9,7 @@ from asfl.config.errors import AsflError
 GB = 1e9
 ALWAYS_THERE = 0.1 * GB
 """Less than this isn't worth a look."""
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _GROUP = Path("/sys/fs/cgroup")
 
 
@@ -21,6 +22,12 @@ def check_memory(needed_bytes: float, purpose: str, advice: str) -> None:
         raise AsflError(
             f"{purpose} needs about {_gigabytes(needed_bytes)} of memory; here are {_gigabytes(there)}: {advice}"
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """PyTorch says so in a RuntimeError, in words of its own."""
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
 
 
 def available_bytes() -> float:

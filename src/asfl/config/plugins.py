@@ -96,11 +96,13 @@ def _run(path: Path, shown: str) -> None:
     _loading.append(path)
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if before is None:
             del sys.modules[name]
         else:
             sys.modules[name] = before
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise AsflError(f"plugin {shown}{_line_of(error, path)}: {_reason(error)}") from error
     finally:
         _loading.pop()

@@ -132,7 +132,9 @@ def _from_function(name: str, file: str, function: str) -> ImageData:
         if not callable(found):
             raise AsflError(f"{file} has no function {function}")
         returned = found()
-    except (Exception, SystemExit) as error:  # whatever the owner's code does
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the owner's code does
         reason = str(error) if isinstance(error, AsflError) else f"{type(error).__name__}: {error}"
         raise AsflError(f"{file}:{function}: {reason}") from error
     if not isinstance(returned, tuple) or len(returned) != 2:

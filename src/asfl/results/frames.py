@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from asfl.config import Config, by_name, differing_names
-from asfl.config.errors import AsflError, MissingExtraError
+from asfl.config.errors import AsflError, MissingExtraError, printable
 from asfl.results.folders import FoundRun, read_run, run_folders
 from asfl.results.summary import summarize_run
+from asfl.runs.files import cell, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ def load_runs(*folders: str | Path, per: Per = "round") -> "pd.DataFrame":
     for run in runs:
         fields = by_name(run.manifest.config.model_dump(mode="json"))
         of_run = {
-            "run": str(run.folder),
+            "run": printable(str(run.folder)),
             "scheme": run.scheme,
             "seed": run.seed,
             **{name: fields[name] for name in varied},
@@ -57,13 +58,11 @@ def load_runs(*folders: str | Path, per: Per = "round") -> "pd.DataFrame":
 
 def export_runs(folders: Sequence[str | Path], file: Path, per: Per = "round") -> int:
     """Write that table as Parquet or CSV, by the ending of the name; returns the number of rows."""
-    from asfl.runs.files import write_whole
-
     if file.suffix not in (".parquet", ".csv"):
         raise AsflError(f"--out {file}: the name must end in .parquet or .csv")
     table = load_runs(*folders, per=per)
     try:
-        content = table.to_csv(index=False).encode() if file.suffix == ".csv" else table.to_parquet(index=False)
+        content = table.map(cell).to_csv(index=False) if file.suffix == ".csv" else table.to_parquet(index=False)
     except ImportError as error:
         raise MissingExtraError("writing Parquet", "frames") from error
     write_whole(file, content)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from asfl.results.charged import said_once, trained_and_charged
 from asfl.results.curves import CEILING, OURS, Curve, Reach, Resource, Run, reach
 from asfl.results.excess import still_owed
+from asfl.runs.files import cell
 from asfl.runs.records import RoundRecord
 
 
@@ -322,7 +323,7 @@ class Summary:
         for run in (run for rows in self.runs.values() for run in rows):
             reached = [getattr(one, end, None) for one in run.reached for end in ends]
             numbers = [getattr(run, name) for name in _NUMBERS]
-            writer.writerow([run.scheme, run.seed, run.model, *map(_plain, numbers), *reached])
+            writer.writerow([cell(run.scheme), run.seed, cell(run.model), *map(_plain, numbers), *reached])
         return text.getvalue()
 
 

@@ -74,7 +74,7 @@ class Sweep:
             "set": list(self.overrides),
             "over": {axis.field: list(axis.values) for axis in self.axes},
         }
-        write_whole(self.folder / SWEEP_FILE, json.dumps(data, indent=2).encode())  # first: it makes this a sweep
+        write_whole(self.folder / SWEEP_FILE, json.dumps(data, indent=2))  # first: it makes this a sweep
         for point in self.points:
             point.comparison.remember()
 

@@ -35,8 +35,8 @@ def show_found(found: Found, folder: Path) -> tuple[list[Finding], list[str], di
             for preset, of_preset in outcomes.items()
         },
     }
-    write_whole(folder / "results.json", (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
-    write_whole(folder / "results.md", recipe_page(found, outcomes, findings, pictures, otherwise).encode())
+    write_whole(folder / "results.json", (json.dumps(data, indent=2, ensure_ascii=False) + "\n"))
+    write_whole(folder / "results.md", recipe_page(found, outcomes, findings, pictures, otherwise))
     return findings, pictures, data
 
 

@@ -5,6 +5,7 @@ import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from asfl.config.errors import AsflError
 from asfl.config.files import open_ordinary
@@ -14,9 +15,10 @@ LOCK_FILE = ".lock"
 _BEING_WRITTEN = re.compile(r"\..+\.(?:[0-9a-f]{8}|part)\.tmp")
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+def write_whole(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     """Write beside the file, make sure it is on the disk, then put it in place in one step.
 
+    Text is written in UTF-8; what isn't text in it, such as a part of a folder's name, is spelt out.
     `mode` is what the file may be at most; the process's umask takes from it, as from any other file.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -24,7 +26,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = open_ordinary(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -73,6 +75,17 @@ def refuse_links(folder: Path) -> None:
     for path in (folder, *_entries(folder)):
         if path.is_symlink() and (path.is_dir() or not path.exists()):
             raise AsflError(f"{path} is a link, and links aren't followed to write; give the folder itself")
+
+
+def cell(value: Any) -> Any:
+    """What stands in a CSV file for a value: a text that a spreadsheet would take for a formula begins with an '."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def safe_name(text: str) -> str:

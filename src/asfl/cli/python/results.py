@@ -64,7 +64,7 @@ class Results:
         from asfl.results.page import Report, page, place_for
 
         path = place_for([self.folder], None if file is None else Path(file))
-        write_whole(path, page(Report.of([self.folder])).encode())
+        write_whole(path, page(Report.of([self.folder])))
         return path
 
     @cached_property

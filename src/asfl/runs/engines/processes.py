@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from asfl.config.errors import AsflError
+from asfl.config.machine import is_out_of_memory
 from asfl.config.plugins import in_words_of_plugin
 from asfl.runs.end_with_parent import end_with_parent
 from asfl.runs.engines import OnEvent
@@ -118,5 +119,7 @@ def attempt(train: Train, job: Job, on_round: OnRound, should_stop: ShouldStop) 
     except AsflError as error:
         return Ended(False, str(error))
     except BaseException as error:
+        if is_out_of_memory(error):
+            return Ended(False, "out of memory: train fewer runs side by side (--workers), or a smaller network")
         reason = in_words_of_plugin(error) or f"{type(error).__name__}: {error}"
         return Ended(False, reason, traceback.format_exc())
