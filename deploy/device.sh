@@ -4,7 +4,8 @@ set -eu
 home=${ASFL_DEVICE:-/asfl/device}
 if [ ! -f "$home/member.json" ]; then
   until [ -s "${CODES:-/codes/codes}" ]; do sleep 1; done
-  code=$(sed -n "${DEVICE:-1}p" "${CODES:-/codes/codes}")
-  exec asfl join "${SERVER:-server:7401}" "$code" --home "$home" --name "device-${DEVICE:-1}" --data "$IMAGES" --log-json
+  exec asfl join "${SERVER:-server:7401}" --home "$home" --name "device-${DEVICE:-1}" --data "$IMAGES" --log-json <<CODE
+$(sed -n "${DEVICE:-1}p" "${CODES:-/codes/codes}")
+CODE
 fi
 exec asfl join --home "$home" --log-json

@@ -53,8 +53,9 @@ def main(folder: Path, rounds: int = ROUNDS) -> None:
         lines = codes.read_text().split()
         devices = [
             _start(
-                cleanup, folder / f"device-{n}.log", "join", f"{host}:{PORT + 1}", lines[n], "--name", f"device-{n}",
+                cleanup, folder / f"device-{n}.log", "join", f"{host}:{PORT + 1}", "--name", f"device-{n}",
                 "--home", str(folder / f"device-{n}"), "--data", str(images[n]), "--once", before=inside[n],
+                said=lines[n],
             )
             for n in range(len(SIZES))
         ]  # fmt: skip
@@ -86,12 +87,17 @@ def _report(folder: Path, run: Path) -> None:
         raise SystemExit("the device wasn't lost, or didn't come back")
 
 
-def _start(cleanup: ExitStack, log: Path, *command: str, before: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
+def _start(
+    cleanup: ExitStack, log: Path, *command: str, before: Sequence[str] = (), said: str = ""
+) -> "subprocess.Popen[bytes]":
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*before, sys.executable, "-m", "asfl", *command], stdout=out, stderr=out,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [*before, sys.executable, "-m", "asfl", *command], stdin=subprocess.PIPE, stdout=out,
+            stderr=out, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(said.encode())
+    process.stdin.close()
     cleanup.callback(_end, process)
     return process
 

@@ -1,9 +1,19 @@
 """ASFL: adaptive split federated learning over wireless networks.
 
 Names are imported when they are first used, so that `import asfl` costs next to nothing. They are listed in
-`__init__.pyi`.
+`__init__.pyi`, which isn't read before.
 """
 
-import lazy_loader
+from typing import Any
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+def __getattr__(name: str) -> Any:
+    import lazy_loader
+
+    found, listed, names = lazy_loader.attach_stub(__name__, __file__)
+    globals().update(__getattr__=found, __dir__=listed, __all__=names)
+    return names if name == "__all__" else found(name)
+
+
+def __dir__() -> list[str]:
+    return list(__getattr__("__all__"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from waiting import LONG_S
 from asfl.cli import _COMMANDS
 from asfl.cli.doctor import _EXTRAS
 from asfl.cli.listing import _SCHEMES, Kind
+from asfl.config.errors import AsflError
 from asfl.config.show import field_names
 from asfl.schemes import SCHEMES
 from conftest import Asfl, assert_refused
@@ -182,3 +184,78 @@ def test_an_ascii_terminal_gets_every_word() -> None:
     for command, shown in zip(commands, printed_by(commands, PYTHONIOENCODING="ascii"), strict=True):
         assert shown, command
         assert shown.isascii(), command
+
+
+# ---------------------------------------------------------------------- ends that are nobody's mistake
+_INTERRUPTED_AT = """
+import os, signal, sys
+module = sys.argv.pop(1)
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+from asfl.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["asfl.cli", "typer", "asfl.cli.scenario", "numpy", "asfl.costs.world"])
+def test_ctrl_c_while_it_imports_ends_it_with_a_word(module: str) -> None:
+    command = [sys.executable, "-c", _INTERRUPTED_AT, module, "scenario"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("command", ["list schemes", "scenario", "config show", "--help"])
+def test_a_reader_that_is_gone_is_no_mistake(command: str) -> None:
+    """As in `asfl … | head`."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        words = [sys.executable, "-m", "asfl", *command.split()]
+        found = subprocess.run(words, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=LONG_S, check=False)
+    finally:
+        os.close(theirs)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_another_pipe_that_breaks_is_one(asfl: Asfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("asfl.cli.listing.print_listed", breaks)
+    assert (found := asfl("list", "schemes")).returncode == 2
+    assert found.stderr == "error: Broken pipe\n"
+
+
+def test_a_mistake_stays_one_when_nobody_reads() -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    words = [sys.executable, "-m", "asfl", "config", "show", "nosuch"]
+    found = subprocess.run(words, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=LONG_S, check=False)
+    os.close(theirs)
+    assert found.returncode == 2
+    assert "nosuch" in found.stderr
+
+
+# ---------------------------------------------------------------------- secrets
+def test_a_code_is_read_from_where_nobody_looks(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[str]()
+
+    def enrol(home: Path, server: str, code: str, name: str, data: str) -> None:
+        taken.append(code.strip())
+        raise AsflError("enough")
+
+    monkeypatch.setattr("asfl.field.devices.membership.enrol", enrol)
+    (tmp_path / "code").write_text("from-a-file\n")
+    monkeypatch.setattr(sys, "stdin", StringIO("from-standard-input\nmore\n"))
+    for options in (["--code", tmp_path / "code"], [], ["--code", "-"]):
+        assert asfl("join", "server:7401", *options).returncode == 2
+    assert taken == ["from-a-file", "from-standard-input", "more"]
+    refused = asfl("join", "server:7401", "y5kcd3da2qibk55")
+    assert (refused.returncode, len(taken)) == (2, 3)
+    assert "every user of this machine can read a code on the command line" in refused.stderr
+    assert "y5kcd3da2qibk55" not in refused.stderr
+    assert "can't be read" in asfl("join", "server:7401", "--code", tmp_path / "nothing").stderr

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from asfl.config import Robustness, load_config
-from asfl.field.devices import door
 from asfl.field.flower import door as gate_door, gate
 from asfl.field.measure import clocks
 from asfl.field.measure.estimates import MOST_CLIENT_W
@@ -22,6 +21,7 @@ from asfl.field.stream import access, descriptors, server
 from asfl.field.stream.chunks import CHUNK
 from asfl.field.stream.common import GREETING_LIMIT
 from asfl.field.usual import FACTOR, MEMORY_ROUNDS
+from asfl.runs import http_server
 from asfl.runs.engines.scratch import scratch_folder
 from asfl.train.layout import ModelVectors
 
@@ -37,8 +37,8 @@ def ten_to(value: float) -> str:
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"two calls of {door.MOST_BYTES >> 10} KiB are answered, {door.MOST_AT_ONCE} at once",
-        f"{door.MOST_AT_ONCE} connections, each for {door.TIMEOUT_S:g} s",
+        f"two calls of {http_server.MOST_BYTES >> 10} KiB are answered",
+        f"{http_server.PLACES} connections each, for {http_server.WITHIN_S:g} s",
         f"{8 * access._BYTES} random bits",
         f"Chunks are {CHUNK >> 20} MiB at most",
         f"Before its first word a client may send {round(GREETING_LIMIT / HEADER_LIMIT)} MiB",

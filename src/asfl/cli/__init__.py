@@ -1,8 +1,11 @@
 """The command line. Each command reads its input, calls one library function and shows the result."""
 
+import os
+import select
+import signal
 import sys
 from importlib import import_module
-from typing import Annotated, get_type_hints
+from typing import Annotated, TextIO, get_type_hints
 
 import typer
 import typer.core
@@ -63,6 +66,8 @@ class _Commands(TyperGroup):
             raise AsflError(f"unknown command {short(cmd_name)}: {nearest(cmd_name, _COMMANDS)}")
         module_name, summary = _COMMANDS[cmd_name]
         module = import_module(f"asfl.cli.{module_name}")
+        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # until here it ended the process (asfl.__main__)
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
         if hasattr(module, "app"):
             one.add_typer(module.app, name=cmd_name, help=summary)
@@ -144,26 +149,67 @@ def _root(
 def main() -> None:
     """Run the command line; a mistake of the user, or a no of the machine, ends with one message and exit code 2."""
     write_what_terminals_have()
+    code = _exit_code()
+    for stream in (sys.stdout, sys.stderr):
+        if _has_no_reader(stream):  # else Python tries once more, and complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _exit_code() -> str | int | None:
     try:
-        app()
+        _call()
+    except SystemExit as end:
+        words = in_words_of_plugin(end)
+        if words is None:
+            return end.code
+        print(f"error: {words}", file=sys.stderr)
     except AsflError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         trains = not _TRAINING.isdisjoint(sys.argv[1:])
         how = " at once: finished rounds are kept, and the same command goes on after the last checkpoint"
         print(f"stopped{how if trains else ''}", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+        return 130
+    except BrokenPipeError as error:
+        if any(map(_has_no_reader, (sys.stdout, sys.stderr))):  # such as `head`, which has seen enough
+            return 0
+        print(f"error: {error.strerror}", file=sys.stderr)
     except OSError as error:  # a full disk, a folder that can't be written, a name that is too long
         where = f"{short(error.filename, 200)}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
     except BaseException as error:
         words = "out of memory" if is_out_of_memory(error) else in_words_of_plugin(error)
         if words is None:
             raise
         print(f"error: {words}", file=sys.stderr)
-        sys.exit(2)
+    return 2
+
+
+def _call() -> None:
+    """Typer makes exit codes of Ctrl-C and of a reader that is gone; here they are themselves again."""
+    out, err = sys.stdout, sys.stderr
+    try:
+        app()
+    except SystemExit as end:
+        sys.stdout, sys.stderr = out, err
+        reason = end.__context__
+        while reason is not None:
+            if isinstance(reason, KeyboardInterrupt | BrokenPipeError):
+                raise reason from None
+            reason = reason.__context__
+        raise
+
+
+def _has_no_reader(stream: TextIO | None) -> bool:
+    try:
+        if stream is None:
+            return False
+        stream.flush()
+        if not hasattr(select, "poll"):  # Windows
+            return False
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return bool(poll.poll(0))  # an error is told without being asked for
+    except OSError as error:
+        return isinstance(error, BrokenPipeError)

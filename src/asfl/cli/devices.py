@@ -9,7 +9,7 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json
-from asfl.cli.serve import Home
+from asfl.cli.serve import Home, say_invitations
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, percent
 
@@ -67,7 +67,7 @@ def invite(
     hours: Annotated[float, typer.Option("--code-hours", min=0.01, max=8760, help="How long they are valid.")] = 24.0,
     home: Home = Path("asfl-server"),
 ) -> None:
-    """More lines to paste; each lets one device in."""
+    """More codes; each lets one device in."""
     from asfl.field.devices.authority import Authority
     from asfl.field.devices.door import fingerprint_of
     from asfl.field.devices.membership import pasted_code
@@ -75,8 +75,7 @@ def invite(
 
     _check_home(home)
     shown = fingerprint_of(Authority.of(home).server_certificates())
-    for code in Registry(home).invite(count, hours):
-        print(f"asfl join {server} {pasted_code(shown, code)}")
+    say_invitations(server, [pasted_code(shown, code) for code in Registry(home).invite(count, hours)], hours)
 
 
 def _check_home(home: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from dataclasses import replace
+from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,17 @@ from asfl.config.errors import AsflError
 
 def join(
     server: Annotated[
-        str | None, typer.Argument(metavar="SERVER", help="host:port, from the line that asfl serve printed.")
+        str | None, typer.Argument(metavar="SERVER", help="host:port, as asfl serve printed it: enrol there.")
     ] = None,
-    code: Annotated[str | None, typer.Argument(metavar="CODE", help="From the same line; works once.")] = None,
+    on_the_command_line: Annotated[str | None, typer.Argument(hidden=True, metavar="")] = None,
+    code: Annotated[
+        str,
+        typer.Option(
+            "--code",
+            metavar="FILE",
+            help="A file with the code that asfl serve printed. -: standard input, or asked for.",
+        ),
+    ] = "-",
     data: Annotated[
         str | None,
         typer.Option(
@@ -40,25 +49,39 @@ def join(
     once: Annotated[bool, typer.Option("--once", help="Leave after one run.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")] = False,
 ) -> None:
-    """Enrol with a code, then take part in every run; without a code, go on as the device it is."""
+    """Enrol at a server, then take part in every run; without SERVER, go on as the device it is."""
+    if on_the_command_line is not None:
+        raise AsflError(
+            "every user of this machine can read a code on the command line; leave it out, and it is asked for "
+            "(or give it on standard input, or as --code FILE)"
+        )
     log_to_stderr(as_json=log_json)
     from asfl.field.devices.join import work
     from asfl.field.devices.membership import Membership, enrol
 
     member = Membership.read(home)
-    if server is not None and code is not None:
+    if server is not None:
         machine = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower()).strip("-")[:40]
-        member = enrol(home, server, code, name or machine or "device", _absolute(data) or "")
+        member = enrol(home, server, _code(code), name or machine or "device", _absolute(data) or "")
         print(f"enrolled as {member.name}; from now on: asfl join --home {home}", flush=True)
-    elif server is not None:
-        raise AsflError("a device joins with the whole line that asfl serve printed: asfl join SERVER CODE")
     if member is None:
-        raise AsflError(f"{home} holds no device yet; paste the line that asfl serve printed: asfl join SERVER CODE")
+        raise AsflError(f"{home} holds no device yet; type the line that asfl serve printed: asfl join SERVER")
     if data is not None:
         member = replace(member, data=_absolute(data) or "")
         member.write(home)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     work(home, member, meter=meter, once=once)
+
+
+def _code(file: str) -> str:
+    try:
+        if file != "-":
+            return Path(file).read_text("utf-8")
+        return getpass("code: ") if sys.stdin.isatty() else sys.stdin.readline()
+    except (EOFError, UnicodeDecodeError):
+        return ""  # not whole
+    except OSError as error:
+        raise AsflError(f"--code {file}: can't be read: {error.strerror or error}") from None
 
 
 def _absolute(data: str | None) -> str | None:

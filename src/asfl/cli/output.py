@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        error = sys.exception()
+        assert error is not None
+        raise error  # the command line knows what that means (asfl.cli.main)
+
+
 def console() -> Console:
     """Where tables go; as wide as they need when the output isn't a terminal."""
-    out = Console(highlight=False)
+    out = _Console(highlight=False)
     if not out.is_terminal:
-        out = Console(highlight=False, width=160, color_system=None)
+        out = _Console(highlight=False, width=160, color_system=None)
     out.push_render_hook(InParts(out))
     return out
 

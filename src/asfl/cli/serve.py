@@ -71,7 +71,7 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train with devices: prints a line to paste on each, waits for them, and trains; the same command goes on."""
+    """Train with devices: prints a code for each, waits for them, and trains; the same command goes on."""
     wished = [] if devices is None else [f"scenario.clients={devices}"]
     config = options.configuration(preset, [*(overrides or []), *wished]).config
     scheme_named(scheme)
@@ -83,12 +83,10 @@ def serve(
     shown = host or (socket.gethostname() if listen_host in ("0.0.0.0", "[::]") else listen_host)
     page = None if metrics is None else _host_and_port("--metrics", metrics)
 
-    def invited(lines: Sequence[str]) -> None:
-        print(f"paste one of these on each device (valid for {hours:g} hours):", flush=True)
-        for line in lines:
-            print(f"  {line}", flush=True)
+    def invited(where: str, new: Sequence[str]) -> None:
+        say_invitations(where, new, hours)
         if codes is not None:
-            write_whole(codes, "".join(line.split()[-1] + "\n" for line in lines).encode(), mode=0o600)
+            write_whole(codes, "".join(f"{code}\n" for code in new).encode(), mode=0o600)
 
     def played(record: RoundRecord) -> None:
         accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.3f}"
@@ -113,6 +111,11 @@ def serve(
         print("stopped; the same command goes on")
         raise typer.Exit(options.STOPPED)
     conclude(folder, finished, as_json)
+
+
+def say_invitations(where: str, codes: Sequence[str], hours: float) -> None:
+    print(f"on each device, run `asfl join {where}` and paste one of these codes (valid for {hours:g} hours):")
+    print("".join(f"  {code}\n" for code in codes), end="", flush=True)
 
 
 def _host_and_port(name: str, text: str) -> tuple[str, int]:

@@ -37,6 +37,20 @@ def write_whole(path: Path, content: bytes | str, mode: int = 0o666) -> None:
         raise AsflError(f"can't write {path}: {reason or error}") from None
 
 
+def sync_folder(folder: Path) -> None:
+    """The new name of a file is on the disk only when its folder is."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows has no such thing
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise AsflError(f"can't write {folder}: {error.strerror or error}") from None
+
+
 def part_of(path: Path) -> Path:
     """Where a file that arrives in pieces is put together."""
     return path.with_name(f".{path.name}.part.tmp")

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ from asfl.data import load_data
 from asfl.field.devices import membership
 from asfl.field.devices.authority import SERVER_NAME, Authority
 from asfl.field.devices.board import Board, MetricsPage
-from asfl.field.devices.door import MOST_AT_ONCE, Door
+from asfl.field.devices.door import Door
 from asfl.field.devices.join import work
 from asfl.field.devices.membership import Membership, _keep, clock_warning, enrol, pasted_code, renew_if_due
 from asfl.field.devices.registry import AUDIT_FILE, Members, Registry
@@ -32,6 +32,7 @@ from asfl.field.protocol.messages import Agreement
 from asfl.field.stream.client import Identity, serve
 from asfl.field.stream.link import Pending, StreamLink
 from asfl.field.stream.server import StreamServer
+from asfl.runs.http_server import PLACES
 from asfl.runs.records import RoundRecord, read_records
 
 SIZES = (20, 60)
@@ -78,19 +79,25 @@ class Running:
         return not self._thread.is_alive()
 
 
+class Invited(list[tuple[str, str]]):
+    """Where to enrol, and a code."""
+
+    def __call__(self, where: str, codes: Sequence[str]) -> None:
+        self.extend((where, code) for code in codes)
+
+
 def test_a_run_from_the_pasted_line_to_the_model(tmp_path: Path) -> None:
-    config, lines, rounds = private(rounds=4), list[str](), list[RoundRecord]()
+    config, lines, rounds = private(rounds=4), Invited(), list[RoundRecord]()
     server = Running(
         lambda: serve_run(
             config, "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0),
-            on_invited=lines.extend, on_round=rounds.append,
+            on_invited=lines, on_round=rounds.append,
         )
     )  # fmt: skip
     wait_until(lambda: lines or server.over)
     devices = []
     for number, (line, file) in enumerate(zip(lines, images_of(tmp_path), strict=True)):
-        _, command, where, code = line.split()
-        assert command == "join"
+        where, code = line
         member = enrol(tmp_path / f"device{number}", where, code, f"device-{number}", str(file))
         with pytest.raises(AsflError, match="was used before"):
             enrol(tmp_path / f"thief{number}", where, code, f"thief-{number}", "")
@@ -108,7 +115,7 @@ def test_a_run_from_the_pasted_line_to_the_model(tmp_path: Path) -> None:
 
 def test_nothing_that_devices_send_up_is_on_the_servers_disk(tmp_path: Path) -> None:
     """Labels of a mini-batch are 8 whole numbers of 8 bytes; activations are floats. Neither is in any file."""
-    config, lines = private(rounds=2), list[str]()
+    config, lines = private(rounds=2), Invited()
     seen = list[bytes]()
     received = StreamLink.received
 
@@ -119,13 +126,11 @@ def test_nothing_that_devices_send_up_is_on_the_servers_disk(tmp_path: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StreamLink, "received", listen)
         server = Running(
-            lambda: serve_run(
-                config, "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0), on_invited=lines.extend
-            )
+            lambda: serve_run(config, "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0), on_invited=lines)
         )
         wait_until(lambda: lines or server.over)
         for number, (line, file) in enumerate(zip(lines, images_of(tmp_path), strict=True)):
-            _, _, where, code = line.split()
+            where, code = line
             member = enrol(tmp_path / f"device{number}", where, code, f"device-{number}", str(file))
             Running(lambda n=number, m=member: work(tmp_path / f"device{n}", m, once=True))  # type: ignore[misc]
         assert server.result() is True
@@ -141,15 +146,15 @@ def test_nothing_that_devices_send_up_is_on_the_servers_disk(tmp_path: Path) -> 
 
 def test_a_device_whose_images_do_not_fit_says_so_and_leaves(tmp_path: Path) -> None:
     np.savez(tmp_path / "large.npz", images=np.zeros((40, 9, 9), np.uint8), labels=np.zeros(40, int))
-    lines, stop = list[str](), threading.Event()
+    lines, stop = Invited(), threading.Event()
     server = Running(
         lambda: serve_run(
             private(), "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0),
-            on_invited=lines.extend, should_stop=stop.is_set,
+            on_invited=lines, should_stop=stop.is_set,
         )
     )  # fmt: skip
     wait_until(lambda: lines or server.over)
-    _, _, where, code = lines[0].split()
+    where, code = lines[0]
     member = enrol(tmp_path / "device", where, code, "device", str(tmp_path / "large.npz"))
     with pytest.raises(AsflError, match="1×9×9"):
         work(tmp_path / "device", member, once=True)
@@ -189,7 +194,7 @@ def test_a_revoked_device_is_out_at_once_though_another_has_its_number(tmp_path:
 def door_of(home: Path) -> Iterator[tuple[Door, Registry, str]]:
     authority, registry = Authority.of(home), Registry(home)
     with Door("127.0.0.1", 0, authority, registry, "7400") as door:
-        yield door, registry, f"127.0.0.1:{door.port}"
+        yield door, registry, f"127.0.0.1:{door.server_port}"
 
 
 def test_a_server_that_is_another_one_gets_no_code(tmp_path: Path) -> None:
@@ -217,7 +222,7 @@ def test_certificates_are_renewed_for_the_same_key_only(tmp_path: Path, monkeypa
         assert (device / "device.pem").read_bytes() != before
         key = (device / "device.key").read_bytes()
         (device / "device.key").unlink()
-        with pytest.raises(AsflError, match="can't be used together"):
+        with pytest.raises(AsflError, match="one is missing or damaged"):
             renew_if_due(device, member)
         (device / "device.key").write_bytes(key)
         registry.revoke("one")
@@ -246,25 +251,40 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield where
 
 
-def test_who_comes_when_all_places_at_the_door_are_taken_is_closed(tmp_path: Path) -> None:
-    with door_of(tmp_path / "home") as (opened, registry, where):
-        places, place = opened._server._places, ("127.0.0.1", opened.port)
-        with ExitStack() as connections:
-            for _ in range(MOST_AT_ONCE):
-                connections.enter_context(socket.create_connection(place, LONG_S))
-            wait_until(lambda: places._value == 0, "all are taken")
-            with suppress(ConnectionError):
-                assert connections.enter_context(socket.create_connection(place, LONG_S)).recv(1) == b""
-        wait_until(lambda: places._value == MOST_AT_ONCE, "all are free")
-        enrol(tmp_path / "device", where, pasted_code(opened.fingerprint, registry.invite(1, 1)[0]), "one", "")
+@pytest.mark.parametrize("port", ["enrolment", "metrics"])
+def test_drippers_of_the_same_address_keep_no_device_out(tmp_path: Path, port: str) -> None:
+    """40 connections that say a byte now and then, and call again when they are closed."""
+    over = threading.Event()
+
+    def drip(place: tuple[str, int]) -> None:
+        while not over.is_set():
+            with suppress(OSError), socket.create_connection(place, LONG_S) as connection:
+                connection.send(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" if port == "enrolment" else b"GET / HT")
+                while not over.wait(0.1):
+                    connection.send(b"\0")
+
+    board = Board(tmp_path, Registry(tmp_path), [StreamLink()], "run", 10)
+    with door_of(tmp_path / "home") as (opened, registry, where), MetricsPage("127.0.0.1", 0, board) as page:
+        server = opened if port == "enrolment" else page
+        for _ in range(40):
+            threading.Thread(target=drip, args=(("127.0.0.1", server.server_port),), daemon=True).start()
+        wait_until(lambda: len(server._visits) >= PLACES, "all places are taken")
+        if port == "enrolment":
+            for number, code in enumerate(registry.invite(3, 1)):
+                pasted = pasted_code(opened.fingerprint, code)
+                assert enrol(tmp_path / f"device{number}", where, pasted, f"device-{number}", "").door == where
+        else:
+            with urllib.request.urlopen(f"http://127.0.0.1:{page.server_port}/health", timeout=LONG_S) as answer:
+                assert answer.read() == b"well\n"
+        over.set()
 
 
 def test_who_speaks_slowly_at_the_door_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then of a handshake of 16 KiB."""
-    monkeypatch.setattr("asfl.field.devices.door.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("asfl.runs.http_server.WITHIN_S", 0.3)
     with (
         door_of(tmp_path / "home") as (opened, _, _),
-        socket.create_connection(("127.0.0.1", opened.port), LONG_S) as slow,
+        socket.create_connection(("127.0.0.1", opened.server_port), LONG_S) as slow,
     ):
         slow.send(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")
 
@@ -316,15 +336,15 @@ def _shake_hands(*sides: ssl.SSLObject) -> None:
 
 def test_a_stream_without_a_certificate_of_the_authority_never_opens(tmp_path: Path) -> None:
     home, other = tmp_path / "home", tmp_path / "other"
-    stop, lines = threading.Event(), list[str]()
+    stop, lines = threading.Event(), Invited()
     server = Running(
         lambda: serve_run(
-            private(), "asfl", tmp_path / "run", home, Listening(port=0), on_invited=lines.extend,
+            private(), "asfl", tmp_path / "run", home, Listening(port=0), on_invited=lines,
             should_stop=stop.is_set,
         )
     )  # fmt: skip
     wait_until(lambda: lines or server.over)
-    _, _, where, code = lines[0].split()
+    where, code = lines[0]
     member = enrol(tmp_path / "device", where, code, "device", "")
     with door_of(other) as (door, registry, elsewhere):
         enrol(tmp_path / "stranger", elsewhere, pasted_code(door.fingerprint, registry.invite(1, 1)[0]), "device", "")
@@ -350,7 +370,7 @@ def test_health_and_metrics(tmp_path: Path, finished_record: RoundRecord) -> Non
     with MetricsPage("127.0.0.1", 0, board) as page:
 
         def get(path: str) -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{page.port}{path}", timeout=LONG_S) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{page.server_port}{path}", timeout=LONG_S) as answer:
                 return str(answer.read().decode())
 
         assert get("/health") == "well\n"

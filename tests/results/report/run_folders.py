@@ -1,6 +1,5 @@
 """Run folders and comparisons that were never trained, for the report; and a server that shows them."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,10 +73,4 @@ def live_page(folder: Path, library: str) -> LivePage:
 def serving(live: LivePage) -> Iterator[int]:
     """The page on a port of its own."""
     with open_server(live, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+        yield server.server_port

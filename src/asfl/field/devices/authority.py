@@ -5,6 +5,7 @@ earlier beginning protects nobody: who is let in is decided by the registry (`as
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from asfl.config.errors import AsflError
 from asfl.field.stream.certificates import Certificates, private_folder, write_private
+from asfl.runs.lock import writing
 
+_log = logging.getLogger(__name__)
 SERVER_NAME = "asfl-server"
 """What every server's certificate is for: devices check the authority and this, so addresses may change."""
 AUTHORITY_DAYS, SERVER_DAYS, DEVICE_DAYS = 20 * 365, 5 * 365, 2 * 365
@@ -38,36 +41,67 @@ class Authority:
 
     @classmethod
     def of(cls, folder: Path) -> "Authority":
-        """The one that is there, or a new one."""
+        """The one that is there, or a new one.
+
+        The key is written first, so whoever has the certificate has seen a whole authority. Without a whole key or
+        certificate none was seen, or the key certifies itself again, and devices that trust it notice nothing.
+        """
         private_folder(folder)
         file, key_file = folder / "authority.pem", folder / "authority.key"
-        if not file.exists():
-            key = ec.generate_private_key(ec.SECP256R1())
-            name = _name("asfl authority")
-            certificate = (
-                _builder(name, name, key.public_key(), AUTHORITY_DAYS)
-                .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-                .sign(key, hashes.SHA256())
-            )
-            if not key_file.exists():  # else a server died between the two
+        with writing(folder / "changes"):
+            for left in folder.glob(".*.key.*.tmp"):  # by a server that died while it wrote
+                left.unlink(missing_ok=True)
+            key, certificate = key_in(key_file), certificate_in(file)
+            if key is None or (certificate is not None and not belong_together(key, certificate)):
+                if (folder / "devices.json").exists():
+                    raise AsflError(
+                        f"{key_file} is missing, damaged, or not the key of {file.name}, and devices trust it: put it "
+                        f"back from a copy. If there is none, remove {folder}, and let all devices enrol again"
+                    )
+                if key_file.exists() or file.exists():
+                    _log.warning("%s: a server died while it made its key; there is a new one", folder)
+                key, certificate = ec.generate_private_key(ec.SECP256R1()), None
                 write_private(key_file, _unlocked(key))
+            if certificate is None:
+                name = _name("asfl authority")
+                certificate = (
+                    _builder(name, name, key.public_key(), AUTHORITY_DAYS)
+                    .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+                    .sign(key, hashes.SHA256())
+                )
                 write_private(file, certificate.public_bytes(_PEM))
-        return cls(read_certificate(file), read_key(key_file), folder)
+        return cls(certificate, key, folder)
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(_PEM).decode()
 
     def server_certificates(self) -> Certificates:
-        """Of the server itself; made when there is none with enough time left."""
+        """Of the server itself; made when there is none with enough time left, or a part of it is missing."""
         files = Certificates(self.folder / "authority.pem", self.folder / "server.pem", self.folder / "server.key")
-        if files.certificate.exists() and share_left(read_certificate(files.certificate)) > LEAST_LEFT:
-            return files
-        for file in (files.certificate, files.key):
-            file.unlink(missing_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
-        usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-        certificate = self._signed(SERVER_NAME, key.public_key(), SERVER_DAYS, usage, names)
-        write_private(files.key, _unlocked(key))
-        write_private(files.certificate, certificate.public_bytes(_PEM))
+        with writing(self.folder / "changes"):
+            key, certificate = key_in(files.key), certificate_in(files.certificate)
+            if (
+                certificate is not None
+                and belong_together(key, certificate)
+                and self._has_signed(certificate)
+                and share_left(certificate) > LEAST_LEFT
+            ):
+                return files
+            key = ec.generate_private_key(ec.SECP256R1())
+            names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
+            usage = [ExtendedKeyUsageOID.SERVER_AUTH]
+            certificate = self._signed(SERVER_NAME, key.public_key(), SERVER_DAYS, usage, names)
+            write_private(files.key, _unlocked(key))
+            write_private(files.certificate, certificate.public_bytes(_PEM))
         return files
+
+    def _has_signed(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
     def sign(self, request: str, name: str) -> tuple[str, str]:
         """The certificate of a device for the key in its request, as PEM; and the digest of that key."""
@@ -106,27 +140,43 @@ def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
 
 
 def new_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    """Made here, and never leaves; the one that is there if there is one."""
-    if not file.exists():
-        write_private(file, _unlocked(ec.generate_private_key(ec.SECP256R1())))
-    return read_key(file)
-
-
-def read_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(file.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise AsflError(f"{file}: can't be read as a key: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise AsflError(f"{file}: not a key of an elliptic curve")
+    """Made here, and never leaves; the one that is there if there is a whole one."""
+    key = key_in(file)
+    if key is None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        write_private(file, _unlocked(key))
     return key
 
 
-def read_certificate(file: Path) -> x509.Certificate:
+def key_in(file: Path) -> ec.EllipticCurvePrivateKey | None:
+    """None: there is no file, or nothing in it is a key."""
     try:
-        return x509.load_pem_x509_certificate(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise AsflError(f"{file}: can't be read as a certificate: {error}") from None
+        key = serialization.load_pem_private_key(_content(file), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, ec.EllipticCurvePrivateKey) else None
+
+
+def certificate_in(file: Path) -> x509.Certificate | None:
+    """Likewise."""
+    try:
+        return x509.load_pem_x509_certificate(_content(file))
+    except ValueError:
+        return None
+
+
+def _content(file: Path) -> bytes:
+    """Nothing, if there is no file."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise AsflError(f"can't read {file}: {error.strerror or error}") from None
+
+
+def belong_together(key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate) -> bool:
+    return key is not None and certificate.public_key() == key.public_key()
 
 
 def share_left(certificate: x509.Certificate, now: datetime | None = None) -> float:

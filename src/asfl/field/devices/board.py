@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from asfl.config.errors import AsflError
 from asfl.field.devices.registry import Registry
 from asfl.field.stream.link import StreamLink
 from asfl.runs.files import write_whole
+from asfl.runs.http_server import Asked, HttpServer, Reply
 from asfl.runs.records import RoundRecord
 
 STATUS_FILE = "status.json"
@@ -116,45 +116,23 @@ class Board:
         return "\n".join(lines) + "\n"
 
 
-class MetricsPage:
+class MetricsPage(HttpServer):
     """HTTP at /health and /metrics, for this machine unless told otherwise."""
 
     def __init__(self, host: str, port: int, board: Board) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                status, text = 404, "there are /health and /metrics\n"
-                if self.path == "/metrics":
-                    status, text = 200, board.metrics()
-                elif self.path == "/health":
-                    status, text = _health(board)
-                self.send_response(status)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
+        def answer(asked: Asked) -> Reply:
+            if asked.path == "/metrics":
+                return Reply(board.metrics().encode(), "text/plain; version=0.0.4")
+            if asked.path != "/health":
+                return Reply(b"there are /health and /metrics\n", status=404)
+            if board.well:
+                return Reply(b"well\n")
+            return Reply(f"no round was finished for {_UNWELL_S:g} s\n".encode(), status=503)
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            super().__init__(host, port, answer)
         except OSError as error:
             raise AsflError(f"--metrics: can't listen on {host}:{port}: {error.strerror or error}") from None
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, name="asfl-metrics", daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def _health(board: Board) -> tuple[int, str]:
-    return (200, "well\n") if board.well else (503, f"no round was finished for {_UNWELL_S:g} s\n")
 
 
 def _now() -> str:

@@ -10,7 +10,6 @@ from asfl.field.stream.client import Identity, serve
 
 _log = logging.getLogger(__name__)
 _BETWEEN_RUNS_S = 5.0
-_LONGEST_WAIT_S = 10.0
 
 
 def work(home: Path, member: Membership, *, meter: str = "none", once: bool = False) -> None:
@@ -18,15 +17,13 @@ def work(home: Path, member: Membership, *, meter: str = "none", once: bool = Fa
     while True:
         if renew_if_due(home, member):
             _log.info("the certificate of %s was renewed", member.name)
-        files = (home / name for name in ("device.key", "device.pem", "authority.pem"))
-        key, certificate, authority = (file.read_bytes() for file in files)
+        key, certificate, authority = member.files(home)
         serve(
             member.stream,
             authority=authority,
             identity=Identity(key, certificate, SERVER_NAME),
             data_dir=Path(member.data) if member.data else None,
             patience_s=float("inf"),
-            longest_wait_s=_LONGEST_WAIT_S,
             meter=meter,
         )
         _log.info("the run is over")

@@ -13,14 +13,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError
-from asfl.field.devices.authority import LEAST_LEFT, new_key, read_certificate, request_for, share_left
-from asfl.field.devices.door import MOST_BYTES
+from asfl.field.devices.authority import (
+    LEAST_LEFT,
+    belong_together,
+    certificate_in,
+    key_in,
+    new_key,
+    request_for,
+    share_left,
+)
 from asfl.field.protocol.wire import words_of
-from asfl.field.stream.certificates import private_folder
-from asfl.runs.files import write_whole
+from asfl.field.stream.certificates import private_folder, write_private
+from asfl.runs.files import remove_abandoned
+from asfl.runs.http_server import MOST_BYTES
 
 _log = logging.getLogger(__name__)
 _PIN_BYTES = 16
@@ -40,7 +49,7 @@ def _parts(pasted: str) -> tuple[bytes, str]:
     except binascii.Error:
         raw = b""
     if len(raw) != 2 * _PIN_BYTES:
-        raise AsflError("the code isn't whole: paste the line that asfl serve printed, or ask for another one")
+        raise AsflError("the code isn't whole: paste one that asfl serve printed, or ask for another one")
     return raw[:_PIN_BYTES], raw[_PIN_BYTES:].hex()
 
 
@@ -67,13 +76,27 @@ class Membership:
             raise AsflError(f"{home / 'member.json'}: can't be read: {reason}") from None
 
     def write(self, home: Path) -> None:
-        write_whole(home / "member.json", json.dumps(asdict(self), indent=1).encode(), mode=0o600)
+        """The last file of an enrolment: with it, the others are there."""
+        write_private(home / "member.json", json.dumps(asdict(self), indent=1).encode())
+
+    def files(self, home: Path) -> tuple[bytes, bytes, bytes]:
+        """The device's key, its certificate, and the authority's, in PEM."""
+        files = [home / name for name in ("device.key", "device.pem", "authority.pem")]
+        key, own, authority = key_in(files[0]), certificate_in(files[1]), certificate_in(files[2])
+        if own is None or authority is None or not belong_together(key, own):
+            raise AsflError(
+                f"{', '.join(file.name for file in files)} in {home}: one is missing or damaged. Put it back from a "
+                "copy, or enrol again with a new code: asfl join SERVER (if the key is lost, first run asfl devices "
+                f"revoke {self.name} on the server)"
+            )
+        return files[0].read_bytes(), files[1].read_bytes(), files[2].read_bytes()
 
 
 def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Membership:
     """Make a key, and have the server sign it; nothing of the key leaves."""
     fingerprint, code = _parts(pasted)
     private_folder(home)
+    remove_abandoned(home)
     key = new_key(home / "device.key")
     said = {"code": code, "name": name, "request": request_for(key, name)}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -88,7 +111,7 @@ def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Members
 
 def renew_if_due(home: Path, member: Membership) -> bool:
     """Whether the certificate was about to end, and is renewed."""
-    certificate = read_certificate(home / "device.pem")
+    certificate = x509.load_pem_x509_certificate(member.files(home)[1])
     if share_left(certificate) > LEAST_LEFT:
         return False
     if share_left(certificate) <= 0:
@@ -99,10 +122,7 @@ def renew_if_due(home: Path, member: Membership) -> bool:
         )
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(home / "authority.pem"))
     context.check_hostname = False  # addresses may change; this authority signs one server, and devices can't serve
-    try:
-        context.load_cert_chain(home / "device.pem", home / "device.key")
-    except (OSError, ssl.SSLError) as error:
-        raise AsflError(f"{home}: its key and its certificate can't be used together: {error}") from None
+    context.load_cert_chain(home / "device.pem", home / "device.key")
     _keep(
         home, _call(member.door, "/renew", {"request": request_for(new_key(home / "device.key"), member.name)}, context)
     )
@@ -110,8 +130,8 @@ def renew_if_due(home: Path, member: Membership) -> bool:
 
 
 def _keep(home: Path, answer: dict[str, Any]) -> None:
-    write_whole(home / "device.pem", answer["certificate"].encode(), mode=0o600)
-    write_whole(home / "authority.pem", answer["authority"].encode(), mode=0o600)
+    write_private(home / "device.pem", answer["certificate"].encode())
+    write_private(home / "authority.pem", answer["authority"].encode())
     now = answer.get("now")
     if isinstance(now, float) and (warning := clock_warning(now)):
         _log.warning("%s", warning)

@@ -46,6 +46,8 @@ class Device:
     revoked_at: str = ""
     images: int = 0
     """How many it said it trains with when it first took part; from then on, it counts for no more. 0: not said yet."""
+    code: str = ""
+    """The digest of the code it came with: with the same key, an enrolment that broke off may be repeated."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ class Registry:
             left = tuple(one for one in book.invitations if not secrets.compare_digest(one.digest, _digest(code)))
             used = next((one for one in book.invitations if one not in left), None)
             if used is None or used.until < time.time():
+                again = (one for one in book.active if one.name == name and one.key == key)
+                if (device := next(again, None)) is not None and secrets.compare_digest(device.code, _digest(code)):
+                    return book, device
                 raise AccessError("this code is wrong, too old, or was used before")
             others = [one for one in book.active if one.name != name]
             same = next((one for one in book.active if one.name == name), None)
@@ -143,7 +148,7 @@ class Registry:
                 raise AsflError(f"there is a device {name} already; give another --name, or revoke that one")
             taken = {one.number for one in others}
             free = next(number for number in range(len(taken) + 1) if number not in taken)
-            device = same or Device(name, free, key, _now())
+            device = replace(same or Device(name, free, key, _now()), code=_digest(code))
             kept = [one for one in book.devices if one.name != name]
             return Book((*kept, device), left), device
 

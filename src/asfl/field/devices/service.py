@@ -43,14 +43,14 @@ def serve_run(
     *,
     code_hours: float = 24.0,
     wait_s: float = float("inf"),
-    on_invited: Callable[[Sequence[str]], None] = lambda lines: None,
+    on_invited: Callable[[str, Sequence[str]], None] = lambda where, codes: None,
     on_waiting: Callable[[int, int], None] = lambda there, wanted: None,
     on_round: OnRound | None = None,
     should_stop: ShouldStop = lambda: False,
 ) -> bool:
     """Train with devices. True: all rounds are done; False: it was told to stop, and the same call goes on.
 
-    `on_invited` gets the lines to paste, one for each device that is missing; `on_waiting` how many are there.
+    `on_invited` gets where to enrol, and a code for each device that is missing; `on_waiting` how many are there.
     """
     run_to_go_on_with(folder, config, scheme)  # refuses another run of that name
     authority, registry = Authority.of(home), Registry(home)
@@ -70,8 +70,8 @@ def serve_run(
         missing = sum(number not in known for number in range(clients))
         if missing:
             codes = registry.invite(missing, code_hours)
-            where = f"{listening.shown_host or listening.host}:{door.port}"
-            on_invited([f"asfl join {where} {pasted_code(door.fingerprint, code)}" for code in codes])
+            where = f"{listening.shown_host or listening.host}:{door.server_port}"
+            on_invited(where, [pasted_code(door.fingerprint, code) for code in codes])
         if not _everybody_is_there(server, wait_s, on_waiting, should_stop):
             return False
         registry.audit("run begins", run=str(folder), scheme=scheme, devices=clients)

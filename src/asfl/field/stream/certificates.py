@@ -1,7 +1,6 @@
 """Certificates for tests and trials: an authority of one's own that signs one server certificate and is forgotten."""
 
 import ipaddress
-import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from asfl.config.errors import AsflError, MissingExtraError
+from asfl.runs.files import sync_folder, write_whole
 
 try:
     from cryptography import x509
@@ -102,10 +102,6 @@ def private_folder(folder: Path) -> None:
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Only the owner can read it, from the first moment on; an existing file or link is never followed."""
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-    except OSError as error:
-        raise AsflError(f"can't write {file}: {error.strerror or error}") from None
+    """Only the owner can read it, from the first moment on. It is written whole or not at all; no link is followed."""
+    write_whole(file, content, mode=0o600)
+    sync_folder(file.parent)

@@ -63,7 +63,6 @@ def serve(
     authority: Path | bytes | None = None,
     data_dir: Path | None = None,
     patience_s: float = 300.0,
-    longest_wait_s: float = _LONGEST_WAIT_S,
     make_node: Callable[[Welcome, Path | None], ClientNode] = ClientNode,
     meter: str = "none",
 ) -> None:
@@ -101,7 +100,7 @@ def serve(
             raise AsflError(f"{address}: no connection for {patience_s:g} s ({trouble})")
         _log.info("%s: %s; trying again", address, trouble)
         time.sleep(wait_s * _JITTER.uniform(0.5, 1.5))
-        wait_s = min(2 * wait_s, longest_wait_s)
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
 @dataclass(eq=False)

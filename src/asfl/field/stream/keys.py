@@ -5,7 +5,6 @@ The file has digests only, and nobody gets in with a digest. It belongs to one r
 
 import hashlib
 import json
-import os
 import re
 import stat
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.field.protocol.messages import Agreement
-from asfl.runs.files import write_whole
+from asfl.runs.files import sync_folder, write_whole
 from asfl.runs.manifest import comparable
 
 _FORMAT = 1
@@ -49,7 +48,7 @@ class KeyFile:
         digests = [[digest.hex() for digest in of_client] for of_client in valid]
         content = json.dumps({"format": _FORMAT, "run": self.run, "clients": digests}, indent=1)
         write_whole(self.path, content.encode(), mode=0o600)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def read(self, num_clients: int) -> list[list[bytes]]:
         """What `write` wrote, of this run with so many clients; else one clear error."""
@@ -89,17 +88,3 @@ def _is_digests(value: object) -> bool:
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(entry, str) and _DIGEST.fullmatch(entry) for entry in value)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name of a file is on the disk only when its folder is."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows has no such thing
-        return
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise AsflError(f"can't write {folder}: {error.strerror or error}") from None

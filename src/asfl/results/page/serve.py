@@ -5,11 +5,10 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from asfl.config.errors import AsflError
 from asfl.results.page.build import PLOTLY_PATH
+from asfl.runs.http_server import Asked, HttpServer, Reply
 
 ADDRESS = "127.0.0.1"
 
@@ -40,56 +39,32 @@ class LivePage:
             return self._made[1]
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    live: LivePage
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_GET(self) -> None:
-        status, kind, content = self._answer()
-        self.send_response(status)
-        headers = {
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(content)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "X-Frame-Options": "DENY",
-        }
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _answer(self) -> tuple[HTTPStatus, str, bytes]:
-        live, port = self.server.live, self.server.server_port
-        if self.headers.get("Host") not in {f"{name}:{port}" for name in (ADDRESS, "localhost")}:  # a rebound name
-            return HTTPStatus.FORBIDDEN, "text/plain", b"only under 127.0.0.1 or localhost\n"
-        path = self.path.partition("?")[0]
-        try:
-            if path == "/":
-                return HTTPStatus.OK, "text/html", live.page()
-            if path == "/version":
-                return HTTPStatus.OK, "application/json", json.dumps({"version": live.version()}).encode()
-            if path == f"/{PLOTLY_PATH}":
-                return HTTPStatus.OK, "text/javascript", live.library
-        except AsflError as error:
-            return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n".encode()
-        return HTTPStatus.NOT_FOUND, "text/plain", b"only the report is here\n"
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nobody wants a line for every poll."""
-
-
-def open_server(live: LivePage, port: int) -> _Server:
+def open_server(live: LivePage, port: int) -> HttpServer:
     """A server that is listening; `serve_forever` answers. Port 0 is any free one."""
+
+    def answer(asked: Asked) -> Reply:
+        return _answer(live, asked, server.server_port)
+
     try:
-        server = _Server((ADDRESS, port), _Handler)
+        server = HttpServer(ADDRESS, port, answer)
     except (OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise AsflError(f"port {port} is in use; give another one with --port, or 0 for any free one") from None
         raise AsflError(f"can't listen on port {port}: {getattr(error, 'strerror', None) or error}") from None
-    server.live = live
     return server
+
+
+def _answer(live: LivePage, asked: Asked, port: int) -> Reply:
+    if asked.host not in {f"{name}:{port}" for name in (ADDRESS, "localhost")}:  # a rebound name
+        return Reply(b"only under 127.0.0.1 or localhost\n", status=403)
+    path = asked.path.partition("?")[0]
+    try:
+        if path == "/":
+            return Reply(live.page(), "text/html")
+        if path == "/version":
+            return Reply(json.dumps({"version": live.version()}).encode(), "application/json")
+        if path == f"/{PLOTLY_PATH}":
+            return Reply(live.library, "text/javascript")
+    except AsflError as error:
+        return Reply(f"{error}\n".encode(), status=500)
+    return Reply(b"only the report is here\n", status=404)
