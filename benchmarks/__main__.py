@@ -21,6 +21,7 @@ def main(
     from benchmarks.costs import cost_table, import_table
     from benchmarks.decide import beyond_table, decision_table, rb_block_table
     from benchmarks.field import overhead_table, processes_table
+    from benchmarks.restart import restart_table
     from benchmarks.training import merge_table, round_table
     from benchmarks.training_memory import memory_table
 
@@ -38,6 +39,7 @@ def main(
         "evaluation": lambda: evaluation_table(models, cores, repeats),
         "field": lambda: overhead_table(sorted({1, os.cpu_count() or 1}), repeats),
         "clients": lambda: processes_table(repeats),
+        "restart": lambda: restart_table(repeats),
     }
     if unknown := set(only or ()) - set(tables):
         raise typer.BadParameter(f"no table {', '.join(sorted(unknown))}; there are {', '.join(tables)}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from studies.torture.counts import Counts
 
-CAMPAIGNS = ("kills", "folders", "inputs", "messages", "lies", "liars", "strangers")
+CAMPAIGNS = ("kills", "folders", "inputs", "messages", "lies", "liars", "strangers", "ports", "keys")
 
 
 def main() -> int:

@@ -49,7 +49,7 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     torch.set_num_threads(1)
     run(config, "asfl", alone, threads=1)
     agreement = Agreement(config, "asfl", threads=1)
-    with _few_files(), StreamServer("127.0.0.1:0", agreement) as server:
+    with few_files(), StreamServer("127.0.0.1:0", agreement) as server:
         callers = [threading.Thread(target=_be_client, args=(server.address, t)) for t in server.access.tokens]
         for caller in callers:
             caller.start()
@@ -87,7 +87,7 @@ def _be_client(address: str, token: str) -> None:
 
 
 @contextmanager
-def _few_files() -> Iterator[None]:
+def few_files() -> Iterator[None]:
     """As on a machine where a process may have few files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, hard))
