@@ -70,8 +70,9 @@ def test_rivals(scheme: str, in_one_process: Reference, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
-def test_clients_dealt_more_and_fewer_samples(in_one_process: Reference, tmp_path: Path) -> None:
-    agreement = scheme_and_optimizer("asfl", "adam", "training.rounds=4", "data.partition=quantity")
+@pytest.mark.parametrize("override", ["data.partition=quantity", "training.initial=2"])
+def test_other_samples_and_another_start(override: str, in_one_process: Reference, tmp_path: Path) -> None:
+    agreement = scheme_and_optimizer("asfl", "adam", "training.rounds=4", override)
     with local_links(agreement) as links:
         assert train(agreement, tmp_path / "there", links, patience=PATIENT)
     assert_same_run(tmp_path / "there", in_one_process(agreement))

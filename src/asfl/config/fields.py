@@ -89,6 +89,7 @@ AutoMeter = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["auto"], Stored
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
 EachIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_COUNT)] | Literal["each"]
 ClockCount = Annotated[int, Field(strict=True), Ge(1), Le(MAX_COUNT)] | Literal["clock"]
+AutoPositive = Annotated[Annotated[float, Gt(0), Le(1e12)] | Literal["auto"], _number_in("plain units")]
 AutoIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CLIENTS)] | Literal["auto"]
 
 

@@ -12,6 +12,7 @@ from asfl.config.fields import (
     FILE_NAME,
     AutoIndex,
     AutoJoule,
+    AutoPositive,
     AutoSecond,
     AutoShare,
     Clients,
@@ -161,11 +162,21 @@ class Training(Section):
     """Optimiser of client and server side; the paper doesn't name one."""
     learning_rate: Positive = 1.0e-4
     """η."""
+    initial: Count | FileName = ""
+    """What training starts from. Empty: random weights. A file: the weights in it, such as `model.safetensors` of a run
+    of this network. A number: so many rounds of `central` before round 1, for which nobody is charged."""
+    initial_rate: AutoPositive = "auto"
+    """η of those central rounds; "auto" is `learning_rate`, whatever single schemes have of their own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where PyTorch computes; "auto" takes a GPU if there is one."""
     precision: Precision = "float32"
     """What layers multiply in; weights, gradients, optimisers and what crosses are float32 either way. bfloat16 takes
     about half the time on processors that have it, and much longer on others."""
+
+    @property
+    def central_rounds(self) -> int:
+        """How many there are before round 1."""
+        return self.initial if isinstance(self.initial, int) else 0
 
 
 class RoundRules(Section):
@@ -314,6 +325,8 @@ class Config(Section):
             return self
         own = self.schemes.get(name, SchemeTraining()).model_dump(exclude_none=True)
         own["rounds"] = math.ceil(self.training.rounds * own.pop("rounds_times", 1))
+        if self.training.central_rounds and self.training.initial_rate == "auto" and "learning_rate" in own:
+            own["initial_rate"] = self.training.learning_rate  # all schemes start from the same weights
         return self.model_copy(update={"training": self.training.model_copy(update=own), "schemes": {}})
 
     def __hash__(self) -> int:
@@ -349,6 +362,11 @@ class Config(Section):
             raise ValueError(
                 'privacy: noise needs model.norm = "group" or "none"; batch norm mixes the samples of a mini-batch, '
                 "and its statistics leave a client as they are"
+            )
+        if self.training.central_rounds and (self.data.private or self.privacy.noisy):
+            why = "only devices have the images" if self.data.private else "they would see every image without noise"
+            raise ValueError(
+                f"training.initial = {self.training.initial}: no central rounds, {why}; give a file of weights"
             )
         batteries = self.budget.battery_j
         if isinstance(batteries, list) and len(batteries) != self.scenario.clients:

@@ -35,7 +35,7 @@ def least_seconds(config: Config) -> float:
     """One client learns in every round, on all cores and as fast as any."""
     profile = load_profile(config.model_spec)
     flops = float(profile.forward_flops.sum() + profile.backward_flops.sum()) * config.charged_samples
-    return config.training.rounds * flops / (FASTEST_FLOPS * usual_threads())
+    return (config.training.rounds + config.training.central_rounds) * flops / (FASTEST_FLOPS * usual_threads())
 
 
 def check_run(config: Config, side_by_side: int = 1) -> None:

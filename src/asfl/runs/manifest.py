@@ -41,6 +41,8 @@ _CAME_LATER: dict[tuple[str, ...], Any] = {
     ("data", "shards_per_client"): 2,
     ("data", "quantity_alpha"): 1.0,
     ("training", "precision"): "float32",
+    ("training", "initial"): "",
+    ("training", "initial_rate"): "auto",
     ("decision", "power_rule"): "exact",
     ("decision", "resplit_energy"): "sent",
     ("budget",): {"total_delay_s": "off", "battery_j": "off"},

@@ -28,6 +28,7 @@ from asfl.runs.callbacks import Settings, Tracking, check_trackers, trackers_for
 from asfl.runs.estimate import check_run
 from asfl.runs.files import remove_abandoned
 from asfl.runs.finished import is_finished
+from asfl.runs.initial import check_initial
 from asfl.runs.lock import writing
 from asfl.runs.manifest import (
     CHECKPOINTS,
@@ -132,6 +133,7 @@ def check_training(
         )
     if not real_clients:  # each of which has a machine of its own
         check_run(config)
+    check_initial(config)
     if config.training.device == "cuda":
         from asfl.train.device import device_named
 
@@ -180,7 +182,10 @@ def _go_on(
     torch.set_num_threads(manifest.threads)
     scheme = scheme_named(manifest.scheme)
     clients = fleet or LocalFleet
-    simulation = Simulation(manifest.config, scheme, data, manifest.budgets, clients, world, manifest.recorded)
+    begins = start.checkpoint is None
+    simulation = Simulation(
+        manifest.config, scheme, data, manifest.budgets, clients, world, manifest.recorded, begins=begins
+    )
     if start.checkpoint is not None:
         _restore(simulation, start.checkpoint)
     if shorter.rounds < manifest.rounds:  # nothing is refused any more

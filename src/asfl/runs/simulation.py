@@ -28,6 +28,7 @@ from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
+from asfl.runs.initial import start_from
 from asfl.runs.loop_state import LoopState, arrays_of, below, named, tensors_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.scoring import Evaluation, scoring_of
@@ -80,10 +81,13 @@ class Simulation:
         fleet: FleetMaker = LocalFleet,
         world: World | None = None,
         recorded: Sequence[Decision] = (),
+        *,
+        begins: bool = True,
     ) -> None:
         """`fleet` makes the clients: in this process, or elsewhere (`asfl.field`); then `world` may be measured.
 
-        `recorded`: what ASFL decided round by round in this world, for schemes that borrow from it.
+        `recorded`: what ASFL decided round by round in this world, for schemes that borrow from it. Not `begins`: its
+        weights come from a checkpoint, so nothing is trained before round 1.
         """
         self.config, self.scheme = config, scheme
         self.world = world or World.of(config)
@@ -107,6 +111,8 @@ class Simulation:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random_stream(seed, "initial weights").integers(2**62)))
             model = build_model(config.model_spec, config.training.precision)
+        if begins:
+            start_from(model, config, data, parts, self.device)
         self.trainer = FastTrainer(
             model,
             batches,

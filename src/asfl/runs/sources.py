@@ -1,6 +1,6 @@
 """What a run takes from outside its folder: data, a trace, code of one's own; from where, and with which checksum.
 
-By the field that names it: `data.name`, `scenario.channel.trace_file`; and `scheme`, `scenario.channel.kind` and
+By the field that names it: `data.name`, `scenario.channel.trace_file`, `training.initial`; and `scheme`, `scenario.channel.kind` and
 `model.architecture`, where a plugin says what the name means.
 """
 
@@ -18,6 +18,7 @@ from asfl.config.names import CHANNELS, MODELS
 from asfl.config.plugins import loaded_plugins
 from asfl.data import load_data
 from asfl.data.load import origin_of
+from asfl.runs.initial import initial_file
 from asfl.runs.manifest import Manifest, Source
 from asfl.schemes import SCHEMES
 
@@ -48,6 +49,8 @@ def sources_of(config: Config, scheme: str, data_dir: Path | None) -> dict[str, 
     found = {"data.name": Source(origin=printable(origin_of(config, data_dir)), sha256=data.digest)}
     if channel.kind == "trace":
         found["scenario.channel.trace_file"] = source_of(Path(channel.trace_file))
+    if (weights := initial_file(config)) is not None:
+        found["training.initial"] = source_of(weights)
     plugins = loaded_plugins()
     for field, registry, name in (
         ("scheme", SCHEMES, scheme),
