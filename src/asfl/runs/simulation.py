@@ -21,6 +21,7 @@ from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
+from asfl.costs.modelled import ASFL
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.data import ImageData, deal
@@ -52,6 +53,7 @@ from asfl.train.combine import Combining
 from asfl.train.device import device_named
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import Fault, FleetMaker, LocalFleet
+from asfl.train.gradients import Gradients, is_due
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, drawn_from, epsilon
@@ -129,6 +131,8 @@ class Simulation:
             watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
             combining=Combining(config.robust.average, config.robust.trim, config.robust.clip),
         )
+        covered = scheme.procedure == ASFL and training.local_steps == 1 and not config.data.private
+        self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None
         self._scoring = scoring_of(config, model, data, clients_batches, self.trainer.fleet, self.device)
         self.accountant = self.world.accountant()
         self.state = LoopState(
@@ -185,9 +189,11 @@ class Simulation:
         # 5. Evaluate.
         due = state.round_index % self.config.output.evaluate_every == 0 or self._is_last(state)
         evaluation = self.evaluate(whole=self._is_last(state)) if due else None
+        gradient = self._gradient(state, arrived)
         # 6. Record.
         faults += fleet.take_faults()
-        return state, self._record(state, decided, accounted, arrived, trained, evaluation, faults)
+        record = self._record(state, decided, accounted, arrived, trained, evaluation, faults)
+        return state, replace(record, gradient=gradient)
 
     def evaluate(self, *, whole: bool) -> Evaluation | None:
         """On all test images, or on the configured number of them."""
@@ -282,6 +288,13 @@ class Simulation:
                 f"{trained.loss[broken[0]]:g} and an update of norm {np.sqrt(trained.update_norm2[broken[0]]):g} "
                 f"(training.learning_rate = {self.config.training.learning_rate:g} may be too high)"
             )
+
+    def _gradient(self, state: LoopState, arrived: Bools) -> dict[str, float] | None:
+        """What Theorem 1 speaks of, in rounds that don't depend on how many there are to be."""
+        if self._gradients is None or not is_due(state.round_index, self.config.output.evaluate_every):
+            return None
+        self.trainer.fleet.gather(optimizers=self.trainer.rule.num_moments > 0)
+        return self._gradients.measure(self.trainer.state, arrived, state.round_index)
 
     def _record(
         self,

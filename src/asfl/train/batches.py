@@ -111,6 +111,18 @@ class Batches:
                 chosen = torch.from_numpy(samples).to(self._device)
                 yield self._to_input(self._windows[chosen, self._margin, self._margin].permute(0, 3, 1, 2))
 
+    def for_gradients(self, round_index: int, client: int) -> list[tuple[Tensor, Tensor]]:
+        """Two parts, of half a mini-batch each, drawn apart and not augmented; from a stream of their own.
+
+        Batch norm needs two samples, so a part has as many at least.
+        """
+        random, own = random_stream(self.seed, f"gradients: client {client}", round_index), self._parts[client]
+        each = max(self.batch_size // 2, 2)
+        chosen = own[random.choice(len(own), 2 * each, replace=2 * each > len(own))]
+        samples = torch.from_numpy(chosen).to(self._device)
+        images = self._to_input(self._windows[samples, self._margin, self._margin].permute(0, 3, 1, 2))
+        return list(zip(torch.split(images, each), torch.split(self._labels[samples], each), strict=True))
+
     def _samples(self, now: int, client: int) -> NDArray[np.int64]:
         epoch, place = divmod(now, len(self._parts[client]) // self.batch_size)
         order = self._permuted("batches", epoch, client)

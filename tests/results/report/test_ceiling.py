@@ -211,12 +211,12 @@ def test_constants_come_from_the_records() -> None:
 
 
 def test_theorem_1_beside_what_was_measured() -> None:
-    table = theorem_1(_gradients())
+    (table,) = theorem_1(_gradients())
     assert isinstance(table, Table)
     assert [row[0] for row in table.rows] == ["as printed, (22)", "corrected", "weighed by arrivals"]
     assert all(row[-1].startswith("holds") for row in table.rows)
     adam = replace(_gradients(), config=load_config("demo", ["training.optimizer=adam"]).config)
-    unknown = theorem_1(adam)
+    (unknown,) = theorem_1(adam)
     assert isinstance(unknown, Table)
     assert {row[-1] for row in unknown.rows} == {"not covered"}
     assert "doesn't cover Adam" in unknown.note
@@ -224,3 +224,63 @@ def test_theorem_1_beside_what_was_measured() -> None:
     assert "another way" in str(theorem_1(replace(_gradients(), scheme="fedavg")))
     nobody = replace(_gradients(), records=[replace(made_up_round(1), update_norm2=[None] * 3)])
     assert "no update" in str(theorem_1(nobody))
+
+
+SEEN = {"norm2": 0.5, "loss": 2.0, "noise2": 1.0, "client_norm2": 400.0, "smoothness": 2.0}
+STEPS = {"smallest_rate": 0.1, "largest_rate": 0.4, "misaligned": 0.3, "moved": 0.2, "length2": 0.05}
+
+
+def _measured(*found: dict[str, float] | None) -> Run:
+    run = _gradients(len(found))
+    records = [replace(record, gradient=gradient) for record, gradient in zip(run.records, found, strict=True)]
+    return replace(run, records=records)
+
+
+def test_theorem_1_along_a_run_that_measured_its_gradient() -> None:
+    """Largest constants so far; a measurement stands for the rounds since the one before."""
+    later = {**SEEN, "norm2": 0.2, "smoothness": 3.0, "noise2": 0.5}
+    bounds, along = theorem_1(_measured(SEEN, None, None, later, None))
+    assert isinstance(bounds, Table)
+    assert isinstance(along, Table)
+    assert [row[0] for row in along.rows] == ["1", "4"]
+    assert [float(row[1]) for row in along.rows] == [0.5, 0.2]
+    assert [float(row[2]) for row in along.rows] == [0.5, pytest.approx((0.5 + 3 * 0.2) / 4, rel=1e-2)]
+    eta, gap = STANDARD.training.learning_rate, 2.9
+    rounds, lost, inverse = 4, 1 / 3, 1 / 2  # two of three arrive
+    corrected = 2 * gap / (eta * rounds) + 3.0 * eta * 1.0 * inverse + 400 * (8 * lost**2 + 4 * 3.0 * eta * lost)
+    (row,) = (row for row in bounds.rows if row[0] == "corrected")
+    assert float(row[6].replace(",", "")) == pytest.approx(corrected, rel=1e-2)
+    assert along.rows[-1][3] == row[6]
+    assert {row[-1] for row in bounds.rows} == {"holds, but says nothing: it is above ψ²"}
+    assert "L = 3:" in bounds.note
+    assert "no proof" in bounds.note
+
+
+def test_a_bound_is_not_claimed_where_its_conditions_fail() -> None:
+    long = theorem_1(_measured({**SEEN, "smoothness": 2000.0}))
+    assert isinstance(long[1], Table)
+    assert long[1].rows[0][-1].endswith("with steps of 4/L")
+    wrong = _measured({**SEEN, "norm2": 1e9})
+    wrong = replace(wrong, records=[replace(record, arrived=[1, 1, 1]) for record in wrong.records])
+    (refuted, along) = theorem_1(wrong)
+    assert isinstance(refuted, Table)
+    assert isinstance(along, Table)
+    assert {row[0]: row[-1] for row in refuted.rows}["corrected"] == along.rows[0][-1] == "does not hold"
+    for override in ("training.local_steps=2", "robust.average=median"):
+        config = load_config("demo", ["training.optimizer=sgd", override]).config
+        assert "doesn't cover" in not_covered(replace(_measured(SEEN), config=config))
+
+
+def test_adam_has_a_bound_of_its_own() -> None:
+    adam = replace(_measured({**SEEN, **STEPS}), config=load_config("demo", ["training.optimizer=adam"]).config)
+    bounds, along = theorem_1(adam)
+    assert isinstance(bounds, Table)
+    assert isinstance(along, Table)
+    *plain, own = bounds.rows
+    assert {row[-1] for row in plain} == {"not covered"}
+    expected = (2 * 2.9 + 0.3 + 2.0 * 0.05 - 0.2) / (0.1 * 2 / 3)
+    assert float(own[6]) == pytest.approx(expected, rel=1e-2)
+    assert own[-1] == along.rows[0][-1] == "holds"  # 90 is below ψ² = 400
+    assert along.rows[0][3] == own[6]
+    assert RoundRecord.from_line(adam.records[0].to_line()) == adam.records[0]
+    assert "gradient" not in _gradients(1).records[0].to_line()

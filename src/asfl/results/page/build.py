@@ -265,7 +265,7 @@ def _span(values: Sequence[float], unit: str) -> str:
 
 def _bounds(collected: Collected, run: FoundRun) -> list[Table | str]:
     """Theorems 2 and 3, then 1, of one run; or why they can't be told."""
-    learning = [theorem_1(run)] if run.records else []
+    learning = theorem_1(run) if run.records else []
     group = next(group for group in collected.groups if run in group.runs)
     return [why_not(run) or _queue_table(group, run), *learning]
 

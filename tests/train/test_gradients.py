@@ -1,0 +1,90 @@
+"""What a run measures for Theorem 1, derived again on the whole network; and training doesn't notice."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from trainers import full_round, random_plans, tiny_batches, tiny_images, tiny_model, trainers
+
+from asfl.costs.modelled import ASFL
+from asfl.train.gradients import STEP, Gradients, direction_and_rate, is_due
+from asfl.train.layout import ModelVectors
+from asfl.train.optimizers import Name, rule_named
+
+CLIENTS = 3
+
+
+def test_it_is_due_at_every_square_of_an_evaluation() -> None:
+    assert [number for number in range(1, 30) if is_due(number, 1)] == [1, 4, 9, 16, 25]
+    assert [number for number in range(1, 100) if is_due(number, 5)] == [5, 20, 45, 80]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_what_is_measured_is_of_the_whole_network(optimizer: Name) -> None:
+    model, batches = tiny_model(norm="group"), tiny_batches(tiny_images(), CLIENTS)
+    _, fast = trainers(model, batches, ASFL, optimizer, CLIENTS)
+    for plan in random_plans([2, 3], 4, CLIENTS):
+        fast.round(plan)
+    fast.round(full_round(4, 2, CLIENTS))
+    state, layout = fast.state, fast.layout
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    arrived = np.array([True, False, True])
+    found = Gradients(model, layout, batches, fast.rule).measure(state, arrived, 7)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
+
+    average = state.average_model().parameters
+    whole = tiny_model(norm="group")
+
+    def gradient(at: Tensor, images: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+        whole.load_state_dict(layout.state_dict(ModelVectors(at, average.new_zeros(0))), strict=False)
+        whole.zero_grad()
+        loss = F.cross_entropy(whole(images), labels)
+        torch.autograd.backward(loss)
+        flat = torch.zeros_like(at)
+        named = dict(whole.named_parameters())
+        for slot in layout.parameters:
+            slot.view(flat).copy_(named[slot.key].grad)  # type: ignore[arg-type]
+        return float(loss.detach()), flat
+
+    first, second = zip(*(batches.for_gradients(7, client) for client in range(CLIENTS)), strict=True)
+    losses, a = zip(*(gradient(average, *part) for part in first), strict=True)
+    more, b = zip(*(gradient(average, *part) for part in second), strict=True)
+    means = sum(a) / CLIENTS, sum(b) / CLIENTS
+    away = STEP * average.norm()
+    bends = [
+        gradient(average - away * own / own.norm(), *part)[1] - own for own, part in zip(a, first, strict=True)
+    ]  # fmt: skip
+    expected = {
+        "norm2": float(means[0] @ means[1]),
+        "loss": float(np.mean([*losses, *more])),
+        "noise2": max(float((x - y).square().sum()) / 4 for x, y in zip(a, b, strict=True)),  # 3 of 6 samples each
+        "client_norm2": max(float(((x + y) / 2).square().sum()) for x, y in zip(a, b, strict=True)),
+        "smoothness": max(float(bend.norm() / away) for bend in bends),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    steps = {"smallest_rate", "largest_rate", "misaligned", "moved", "length2"}
+    assert found.keys() - expected.keys() == (set() if optimizer == "sgd" else steps)
+    if optimizer == "momentum":  # one rate for all, so norms are ordinary ones
+        rate, edge = 0.02 / (1 - 0.9), int(layout.parameter_edges[2])
+        assert found["smallest_rate"] == found["largest_rate"] == pytest.approx(rate)
+        velocity = (
+            [state.client_moments[n, 0, :edge] * 0.1 for n in (0, 2)],
+            state.server_optimizer.moments[0, edge:] * 0.1,
+        )
+        pairs = [(1 / 3, slice(0, edge), m) for m in velocity[0]] + [(1.0, slice(edge, None), velocity[1])]
+        assert found["moved"] == pytest.approx(rate * sum(w * float(m @ m) for w, _, m in pairs))
+        assert found["length2"] == pytest.approx(rate * found["moved"])
+        off = sum(w * float((means[0][h] - m) @ (means[1][h] - m)) for w, h, m in pairs)
+        assert found["misaligned"] == pytest.approx(rate * off)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_direction_times_rate_is_the_step(optimizer: Name) -> None:
+    rule, random = rule_named(optimizer, 0.01), torch.Generator().manual_seed(0)
+    weights, moments = torch.zeros(20, dtype=torch.float64), torch.zeros(rule.num_moments, 20, dtype=torch.float64)
+    for steps in range(1, 6):
+        before = weights.clone()
+        rule.step(weights, torch.randn(20, generator=random, dtype=torch.float64), moments, steps)
+        m, d = direction_and_rate(rule, moments, steps)
+        torch.testing.assert_close(weights, before - d * m)
