@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
-from asfl.results.figures.figure import save_figure
+from asfl.results.figures.figure import as_png, save_figure
 from asfl.results.figures.training import draw_accuracy
 from asfl.results.folders import FoundRun, read_run, run_folders
 from asfl.results.frames import load_runs
@@ -86,11 +85,8 @@ class Results:
         tables = "".join(_as_html(table) for table in tables_of(self._summary))
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.words)
         failed = "".join(f"<p><b>{escape(name)} failed</b>: {escape(why)}</p>" for name, why in self.failed.items())
-        content = BytesIO()
-        self.plot().savefig(content, format="png", dpi=110)
-        picture = (
-            f'<img alt="accuracy against delay" src="data:image/png;base64,{b64encode(content.getvalue()).decode()}">'
-        )
+        content = b64encode(as_png(self.plot())).decode()
+        picture = f'<img alt="accuracy against delay" src="data:image/png;base64,{content}">'
         return f"<p><code>{escape(str(self.folder))}</code></p>{failed}{words}{picture}{tables}"
 
 

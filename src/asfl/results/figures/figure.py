@@ -45,12 +45,25 @@ _STYLE: Any = {
 
 @contextmanager
 def drawing(width_in: float, height_in: float) -> Iterator["Figure"]:
-    """A figure in our style that needs no screen and leaves pyplot's global state alone."""
+    """A figure in our style that needs no screen, leaves pyplot's global state alone, and shows itself in notebooks."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
+    from matplotlib import figure
+
+    class Figure(figure.Figure):
+        """pyplot would show only its own figures, and plain ones only once it is imported."""
+
+        def _repr_png_(self) -> bytes:
+            return as_png(self)
 
     with mpl.rc_context(_STYLE):
         yield Figure(figsize=(width_in, height_in))
+
+
+def as_png(figure: "Figure") -> bytes:
+    """As notebooks show it."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()
 
 
 def check_figure_path(path: Path) -> None:
