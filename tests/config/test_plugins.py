@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,14 +14,16 @@ from own_things import forgotten_afterwards, loud_scheme
 from torch import nn
 
 import asfl as package
-from asfl.config import load_config, plugins
+from asfl.config import Config, Radio, Scenario, load_config, plugins
 from asfl.config.errors import AsflError
+from asfl.config.fields import Positive
 from asfl.config.names import CHANNELS, MODELS, ModelSpec
 from asfl.costs.budgets import Budgets
 from asfl.costs.world import World
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile
+from asfl.radio.channel import make_channel
 from asfl.radio.state import ChannelState
 from asfl.results.figures.training import style_of
 from asfl.results.page.collect import collect
@@ -215,6 +218,88 @@ def test_registered_names_are_valid_and_shown(tmp_path: Path) -> None:
     world = World.of(chosen)
     assert world.begin_round(3).channel_gain.tolist() == [1e-9] * 6
     assert world.profile.unit_names == ("flat", "out")
+
+
+# ---------------------------------------------------------------------- settings
+@dataclass(frozen=True)
+class Foggy:
+    scenario: Scenario
+    radio: Radio
+    gain: Positive = 1e-9
+    colour: Literal["grey", "white"] = "grey"
+    lifts: bool = False
+    seen: list[int] = field(default_factory=list, init=False)
+
+    def at(self, round_index: int) -> ChannelState:
+        gain = np.full(self.scenario.clients, self.gain)
+        return ChannelState(gain, gain, gain_is_known=True)
+
+
+def in_fog(*settings: str) -> World:
+    own = [f"scenario.channel.own.{setting}" for setting in settings]
+    return World.of(load_config("demo", ["scenario.channel.kind=fog", *own]).config)
+
+
+def test_fields_behind_the_first_are_settings() -> None:
+    package.register_channel("fog", Foggy)
+    assert in_fog().begin_round(0).channel_gain.tolist() == [1e-9] * 6
+    world = in_fog("gain=3", "colour=white", "lifts=true")
+    assert world.begin_round(0).channel_gain.tolist() == [3.0] * 6
+    assert (world.channel.colour, world.channel.lifts) == ("white", True)  # type: ignore[attr-defined]
+    package.register_channel("fog", lambda scenario, radio, **more: Foggy(scenario, radio, more["gain"]))
+    assert in_fog("gain=2", "whatever=1").begin_round(0).channel_gain.tolist() == [2.0] * 6
+    package.register_channel("fog", lambda *both, gain=1.0: Foggy(both[0], both[1], gain))
+    assert in_fog("gain=2").begin_round(0).channel_gain.tolist() == [2.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("gian=3", "scenario.channel.own.gian is no setting of channel 'fog': did you mean 'gain'?"),
+        ("seen=3", "scenario.channel.own.seen is no setting of channel 'fog': valid: colour, gain, lifts"),
+        ("scenario=3", "is no setting of channel 'fog': valid: colour, gain, lifts"),
+        ("gain=thick", "scenario.channel.own.gain = 'thick': "),
+        ("gain=true", "scenario.channel.own.gain = True: must be a number"),
+        ("gain=-1", "scenario.channel.own.gain = -1: input should be greater than 0"),
+        ("colour=red", "scenario.channel.own.colour = 'red': input should be 'grey' or 'white'"),
+        ("lifts=1", "scenario.channel.own.lifts = 1: input should be a valid boolean"),
+    ],
+)
+def test_settings_that_a_plugin_does_not_declare_are_refused(setting: str, words: str) -> None:
+    package.register_channel("fog", Foggy)
+    with pytest.raises(AsflError) as caught:
+        in_fog(setting)
+    assert words in str(caught.value)
+
+
+def test_settings_of_models_and_of_nothing() -> None:
+    package.register_model("my-net", tiny)
+    chosen = ["model.architecture=my-net", "model.own.hidden"]
+    assert World.of(load_config("demo", [f"{chosen[1]}=3", chosen[0]]).config).profile.activation_bits[0] == 3 * 32
+    for overrides, words in [
+        (
+            [chosen[0], "model.own.hiden=3"],
+            "model.own.hiden is no setting of architecture 'my-net': did you mean 'hidden'",
+        ),
+        ([chosen[0], f"{chosen[1]}=2.5"], "model.own.hidden = 2.5: input should be a valid integer"),
+        ([f"{chosen[1]}=3"], "model.own.hidden is no setting of architecture 'cnn': it takes no settings"),
+        (["scenario.channel.own.gain=3"], "is no setting of channel 'rayleigh': it takes no settings"),
+    ]:
+        with pytest.raises(AsflError) as caught:
+            load_config("demo", overrides)
+        assert words in str(caught.value)
+    package.register_model("my-net", lambda spec, hidden: tiny(spec, hidden))
+    with pytest.raises(AsflError, match=r"architecture 'my-net' needs model.own.hidden"):
+        load_config("demo", chosen[:1])
+
+
+def test_what_a_run_left_behind_is_read_without_its_plugin() -> None:
+    """And whoever loads another plugin of that name is told what doesn't fit."""
+    left = {"scenario": {"channel": {"kind": "fog", "own": {"thickness": 3}}}}
+    config = Config.model_validate(left)
+    package.register_channel("fog", Foggy)
+    with pytest.raises(AsflError, match=r"own.thickness is no setting of channel 'fog'"):
+        make_channel(config.scenario, config.radio)
 
 
 # ---------------------------------------------------------------------- what they do

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from asfl.config.fields import (
     AutoDecibel,
@@ -25,6 +25,7 @@ from asfl.config.fields import (
     Watt,
     WattPerHertz,
     known_name,
+    known_settings,
 )
 from asfl.config.names import CHANNELS
 from asfl.config.units import dbm_to_w
@@ -99,7 +100,12 @@ class ChannelSettings(Section):
     shifted, to the path gain at the disc's median distance."""
     cell: Cell = Cell()
     own: OwnSettings = Field(default_factory=OwnSettings)
-    """What a channel of your own wants to know: [scenario.channel.own], any names."""
+    """Settings of a channel of your own: what its factory takes besides (scenario, radio)."""
+
+    @model_validator(mode="after")
+    def _declared(self, info: ValidationInfo) -> Self:
+        known_settings(CHANNELS, self.kind, self.own, info)
+        return self
 
 
 class Radio(Section):

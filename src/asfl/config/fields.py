@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from asfl.config.errors import AsflError, short
 from asfl.config.names import MAX_WIDTH
+from asfl.config.registry import Registry
 from asfl.config.units import parse_quantity
 
 MAX_COUNT = 10**9
@@ -122,6 +123,12 @@ FILE_NAME = AfterValidator(_file_name)
 FileName = Annotated[str, FILE_NAME]
 
 
+def known_settings(registry: Registry[Any], name: str, own: "OwnSettings", info: ValidationInfo) -> None:
+    """The same for what `[….own]` gives to something registered."""
+    if info.context == CHECK_NAMES:
+        registry.settings(name, dict(own.items()))
+
+
 class Section(BaseModel):
     """A part of the configuration: frozen, unknown keys refused, every field documented where it is declared."""
 
@@ -135,13 +142,10 @@ class Section(BaseModel):
 
 
 class OwnSettings(Section):
-    """Settings of a plugin: any names, each with a text, a number, or true or false; only the plugin knows them."""
+    """Settings of a plugin, each a text, a number, or true or false; only the plugin knows their names."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, bool | int | float | str] = Field(init=False)
-
-    def get(self, name: str, default: Any) -> Any:
-        return (self.model_extra or {}).get(name, default)
 
     def items(self) -> tuple[tuple[str, Any], ...]:
         """In the order of their names."""

@@ -18,9 +18,11 @@ Precision = Literal["float32", "bfloat16"]
 Dataset = Literal["digits", "cifar10", "cifar100"]
 """The data sets that ship or can be fetched; any other is somebody's own (`asfl.register_arrays`)."""
 
-CHANNELS: Registry[Any] = Registry("channel", dict.fromkeys(("rayleigh", "trace", "3gpp")))
+CHANNELS: Registry[Any] = Registry(
+    "channel", dict.fromkeys(("rayleigh", "trace", "3gpp")), own="scenario.channel.own", arguments=2
+)
 """What `scenario.channel.kind` may be, with the factory of a registered one."""
-MODELS: Registry[Any] = Registry("architecture", dict.fromkeys(get_args(Architecture)))
+MODELS: Registry[Any] = Registry("architecture", dict.fromkeys(get_args(Architecture)), own="model.own", arguments=1)
 """What `model.architecture` may be, with the builder of a registered one."""
 DATASETS: Registry[Any] = Registry("data set", dict.fromkeys(get_args(Dataset)))
 """What `data.name` may be besides the path of an `.npz` file, with the images of a registered one."""
@@ -80,11 +82,6 @@ class ModelSpec:
     norm: Norm = "batch"
     own: tuple[tuple[str, Any], ...] = ()
     """What `[model.own]` says, for a network of somebody's own."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The same by name."""
-        return dict(self.own)
 
     @property
     def name(self) -> str:

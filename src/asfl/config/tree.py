@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from asfl.config.budget import TotalBudgets
 from asfl.config.channels import ChannelSettings, Radio
@@ -33,6 +33,7 @@ from asfl.config.fields import (
     ShareBelowOne,
     Width,
     known_name,
+    known_settings,
 )
 from asfl.config.names import (
     MODELS,
@@ -106,7 +107,12 @@ class Model(Section):
     """Profile that delays and energies are computed from, such as "vgg19-cifar10", if not the trained network's own. It
     must have the same units: a narrow network is trained, and its wide sister charged."""
     own: OwnSettings = Field(default_factory=OwnSettings)
-    """What a network of your own wants to know: [model.own], any names."""
+    """Settings of a network of your own: what its builder takes besides the spec."""
+
+    @model_validator(mode="after")
+    def _declared(self, info: ValidationInfo) -> Self:
+        known_settings(MODELS, self.architecture, self.own, info)
+        return self
 
 
 class Data(Section):

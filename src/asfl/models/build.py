@@ -14,7 +14,7 @@ from asfl.models.mlp import build_mlp
 from asfl.models.resnet import build_resnet
 from asfl.models.vgg import build_vgg
 
-_BUILDERS: dict[str, Callable[[ModelSpec], CuttableModel]] = {
+_BUILDERS: dict[str, Callable[..., CuttableModel]] = {
     "cnn": build_cnn,
     "mlp": build_mlp,
     "vgg11": build_vgg,
@@ -28,7 +28,7 @@ _BUILDERS: dict[str, Callable[[ModelSpec], CuttableModel]] = {
 def build_model(spec: ModelSpec, precision: Precision = "float32") -> CuttableModel:
     """The network `spec` names, freshly initialised from PyTorch's global random stream."""
     build = MODELS.named(spec.architecture) or _BUILDERS[spec.architecture]
-    model = build(spec)
+    model = build(spec, **MODELS.settings(spec.architecture, dict(spec.own)))
     if not isinstance(model, CuttableModel) or len(model.units) < 2:
         raise AsflError(
             f"model '{spec.architecture}': its builder must return a CuttableModel of at least 2 units, "

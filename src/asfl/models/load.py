@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from asfl.models.cuttable import CuttableModel
 
 
-def register_model(name: str, builder: "Callable[[ModelSpec], CuttableModel]") -> None:
+def register_model(name: str, builder: "Callable[..., CuttableModel]") -> None:
     """Make `model.architecture = name` mean the network that `builder(spec)` returns.
 
-    Its profile is measured when it is first needed, which needs PyTorch.
+    What else the builder takes are settings: `[model.own]` may have them, and nothing else. The network's profile is
+    measured when it is first needed, which needs PyTorch.
     """
     if not callable(builder):
         raise AsflError(f"register_model('{name}'): {builder!r} is no function of a ModelSpec")

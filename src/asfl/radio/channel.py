@@ -165,12 +165,16 @@ def _block_gains(trace: Trace, gains: list[Floats], radio: "config.Radio") -> li
     return [shape * (gain / shape.mean(axis=1))[:, None] for shape, gain in zip(shapes, gains, strict=True)]
 
 
-ChannelFactory = Callable[["config.Scenario", "config.Radio"], Channel]
+ChannelFactory = Callable[..., Channel]
+"""Of a scenario and a radio; and of settings, if it is somebody's own."""
 _SHIPPED: dict[str, ChannelFactory] = {"rayleigh": _rayleigh, "trace": _from_trace, "3gpp": CellChannel.of}
 
 
 def register_channel(name: str, factory: ChannelFactory) -> None:
-    """Make `scenario.channel.kind = name` mean the channel that `factory(scenario, radio)` returns."""
+    """Make `scenario.channel.kind = name` mean the channel that `factory(scenario, radio)` returns.
+
+    What else the factory takes are settings: `[scenario.channel.own]` may have them, and nothing else.
+    """
     if not callable(factory):
         raise AsflError(f"register_channel('{name}'): {factory!r} is no function of (scenario, radio)")
     CHANNELS.register(name, factory)
@@ -179,7 +183,8 @@ def register_channel(name: str, factory: ChannelFactory) -> None:
 def make_channel(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     """The channel a configuration asks for."""
     factory: ChannelFactory = CHANNELS.named(scenario.channel.kind) or _SHIPPED[scenario.channel.kind]
-    channel = factory(scenario, radio)
+    kind, own = scenario.channel.kind, scenario.channel.own
+    channel = factory(scenario, radio, **CHANNELS.settings(kind, dict(own.items())))
     if not callable(getattr(channel, "at", None)):
         raise AsflError(
             f"channel '{scenario.channel.kind}': its factory gave {channel!r}, not an object with at(round_index)"
