@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from asfl.field.held_out import MOST_TIMES, believed_sizes, together
 from asfl.field.local import LocalLink
 from asfl.field.protocol.messages import Agreement, Scored
 from asfl.models.build import build_model
+from asfl.results.page.collect import collect
+from asfl.results.page.origins import label_mixes, run_command
 from asfl.runs.records import read_records
 from asfl.runs.run import run
 from asfl.schemes import scheme_named
@@ -75,8 +78,6 @@ def test_a_round_has_the_bits_of_one_process_that_has_all_the_images(tmp_path: P
     order = np.argsort(everything.train_labels[: sum(SIZES)], kind="stable")
     parts = np.split(order, np.cumsum(SIZES)[:-1])
     joined = of_device(NAME, str(files[0]), 0.0, np.random.default_rng())
-    from dataclasses import replace
-
     joined = replace(joined, train_images=everything.train_images, train_labels=everything.train_labels)
     here = trainer_of(config, Batches.of(joined, parts, config, CPU), scheme)
     nothing = [np.zeros(0, np.int64)] * 3
@@ -103,6 +104,15 @@ def test_a_run_without_any_image_on_the_server(tmp_path: Path) -> None:
     assert all(accuracy is not None and 0 <= accuracy <= 1 for accuracy in accuracies)
     held_out = [round(0.25 * size) for size in SIZES]
     assert all(abs(sum(held_out) * (accuracy or 0) % 1 - 0.5) > 0.49 for accuracy in accuracies)  # whole images
+    # The page knows how many images there are, and that nobody here knows their labels.
+    (found,) = collect([tmp_path / "run"]).runs
+    sizes = ", ".join(str(size - held) for size, held in zip(SIZES, held_out, strict=True))
+    known = f"{NAME}: images stay on the devices, and only they know which labels they have"
+    assert label_mixes([found], None) == ({}, [f"{known}. They say they train with {sizes} images"])
+    assert run_command(found).startswith("asfl serve demo --scheme asfl --set ")
+    facts = {**found.manifest.facts, "samples": [1.0, "many", 3.0]}  # a claim that is none
+    silent = replace(found, manifest=replace(found.manifest, facts=facts))
+    assert label_mixes([silent], None) == ({}, [known])
 
 
 def test_the_server_may_have_test_images(tmp_path: Path) -> None:

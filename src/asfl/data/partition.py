@@ -22,6 +22,8 @@ _TINY_ALPHA = 1e-12
 
 def deal(data: "ImageData", config: "Config") -> Sequence[Ints]:
     """[N][samples] indices of the training samples each client has, as a configuration says; no sample twice."""
+    if config.data.private:
+        raise AsflError(f"{data.name}: images stay on the devices, and only they know which labels they have")
     clients, seed, kind = config.scenario.clients, config.scenario.seed, config.data.partition
     if kind == "shards":
         return list(shards(data.train_labels, clients, config.data.shards_per_client, seed))

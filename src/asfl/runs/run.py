@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from asfl.config import Config, by_name
 from asfl.config.errors import AsflError, MissingExtraError
@@ -239,8 +239,10 @@ def _play(
         save_checkpoint(
             folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint, records_seal=journal.seal
         )
-        spent = manifest.cpu_s + time.process_time() - started
-        write_manifest(folder, replace(manifest, facts={**manifest.facts, "cpu_s": round(spent, 1)}))
+        so_far: dict[str, Any] = {"cpu_s": round(manifest.cpu_s + time.process_time() - started, 1)}
+        if manifest.config.data.private:
+            so_far["samples"] = simulation.trainer.state.samples.tolist()  # as far as devices have said
+        write_manifest(folder, replace(manifest, facts={**manifest.facts, **so_far}))
         return time.monotonic()
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every

@@ -11,6 +11,7 @@ from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS, MODELS, Dataset, is_own_file
 from asfl.config.show import toml_value
+from asfl.config.units import number
 from asfl.costs.world import charged_profile
 from asfl.data import load_data
 from asfl.models.profile import ModelProfile
@@ -39,7 +40,10 @@ def label_mixes(runs: Sequence[FoundRun], data_dir: Path | None) -> tuple[dict[s
         try:
             found[key] = LabelMix.of(config, load_data(config, run.manifest.data_dir(data_dir)))
         except (AsflError, OSError) as error:
-            notes[f"The label mix of {config.data.name} isn't shown: {str(error).splitlines()[0]}"] = None
+            said = ", ".join(number(samples) for samples in run.manifest.samples)
+            how_many = f". They say they train with {said} images" if said else ""
+            about = "" if config.data.private else f"The label mix of {config.data.name} isn't shown: "
+            notes[f"{about}{str(error).splitlines()[0]}{how_many}"] = None
     return found, list(notes)
 
 
@@ -54,9 +58,10 @@ def profile_of(group: RunGroup) -> tuple[ModelProfile | None, str]:
 
 # ---------------------------------------------------------------------- commands
 def run_command(run: FoundRun) -> str:
-    """`asfl run …` with as few `--set` as possible."""
+    """`asfl run …`, or `serve` where devices have the images, with as few `--set` as possible."""
     preset, changed = nearest_preset(run.manifest.config, run.scheme)
-    return _command([*_asfl(run.manifest.config, [run.scheme]), "run", preset, "--scheme", run.scheme], changed)
+    command = "serve" if run.manifest.config.data.private else "run"
+    return _command([*_asfl(run.manifest.config, [run.scheme]), command, preset, "--scheme", run.scheme], changed)
 
 
 def compare_command(group: RunGroup) -> str | None:
@@ -78,7 +83,7 @@ def _asfl(config: Config, schemes: Sequence[str]) -> list[str]:
         all(SCHEMES.ships(scheme) for scheme in schemes),
         CHANNELS.ships(config.scenario.channel.kind),
         MODELS.ships(config.model.architecture),
-        config.data.name in get_args(Dataset) or is_own_file(config.data.name),
+        config.data.private or config.data.name in get_args(Dataset) or is_own_file(config.data.name),
     ]
     return ["asfl"] if all(ships) else ["asfl", "--plugin", "FILE"]
 
