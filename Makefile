@@ -13,7 +13,7 @@ RECORDS := docs/results/records.jsonl.xz
 MUNICH := --trace examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
 
 .PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
-        figures advice docs wheel profiles clean
+        figures advice printed docs wheel profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -92,7 +92,11 @@ advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of pla
 	@$(BIN)/asfl advise docs/results/tuned/vgg19-cifar10.toml --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
 		--plot docs/results/which-scheme.png --page docs/results/which-scheme.md
 
-docs: $(STAMP)  ## build the documentation into site/
+printed: $(STAMP)  ## write what documents show into them again: output of commands and Python, pictures, the notebook
+	@$(BIN)/python tools/printed.py
+
+docs: $(STAMP)  ## check that what documents show is so (minutes), and build the documentation into site/
+	@$(BIN)/python tools/printed.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
 
 wheel: $(STAMP)  ## build the wheel into dist/, install it into an empty environment, and train the demo there

@@ -35,7 +35,8 @@ def test_every_command_works_after_the_one_before_it(
     asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
-    shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
+    for folder in ("docs/examples", "examples"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     played = []
     for language, block in BLOCK.findall((ROOT / "README.md").read_text("utf-8")):
         if language == "python" and block.startswith("# loud.py"):
@@ -48,7 +49,7 @@ def test_every_command_works_after_the_one_before_it(
             assert "Traceback" not in result.stderr
             played.append(line.split()[2])
     assert {"doctor", "scenario", "run", "resume", "compare", "report", "fleet", "--plugin"} <= set(played)
-    assert (tmp_path / "world.png").exists()
+    assert (tmp_path / "demo-world.png").exists()
     assert (tmp_path / "runs" / "compare-demo" / "report.html").exists()
     assert (tmp_path / "runs" / "compare-demo" / "loud-seed1").is_dir()
 
