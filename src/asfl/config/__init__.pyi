@@ -9,6 +9,7 @@ from .load import (
     differing_names as differing_names,
     load_config as load_config,
     preset_names as preset_names,
+    recorded_config as recorded_config,
 )
 from .network import Deadlines as Deadlines, Network as Network
 from .protection import Privacy as Privacy, Robustness as Robustness

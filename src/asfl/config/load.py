@@ -72,6 +72,12 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
     return Resolved(config, every | sources)
 
 
+def recorded_config(values: Mapping[str, Any]) -> Config:
+    """A configuration as a run recorded it. What didn't exist then is as it was."""
+    decision = {"overheads": "free", "discrepancy_sample_ratio": 0.05, **values.get("decision", {})}
+    return Config.model_validate({**values, "decision": decision})
+
+
 def _base_layers(base: ConfigLike | None) -> list[_Layer]:
     if base is None:
         return []

@@ -197,6 +197,9 @@ class RoundRules(Section):
     parameters, per sample; "auto" follows `equations`."""
     resplit_energy: Literal["sent", "signed"] = "sent"
     """What a moved cut takes of clients' energy: what they send, or (17) as printed: a cut that grows pays."""
+    overheads: Literal["charged", "free"] = "free"
+    """Whether labels, running statistics, the reports a decision needs, and scales of missed averages cross for what
+    they take, or for free (docs/costs.md)."""
     error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
     """What multiplies the server-side norm in the printed objective; unused in the corrected one."""
     form: Literal["drift", "per_round_budgets"] = "drift"
@@ -221,6 +224,9 @@ class DecisionRules(RoundRules):
 
     charge: Literal["realised", "expected"] = "realised"
     """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
+    overheads: Literal["charged", "free"] = "charged"
+    """Whether labels, running statistics, the reports a decision needs, and scales of missed averages cross for what
+    they take, or for free (docs/costs.md)."""
     solver: Literal["bcd", "joint", "printed"] = "bcd"
     """Block coordinate descent (Algorithm 2) from a good start, the joint solver, or Algorithm 2 as printed: from a
     random start, cut, blocks and powers in turn."""
@@ -246,8 +252,9 @@ class DecisionRules(RoundRules):
     energy_price: NonNegative = 1.0
     """What energy weighs against delay where progress per cost is what counts (`asfl-rate`, `asfl-plus`), both in units
     of their budgets; 0: energy is free."""
-    discrepancy_sample_ratio: PositiveShare = 0.05
-    """ι: share of its parameters each client reports for the discrepancy."""
+    discrepancy_sample_ratio: PositiveShare | Literal["auto"] = "auto"
+    """ι: share of its parameters each client reports for the discrepancy; "auto": a random projection of each layer
+    instead (docs/training.md)."""
     min_participants: AutoIndex = "auto"
     """At least this many clients get a resource block each round; "auto" is half of min(N, K), or all N with
     `rb_sharing = "time"`."""

@@ -4,14 +4,14 @@ ASFL as published gives new layers to everybody at once. Schemes that average cl
 receive every average. Here each client owes itself what changed since it last took part.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.crossing import BITS_PER_GROUP
+from asfl.costs.crossing import BITS_PER_GROUP, Overheads, moving_bits, prefix_sums
 from asfl.costs.decision import Decision
 from asfl.models.profile import ModelProfile
 
@@ -28,29 +28,39 @@ class Holdings:
     averages at fewer bits were missed, which come as differences."""
     apart: Bools
     """[M] whether clients' copies of a layer differ. A layer that all share needn't be sent up when it moves."""
+    missed: Floats = field(default_factory=lambda: np.zeros((1, 1)))
+    """[N, M] how many averages with few bits a client has missed: each comes with scales of its own."""
 
     @classmethod
     def fresh(cls, num_clients: int, num_layers: int) -> "Holdings":
         """Everybody has the initial model."""
-        return cls(np.zeros((num_clients, num_layers)), np.zeros(num_layers, dtype=np.bool_))
+        nothing = np.zeros((num_clients, num_layers))
+        return cls(nothing, np.zeros(num_layers, dtype=np.bool_), nothing)
 
     @cached_property
     def _clients(self) -> NDArray[np.int64]:
         return np.arange(len(self.owed_bits))
 
-    def download_bits(self, profile: ModelProfile, cut: NDArray[np.int64]) -> Floats:
-        """[..., N] what each client must receive to hold its layers up to a cut [..., 1] or [N]."""
-        differences = (self.owed_bits > 0) & (self.owed_bits < BITS_PER_VALUE)
-        beside = np.where(differences, BITS_PER_GROUP * profile.param_groups, 0.0)
-        owed = _prefix_sums(self.owed_bits / BITS_PER_VALUE * profile.param_bits + beside)
-        return np.asarray(owed[self._clients, cut])
+    def download_bits(self, profile: ModelProfile, cut: NDArray[np.int64], overheads: Overheads) -> Floats:
+        """[..., N] what each client must receive to hold its layers up to a cut [..., 1] or [N].
 
-    def upload_bits(self, profile: ModelProfile, cut: NDArray[np.int64], previous_cut: int | None) -> Floats:
+        With overheads: differences with the scales of each, or the whole layer if that is less; statistics as they are.
+        """
+        differences = (self.owed_bits > 0) & (self.owed_bits < BITS_PER_VALUE)
+        missed = np.where(differences, self.missed if overheads.charged else 1.0, 0.0)
+        owed = self.owed_bits / BITS_PER_VALUE * profile.param_bits + missed * BITS_PER_GROUP * profile.param_groups
+        if overheads.charged:
+            owed = np.minimum(owed, profile.param_bits) + np.where(self.owed_bits > 0, profile.statistic_bits, 0.0)
+        return np.asarray(prefix_sums(owed)[self._clients, cut])
+
+    def upload_bits(
+        self, profile: ModelProfile, cut: NDArray[np.int64], previous_cut: int | None, overheads: Overheads
+    ) -> Floats:
         """[..., N] at full precision: layers above the cut that go to the server, as far as it doesn't know them."""
         if previous_cut is None:
             return np.zeros(np.broadcast_shapes(np.shape(cut), self._clients.shape))
         known = (self.owed_bits > 0) | ~self.apart
-        unknown = _prefix_sums(np.where(known, 0.0, profile.param_bits))
+        unknown = prefix_sums(np.where(known, 0.0, moving_bits(profile, overheads)))
         return np.asarray(unknown[:, previous_cut] - unknown[self._clients, np.minimum(cut, previous_cut)])
 
     def after(self, decision: Decision, updated: Bools, *, trained: bool) -> "Holdings":
@@ -58,17 +68,13 @@ class Holdings:
         layers = np.arange(1, self.owed_bits.shape[1] + 1)
         cut = np.broadcast_to(decision.cut, len(self.owed_bits))
         held = layers <= cut[:, None]
-        owed = np.where(updated[:, None] & held, 0.0, self.owed_bits)
+        owed, missed = (np.where(updated[:, None] & held, 0.0, before) for before in (self.owed_bits, self.missed))
         owed = np.where(layers > cut.max(), BITS_PER_VALUE, owed) if trained else owed
         apart = self.apart & (layers <= cut.max())
         if trained:
             averaged = layers <= decision.synced
             bits = float(np.max(np.broadcast_to(decision.bits, len(cut))[decision.scheduled], initial=0))
             owed = np.where(averaged, np.minimum(owed + bits, BITS_PER_VALUE), owed)
+            missed = missed + (averaged & (bits < BITS_PER_VALUE))
             apart = (apart | (layers <= cut.max())) & ~averaged
-        return Holdings(owed, apart)
-
-
-def _prefix_sums(values: Floats) -> Floats:
-    """[N, M] -> [N, M+1], 0 first."""
-    return np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+        return Holdings(owed, apart, missed)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.crossing import activation_bits, layer_bits
+from asfl.costs.crossing import activation_bits, label_bits, layer_bits, moving_bits, prefix_sums, report_bits
 from asfl.costs.decision import Decision
 from asfl.costs.round import Round
 
@@ -42,6 +42,8 @@ class Procedure:
     """The server steps with every mini-batch, mixed from all clients' (`asfl.train.mixed`): this costs nothing more."""
     on_demand: bool = False
     """A client receives what changed when it takes part, instead of everybody at once (`asfl.costs.holdings`)."""
+    reports: bool = False
+    """Decisions need to know how far client sides have drifted apart, so clients that have learnt report it."""
 
     @property
     def keeps_client_sides(self) -> bool:
@@ -49,7 +51,7 @@ class Procedure:
         return not (self.exchanges_client_model or self.full_local_model)
 
 
-ASFL = Procedure()
+ASFL = Procedure(reports=True)
 ON_DEMAND = Procedure(on_demand=True)
 CENTRAL = Procedure(full_local_model=True, central=True)
 FEDAVG = Procedure(full_local_model=True)
@@ -87,7 +89,7 @@ class RoundCost:
     client_backward_delay_s: Floats
     """(14)."""
     model_up_delay_s: Floats
-    """Client model to the server, for schemes that exchange it every round."""
+    """Client model to the server, for schemes that exchange it every round; layers that are averaged; a report."""
 
     # Parts of the energy, per client.
     resplit_energy_j: Floats
@@ -238,23 +240,25 @@ class _Prices:
 
 def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
     profile, samples = round_.profile, plan.samples
-    cut, bits = plan.cut, plan.bits
+    cut, bits, overheads = plan.cut, plan.bits, round_.equations.overheads
     reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
     # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage, and where
     # clients are brought up to date when they take part, layers come down in stage 2.
-    model_bits = profile.client_param_bits[cut]
-    grown_bits = shrunk_bits = down_bits = up_bits = np.zeros_like(model_bits)
+    model_bits = prefix_sums(moving_bits(profile, overheads))
+    grown_bits = shrunk_bits = down_bits = up_bits = np.zeros_like(model_bits[cut])
     if procedure.exchanges_client_model:
-        down_bits = up_bits = layer_bits(profile, cut, bits)
+        down_bits = up_bits = layer_bits(profile, cut, bits, overheads)
     elif round_.holdings is not None:
-        shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut)
-        down_bits = round_.holdings.download_bits(profile, cut)
+        shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut, overheads)
+        down_bits = round_.holdings.download_bits(profile, cut, overheads)
     elif round_.previous_cut is not None:
-        moved_bits = model_bits - profile.client_param_bits[round_.previous_cut]
+        moved_bits = model_bits[cut] - model_bits[round_.previous_cut]
         grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
     if not procedure.exchanges_client_model:
-        up_bits = layer_bits(profile, np.minimum(plan.synced, cut), bits)
+        up_bits = layer_bits(profile, np.minimum(plan.synced, cut), bits, overheads)
+    if procedure.reports:
+        up_bits = up_bits + report_bits(profile, plan.synced, cut, overheads)
     resplit = times(grown_bits, prices.receiving_s_per_bit) + times(shrunk_bits, prices.uplink_s_per_bit)
 
     # Stage 2: perhaps the client model down, client forward, activations up.
@@ -262,12 +266,13 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
     forward_flops = samples * profile.client_forward_flops[cut]
     sent_bits = activation_bits(profile, cut, bits, samples, round_.local_steps)
     client_forward = forward_flops * prices.compute_s_per_flop
-    uplink = times(sent_bits, prices.uplink_s_per_bit)
+    packet_bits = sent_bits + label_bits(profile, bits, samples, round_.local_steps, overheads)
+    uplink = times(packet_bits, prices.uplink_s_per_bit)
     began = resplit <= round_.outage_s
     in_time = began & (model_down + client_forward + uplink <= round_.outage_s)
     arrival = prices.arrival * in_time
 
-    # Stage 3: server forward and backward, gradients down, client backward, perhaps the client model up.
+    # Stage 3: server forward and backward, gradients down, client backward, perhaps client model and report up.
     share = procedure.aggregated_share
     server_forward_flops = samples * (profile.client_forward_flops[-1] - profile.client_forward_flops[cut])
     server_backward_flops = samples * (profile.client_backward_flops[-1] - profile.client_backward_flops[cut])
@@ -331,7 +336,7 @@ def _local_training_cost(round_: Round, plan: _Plan, prices: _Prices) -> RoundCo
     """
     profile, samples = round_.profile, plan.samples
     nothing = np.zeros(round_.num_clients)
-    model_bits = layer_bits(profile, profile.num_layers, plan.bits)
+    model_bits = layer_bits(profile, profile.num_layers, plan.bits, round_.equations.overheads)
     forward_flops = samples * profile.client_forward_flops[-1]
     backward_flops = samples * profile.client_backward_flops[-1]
     parts = (

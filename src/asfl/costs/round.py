@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.costs.crossing import FREE, Overheads
 from asfl.costs.holdings import Holdings
 from asfl.models.profile import ModelProfile
 from asfl.radio import link
@@ -30,6 +31,7 @@ class CostEquations:
     """What stage 3 returns per sample: q_c bits (`activations`), or ψ_{c+1} as printed in (13) (`next_layer`)."""
     resplit_energy: ResplitEnergy = "sent"
     """(17) for layers that go up (`sent`), or as printed (`signed`): layers that come down then pay the client back."""
+    overheads: Overheads = FREE
 
     @classmethod
     def of(
@@ -38,6 +40,7 @@ class CostEquations:
         uplink_power: str = "auto",
         gradient_bits: str = "auto",
         resplit_energy: ResplitEnergy = "sent",
+        overheads: Overheads = FREE,
     ) -> "CostEquations":
         """The switches of a reading, each of which may be set by itself; "auto" follows the reading."""
         base = CORRECTED if reading == "corrected" else PRINTED
@@ -45,6 +48,7 @@ class CostEquations:
             uplink_power=base.uplink_power if uplink_power == "auto" else uplink_power,  # type: ignore[arg-type]
             gradient_bits=base.gradient_bits if gradient_bits == "auto" else gradient_bits,  # type: ignore[arg-type]
             resplit_energy=resplit_energy,
+            overheads=overheads,
         )
 
 
@@ -83,6 +87,8 @@ class Round:
     """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
     fitted_link: bool = False
     """Whether rates are the smooth fit that optimisers use instead of the link's own; they differ for 5G NR only."""
+    reports: bool = True
+    """Whether optimisers count a report of each client that has learnt; what is charged follows the procedure."""
     local_steps: int = 1
     """Mini-batches a client takes in the round."""
     index: int = 0

@@ -42,6 +42,7 @@ from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, nobody_knows
 from asfl.train.quantise import UNQUANTISED
+from asfl.train.signals import Projections
 from asfl.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
@@ -208,7 +209,8 @@ class ClientNode:
         assert packet is not None
         self._open, self._done, self.round_index = place, None, place[0]
         self._open_bits, self._open_batch = request.bits, request.batch
-        return msg.Activations(packet.labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
+        labels = packet.labels if self._shapes.num_classes > 256 else packet.labels.to(torch.uint8)
+        return msg.Activations(labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
 
     @_do.register
     def _backward(self, request: msg.Backward) -> msg.Update:
@@ -305,6 +307,15 @@ class ClientNode:
         if gaps.size and (gaps.min() < 0 or gaps.max() >= size or columns[-1] >= size or columns.min() < 0):
             raise WireError(f"a column that isn't among the {size} here")
         return msg.Values(self._fleet.report(columns)[0][0])
+
+    @_do.register
+    def _project(self, request: msg.Project) -> msg.Projected:
+        self._check_turn(request)
+        cut, seed = self._state.cut, self._agreement.config.scenario.seed
+        if request.above >= cut:
+            raise WireError(f"above = {request.above} must be 0 … {cut - 1}")
+        found = Projections.of(self._layout, self._state.clients.parameters[0], seed, request.above, cut)
+        return msg.Projected(found.codes.view(torch.uint8).view(-1), found.step)
 
     @_do.register
     def _calibrate(self, request: msg.Calibrate) -> msg.Calibrated:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from asfl.costs.crossing import REPORTED_NUMBERS
 from asfl.field.protocol import messages as msg
 from asfl.field.roster import Roster
 from asfl.train.fleet import Bools, Knowledge
@@ -18,6 +20,31 @@ from asfl.train.state import TrainingState
 
 _KEY = 64
 """Digits of a device's key."""
+
+
+class Reports:
+    """What clients have last reported of their sides; layers that aren't their own are as the server shared them."""
+
+    def __init__(self, num_clients: int, num_layers: int) -> None:
+        self.numbers = torch.zeros(num_clients, num_layers, REPORTED_NUMBERS)
+        self.own: Bools = np.zeros((num_clients, num_layers), dtype=np.bool_)
+        """[N, M] layers that differ from what the server shared, as `numbers` say."""
+        self.changed: Bools = np.ones((num_clients, num_layers), dtype=np.bool_)
+        """[N, M] layers that have changed since."""
+
+    def equal(self, layers: slice) -> None:
+        """All clients have the server's values of these layers, or none."""
+        self.own[:, layers] = self.changed[:, layers] = False
+
+    def heard(self, client: int, above: int, numbers: Tensor) -> None:
+        layers = slice(above, above + len(numbers))
+        self.numbers[client, layers] = numbers.cpu()
+        self.own[client, layers], self.changed[client] = True, False
+
+    def of(self, clients: Sequence[int], shared: Tensor) -> Tensor:
+        """[A, layers, R] of these clients; `shared` [layers, R] is the server's."""
+        own = torch.from_numpy(self.own[clients, : len(shared)]).unsqueeze(2)
+        return torch.where(own, self.numbers[clients, : len(shared)], shared.cpu())
 
 
 class Copies:

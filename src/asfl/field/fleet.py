@@ -24,7 +24,7 @@ from torch import Tensor
 
 from asfl.config.errors import AsflError
 from asfl.field.averaging import Averaging
-from asfl.field.copies import Copies
+from asfl.field.copies import Copies, Reports
 from asfl.field.held_out import Samples, read_score, read_statistics, samples_of, together
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
@@ -42,6 +42,7 @@ from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, N
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.quantise import UNQUANTISED, Crossing
+from asfl.train.signals import Projections
 from asfl.train.state import TrainingState
 
 Value = TypeVar("Value")
@@ -82,6 +83,7 @@ class RemoteFleet:
         """The server's model at the start of the latest round in which most answers were right."""
         self._now: Kept | None = None
         """The same, of the present round."""
+        self._reports, self._seed = Reports(len(links), self._shapes.layout.num_units), batches.seed
         self._forget_steps()
 
     def _forget_steps(self) -> None:
@@ -206,6 +208,7 @@ class RemoteFleet:
         self._copies.restore(knowledge, self._roster)
         self._good = self._now = None
         self._averaging.has_shared[:] = False
+        self._reports.changed[:] = True
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
         state, roster, copies = self.state, self._roster, self._copies
@@ -216,6 +219,7 @@ class RemoteFleet:
         roster.present[clients] = True
         synced = self._samples.heard(self._ask_all(clients, partial(copies.sync_of, state), samples_of), state)
         copies.given(synced)
+        self._reports.changed[synced] = True
         roster.in_sync[synced] = True
         self._averaging.has_shared[synced] = state.cut == 0
 
@@ -256,6 +260,7 @@ class RemoteFleet:
             quiet = [client for client in present if not scheduled[client]]
             self._ask_all(quiet, lambda _: msg.Shrink(cut, send=False), _done)
         state.resplit(cut, moving)
+        self._reports.equal(slice(min(before, cut), None))
         self._have_changed_layers()
         return 0.0
 
@@ -372,6 +377,7 @@ class RemoteFleet:
         self._have_changed_layers()
         if self._now is not None:
             self._now = replace(self._now, shared=depth)
+        self._reports.equal(slice(0, depth))
         if depth == self.state.cut:
             self._copies.side[:] = self._averaging.has_shared[:] = True
 
@@ -400,6 +406,7 @@ class RemoteFleet:
 
     def _has_learnt(self, client: int) -> None:
         self._copies.outdated(client, side=self._keeps_sides)
+        self._reports.changed[client, : self.state.cut] = True
 
     # ------------------------------------------------------------------ what the server wants to know
     def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
@@ -415,6 +422,25 @@ class RemoteFleet:
         if not rows:
             return self.state.server.parameters.new_zeros(1, len(columns)), [0]
         return torch.stack(list(rows.values())), list(rows)
+
+    def projections(self) -> tuple[Tensor, Sequence[int]]:
+        """Whoever has learnt since it last reported is asked; of the others is known what they have."""
+        cut, layout, changed = self.state.cut, self._shapes.layout, self._reports.changed[:, : self.state.cut]
+        present = self._roster.present.copy()
+        above = {int(client): int(changed[client].argmax()) for client in np.flatnonzero(present & changed.any(axis=1))}
+
+        def reader(client: int) -> Callable[[msg.Projected], Tensor]:
+            return lambda answer: self._shapes.check_projections(answer, cut - above[client]).numbers
+
+        asked = {client: self._ask(client, msg.Project(own)) for client, own in above.items()}
+        for client, one in asked.items():
+            numbers = self._answer(one, reader(client), asked.values())
+            present[client] = numbers is not None
+            if numbers is not None:
+                self._reports.heard(client, above[client], numbers)
+        whose = np.flatnonzero(present).tolist()
+        shared = Projections.of(layout, self.state.server.parameters, self._seed, 0, cut).numbers
+        return self._reports.of(whose or [0], shared), whose or [0]
 
     def gather(self, *, optimizers: bool = False) -> None:
         """Ask those clients of which the server doesn't know everything.

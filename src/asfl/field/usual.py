@@ -86,6 +86,8 @@ def sizes_of(answer: msg.Answer, bits: int = UNQUANTISED, base: Tensor | None = 
             return {"norm2": math.sqrt(max(float(norm2), 0.0)), "loss": 1.0 + (0.0 if loss is None else float(loss))}
         case msg.Values(values=values):
             return {"values": _size(_from(base, values))}
+        case msg.Projected(step=step):
+            return {"step": _size(step)}
     return {}
 
 

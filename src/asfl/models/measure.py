@@ -19,7 +19,7 @@ _BATCH = 2
 def measure_profile(spec: ModelSpec) -> ModelProfile:
     """ψ, q, v^FP and v^BP of every unit (section II of the paper), for one sample; all are whole numbers.
 
-    - `param_bits`: the unit's parameters. Running statistics of batch norm are no parameters and not counted.
+    - `param_bits`: the unit's parameters; `statistic_bits`: its running statistics, which are none.
     - `activation_bits`: the whole carry behind the unit, a skip tensor included.
     - `forward_flops`: 2·MAC of its convolutions and matrix products, all that PyTorch's counter counts; norm,
       activation, pooling, bias and the addition of the skip are left out.
@@ -48,14 +48,15 @@ def measure_profile(spec: ModelSpec) -> ModelProfile:
                 sum(len(parameter) if parameter.dim() > 1 else 1 for parameter in unit.parameters()),
                 sum(tensor.shape[1] for tensor in carry if tensor[0, 0].numel() > 1),
                 sum(tensor[0, 0].numel() == 1 for tensor in carry),
+                BITS_PER_VALUE * sum(own.numel() for own in unit.buffers() if own.is_floating_point()),
             )
         )
     shapes, wanted = [tuple(tensor.shape[1:]) for tensor in carry], (NUM_CLASSES[spec.dataset],)
     if shapes != [wanted]:
         raise AsflError(f"model {spec.name}: its last unit must give one tensor {wanted} a sample, but gives {shapes}")
-    param_bits, activation_bits, forward_flops, backward_flops, *groups = np.array(rows, dtype=float).T
+    param_bits, activation_bits, forward_flops, backward_flops, *beside = np.array(rows, dtype=float).T
     return ModelProfile(
-        param_bits, activation_bits, forward_flops, backward_flops, spec.name, model.unit_names, *groups
+        param_bits, activation_bits, forward_flops, backward_flops, spec.name, model.unit_names, *beside
     )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from asfl.config.errors import AsflError
 
 _COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
-_GROUPS = ("param_groups", "groups_per_batch", "groups_per_sample")
-"""Of numbers that are quantised together; a profile of somebody's own may leave them out."""
+_BESIDE = ("param_groups", "groups_per_batch", "groups_per_sample", "statistic_bits")
+"""Groups of numbers that are quantised together, and running statistics; a profile of one's own may leave them out."""
 
 
 def _none() -> NDArray[np.float64]:
@@ -42,15 +42,17 @@ class ModelProfile:
     param_groups: NDArray[np.float64] = field(default_factory=_none)
     groups_per_batch: NDArray[np.float64] = field(default_factory=_none)
     groups_per_sample: NDArray[np.float64] = field(default_factory=_none)
+    statistic_bits: NDArray[np.float64] = field(default_factory=_none)
+    """Running statistics of norm layers, which are no parameters but move and are averaged with them."""
     min_cut: int = 1
     """No cut is shallower."""
 
     def __post_init__(self) -> None:
         lengths = set()
-        for column in _GROUPS:
+        for column in _BESIDE:
             if not len(getattr(self, column)):
                 object.__setattr__(self, column, np.zeros(len(self.param_bits)))
-        for column in (*_COLUMNS, *_GROUPS):
+        for column in (*_COLUMNS, *_BESIDE):
             values = np.array(getattr(self, column), dtype=float)  # a copy: nobody changes a profile afterwards
             if values.ndim != 1 or len(values) < 2:
                 raise AsflError(f"profile.{column} must list at least 2 layers; one layer can't be cut")
@@ -61,7 +63,7 @@ class ModelProfile:
             object.__setattr__(self, column, values)
             lengths.add(len(values))
         if len(lengths) > 1:
-            counts = ", ".join(f"{column} {len(getattr(self, column))}" for column in (*_COLUMNS, *_GROUPS))
+            counts = ", ".join(f"{column} {len(getattr(self, column))}" for column in (*_COLUMNS, *_BESIDE))
             raise AsflError(f"profile: all columns need the same length M, but they have {counts}")
         if not self.unit_names:
             object.__setattr__(self, "unit_names", tuple(f"layer{m}" for m in range(1, self.num_layers + 1)))
@@ -95,6 +97,10 @@ class ModelProfile:
         return _prefix_sums(self.param_groups)
 
     @cached_property
+    def client_statistic_bits(self) -> NDArray[np.float64]:
+        return _prefix_sums(self.statistic_bits)
+
+    @cached_property
     def client_forward_flops(self) -> NDArray[np.float64]:
         """F_c."""
         return _prefix_sums(self.forward_flops)
@@ -105,12 +111,12 @@ class ModelProfile:
         return _prefix_sums(self.backward_flops)
 
     def to_json(self) -> dict[str, Any]:
-        columns = {column: [int(value) for value in getattr(self, column)] for column in (*_COLUMNS, *_GROUPS)}
+        columns = {column: [int(value) for value in getattr(self, column)] for column in (*_COLUMNS, *_BESIDE)}
         return {"name": self.name, "unit_names": list(self.unit_names), **columns}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        there = (*_COLUMNS, *(column for column in _GROUPS if data.get(column) is not None))
+        there = (*_COLUMNS, *(column for column in _BESIDE if data.get(column) is not None))
         columns: dict[str, Any] = {column: np.asarray(data[column], dtype=float) for column in there}
         return cls(**columns, name=data.get("name", "custom"), unit_names=tuple(data.get("unit_names", ())))
 

@@ -19,6 +19,7 @@ from asfl.config.explain import explain
 from asfl.config.fields import Section, is_tiny, too_small
 from asfl.config.files import parse_json, read_text
 from asfl.config.tree import Compute, RoundRules
+from asfl.costs.crossing import Overheads
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import RoundCost
 from asfl.costs.round import CostEquations, Round
@@ -177,7 +178,13 @@ class RoundFile(RoundRules):
             cpu_hz=np.array(clients.cpu_hz, float),
             gain_is_known=self.fading == "known",
             previous_cut=self.previous_cut,
-            equations=CostEquations.of(self.equations, self.uplink_power, self.gradient_bits, self.resplit_energy),
+            equations=CostEquations.of(
+                self.equations,
+                self.uplink_power,
+                self.gradient_bits,
+                self.resplit_energy,
+                Overheads(self.overheads == "charged"),
+            ),
             outage_s=np.inf if self.outage_s is None else float(self.outage_s),
         )
 

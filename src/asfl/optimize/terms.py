@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.crossing import activation_bits, layer_bits
+from asfl.costs.crossing import activation_bits, label_bits, layer_bits, moving_bits, prefix_sums, report_bits
 from asfl.costs.modelled import times
 from asfl.costs.round import Round
 from asfl.optimize.penalties import Penalty
@@ -39,9 +39,9 @@ class CutTerms:
     resplit_paid_bits: Float[Floats, "cuts #clients"]
     """New layers to the clients, where (17) as printed pays for them as if they were sent; else 0."""
     upload_bits: Float[Floats, "cuts #clients"]
-    """Activations of all charged samples."""
+    """Activations and labels of all charged samples."""
     model_up_bits: Float[Floats, "cuts #clients"]
-    """Layers that are averaged."""
+    """Layers that are averaged, and the report of a client that has learnt."""
     lost_precision: Float[Floats, "cuts #clients"]
     """Share of an update that its bits cost: 0 at 32."""
     forward_s: Float[Floats, "cuts clients"]
@@ -64,6 +64,7 @@ class CutTerms:
     def of_plans(cls, round_: Round, cuts: Ints, synced: Ints, bits: Ints, lost_precision: Floats) -> "CutTerms":
         """Of plans: cut, depth of the average, bits and what these bits cost, [C] each."""
         profile, samples, column = round_.profile, round_.charged_samples, cuts[:, None]
+        overheads = round_.equations.overheads
         of_bits = bits[:, None]
         rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
@@ -72,14 +73,19 @@ class CutTerms:
         down_s = np.zeros((len(cuts), round_.num_clients))
         fetch_s: Floats | float = 0.0
         if round_.holdings is not None:
-            shrunk = round_.holdings.upload_bits(profile, column, round_.previous_cut)
-            fetch_s = times(round_.holdings.download_bits(profile, column), down_s_per_bit)
+            shrunk = round_.holdings.upload_bits(profile, column, round_.previous_cut, overheads)
+            fetch_s = times(round_.holdings.download_bits(profile, column, overheads), down_s_per_bit)
         elif round_.previous_cut is not None:
-            moved = profile.client_param_bits[column] - profile.client_param_bits[round_.previous_cut]
+            layers = prefix_sums(moving_bits(profile, overheads))
+            moved = layers[column] - layers[round_.previous_cut]
             shrunk, down_s = np.maximum(-moved, 0.0), times(np.maximum(moved, 0.0), down_s_per_bit)
             if round_.equations.resplit_energy == "signed":
                 paid = np.maximum(moved, 0.0)
         upload = activation_bits(profile, column, of_bits, samples, round_.local_steps)
+        labels = label_bits(profile, of_bits, samples, round_.local_steps, overheads)
+        model_up = layer_bits(profile, synced, bits, overheads)
+        if round_.reports:
+            model_up = model_up + report_bits(profile, synced, cuts, overheads)
         by_activations = round_.equations.gradient_bits == "activations"
         returned = upload if by_activations else samples * profile.param_bits[column] * (of_bits / BITS_PER_VALUE)
         forward_flops = samples * profile.client_forward_flops[column]
@@ -94,8 +100,8 @@ class CutTerms:
             resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
             resplit_up_bits=shrunk,
             resplit_paid_bits=paid,
-            upload_bits=upload,
-            model_up_bits=layer_bits(profile, synced, bits)[:, None],
+            upload_bits=upload + labels,
+            model_up_bits=model_up[:, None],
             lost_precision=lost_precision[:, None],
             forward_s=fetch_s + forward_flops * s_per_flop,
             after_server_s=times(returned, down_s_per_bit) + backward_flops * s_per_flop,
@@ -106,8 +112,8 @@ class CutTerms:
         )
 
     @cached_property
-    def averages(self) -> bool:
-        """Whether any plan averages layers."""
+    def ends_with_upload(self) -> bool:
+        """Whether any plan averages layers or ends with reports."""
         return bool(self.model_up_bits.any())
 
     @cached_property
@@ -217,7 +223,7 @@ class Candidates:
         energy += terms.forward_j[by_client]
         energy += terms.backward_j[by_client] * arrived
         served = problem.error_cost(terms.cuts, links.packet_error_rate)
-        if terms.averages:
+        if terms.ends_with_upload:
             model_up_bits = terms.model_up_bits[by_client]
             served_s[2] += multiply(arrived, multiply(model_up_bits, s_per_bit))
             energy += multiply(arrived, multiply(model_up_bits, links.uplink_j_per_bit))
@@ -229,7 +235,7 @@ class Candidates:
         if not alive or np.isfinite(outage_s):  # nobody waits for ever, or is scheduled who can't be done in time
             in_time = (terms.resplit_down_s <= outage_s) & (terms.after_server_s <= outage_s)
             possible = (np.isfinite(served_s) & (served_s <= outage_s)).all(axis=0) & in_time[by_client]
-            if terms.averages:
+            if terms.ends_with_upload:
                 possible &= terms.after_server_s[by_client] + multiply(model_up_bits, s_per_bit) <= outage_s
             served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
         cost[:, first:] = served

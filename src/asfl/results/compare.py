@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from asfl._version import __version__
-from asfl.config import Config
+from asfl.config import Config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
@@ -164,7 +164,7 @@ def read_comparison(folder: Path) -> Comparison:
         raise AsflError(f"{folder} is not the folder of a comparison: it has no {COMPARE_FILE}")
     try:
         read = _ComparisonFile.model_validate(read_sealed_json(file, FORMAT))
-        config = Config.model_validate(read.config)
+        config = recorded_config(read.config)
         return Comparison(folder, config, tuple(read.schemes), tuple(read.seeds), threads=read.threads)
     except (ValueError, RecursionError) as error:
         text = str(error).partition("\n")[0]

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from asfl._version import __version__
-from asfl.config import Config, by_name, differing_names
+from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.plugins import loaded_plugins
 from asfl.costs.budgets import Budgets
@@ -43,6 +43,7 @@ _CAME_LATER: dict[tuple[str, ...], Any] = {
     ("training", "precision"): "float32",
     ("training", "initial"): "",
     ("training", "initial_rate"): "auto",
+    ("decision", "overheads"): "free",
     ("decision", "power_rule"): "exact",
     ("decision", "resplit_energy"): "sent",
     ("budget",): {"total_delay_s": "off", "battery_j": "off"},
@@ -211,7 +212,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise AsflError(f"{folder} is not a run folder: it has no {MANIFEST_FILE}")
     try:
         read = _ManifestFile.model_validate(read_sealed_json(file, FORMAT))
-        config = Config.model_validate(read.config)
+        config = recorded_config(read.config)
     except (ValueError, RecursionError) as error:
         raise AsflError(f"{file} is not the manifest of a run: {_first_line(error)}") from None
     budgets = Budgets(**{name: np.inf if value is None else value for name, value in dict(read.budgets).items()})

@@ -222,10 +222,13 @@ class Simulation:
         """What the server knows of the models: spreads by layer from the clients' reports, update norms."""
         if self.scheme.procedure.central:
             return state.assumed_drift.learning()
-        ratio = self.config.decision.discrepancy_sample_ratio
-        random = random_stream(self.config.scenario.seed, "reported coordinates", state.round_index)
-        size = int(self.trainer.layout.parameter_edges[self.trainer.state.cut])
-        reported = sample_coordinates(size, ratio, random)
+        ratio, reported = self.config.decision.discrepancy_sample_ratio, None
+        if ratio == "auto":
+            ratio = 1.0
+        else:
+            random = random_stream(self.config.scenario.seed, "reported coordinates", state.round_index)
+            size = int(self.trainer.layout.parameter_edges[self.trainer.state.cut])
+            reported = sample_coordinates(size, ratio, random)
         learning = state.signals.learning(self.trainer.fleet, reported, ratio, norms=self.rules.equations == "printed")
         if state.beyond is not None:
             beyond = state.beyond.seen(learning.layer_spread).learning(learning.layer_spread)

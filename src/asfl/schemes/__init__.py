@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.registry import Registry
-from asfl.costs.modelled import SFL, Procedure
+from asfl.costs.modelled import ASFL, SFL, Procedure
 from asfl.optimize.problem import Switches
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.adaptsfl import AdaptSflScheme
@@ -18,6 +18,8 @@ from asfl.schemes.energy_delay import EnergyDelayScheme
 from asfl.schemes.epsl import EpslScheme
 from asfl.schemes.hasfl import HasflScheme
 
+_QUIET = replace(ASFL, reports=False)
+"""With a fixed cut, nothing depends on how far client sides have drifted apart."""
 _ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True, mix=True)
 ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
 """`asfl-plus` with one decision switched off."""
@@ -37,8 +39,8 @@ _SHIPPED: tuple[Scheme, ...] = (
     SplitFedScheme("sfl-best", cut_rule="fastest"),
     AccSflScheme(),
     EpslScheme(),
-    AsflScheme("sfl-cut2", cuts=(2,)),
-    AsflScheme("sfl-cut3", cuts=(3,)),
+    AsflScheme("sfl-cut2", cuts=(2,), procedure=_QUIET),
+    AsflScheme("sfl-cut3", cuts=(3,), procedure=_QUIET),
     AsflScheme("asfl-pmax", power="max"),
     AsflScheme("asfl-prand", power="random"),
     AsflScheme("asfl-rbrand", rbs="random"),

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ASFL, ON_DEMAND, SFL, Procedure, cost_of_all_cuts
+from asfl.costs.modelled import ON_DEMAND, SFL, Procedure, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
@@ -59,7 +59,7 @@ class AdaptSflScheme:
         best = shortest_training(round_, noise_scale(problem), problem.rules.drift_weight, cut=_cut_that_stays(problem))
         synced = best.cut if (problem.round.index + 1) % best.interval == 0 else 0
         tx_power_w[clients] = round_.radio.max_tx_power_w
-        rb_count[clients] = _counts(round_, best.cut, SFL if synced else ASFL)
+        rb_count[clients] = _counts(round_, best.cut, SFL if synced else ON_DEMAND)
         return Decided(Decision(best.cut, rb_count, tx_power_w, synced=synced), reference)
 
 
@@ -89,7 +89,7 @@ def shortest_training(round_: Round, noise_scale: float, drift_weight: float, cu
         found = Plan(int(round_.profile.cuts[row]), int(INTERVALS[column]), float(training_s[row, column]))
         if best is not None and not found.training_s < best.training_s * (1 - LEAST_GAIN):
             break
-        best, rb_count = found, _counts(round_, found.cut, ASFL)
+        best, rb_count = found, _counts(round_, found.cut, ON_DEMAND)
     assert best is not None
     return best
 
@@ -98,7 +98,7 @@ def training_times(round_: Round, rb_count: Floats, noise_scale: float, drift_we
     """[cuts, intervals] (T_split + T_average / I) / (1 − noise − drift); infinite where the bound can't be reached."""
     everybody = np.ones(round_.num_clients)
     power_w, patient = round_.radio.max_tx_power_w * everybody, replace(round_, outage_s=np.inf)
-    split_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, ASFL).delay_s[:, None]
+    split_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, ON_DEMAND).delay_s[:, None]
     averaged_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, SFL).delay_s[:, None]
     round_s = split_s + (averaged_s - split_s) / INTERVALS
     share = round_.profile.client_param_bits[round_.profile.cuts] / round_.profile.client_param_bits[-1]

@@ -23,7 +23,7 @@ class BeyondScheme:
 
     @property
     def procedure(self) -> Procedure:
-        return replace(ON_DEMAND, mixes=self.switches.mix)
+        return replace(ON_DEMAND, mixes=self.switches.mix, reports=True)
 
     def decide(self, problem: Problem, seed: int) -> Decision:
         return asfl_decision(problem)

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.crossing import label_bits, moving_bits, prefix_sums
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure, cost_of_all_cuts, epsl, round_cost
 from asfl.costs.round import Round
@@ -151,7 +153,10 @@ def best_powers(round_: Round, cut: int, rb_count: Floats, cap_w: float, procedu
     proportion to their headroom: it saves errors, not time. Exact if the cut doesn't shrink, as in `greedy_counts`.
     """
     largest_w, equal = min(round_.radio.max_tx_power_w, cap_w), equal_powers(round_, cap_w)
-    bits = round_.charged_samples * round_.profile.activation_bits[cut - 1] + _layers_sent_bits(round_, cut)
+    overheads = round_.equations.overheads
+    labels = label_bits(round_.profile, BITS_PER_VALUE, round_.charged_samples, round_.local_steps, overheads)
+    bits = round_.charged_samples * round_.profile.activation_bits[cut - 1] + float(labels)
+    bits += _layers_sent_bits(round_, cut)
     slowest_rate = round_.uplink_rate_bps(rb_count, equal).min()
     if equal[0] == largest_w or bits == 0 or slowest_rate == 0:
         return equal
@@ -188,5 +193,5 @@ def _layers_sent_bits(round_: Round, cut: int) -> float:
     """What each client has to send up in the re-split: 0 unless the cut shrinks."""
     if round_.previous_cut is None:
         return 0.0
-    sums = round_.profile.client_param_bits
+    sums = prefix_sums(moving_bits(round_.profile, round_.equations.overheads))
     return max(float(sums[round_.previous_cut] - sums[cut]), 0.0)

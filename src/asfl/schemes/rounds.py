@@ -59,7 +59,8 @@ class RadioState:
         """What has to survive besides queues and cut; `restored` takes it back."""
         arrays = {"rate": np.array([self.rate.cost, self.rate.progress])}
         if self.holdings is not None:
-            arrays |= {"owed_bits": self.holdings.owed_bits, "apart": self.holdings.apart.astype(float)}
+            of = self.holdings
+            arrays |= {"owed_bits": of.owed_bits, "apart": of.apart.astype(float), "missed": of.missed}
         if self.reserves is not None and self.pace is not None:
             arrays |= {**self.reserves.arrays(), "pace": self.pace.used}
         if self.reference_cut is not None:
@@ -70,7 +71,10 @@ class RadioState:
         self, queues: Queues, previous_cut: int | None, arrays: dict[str, NDArray[np.float64]]
     ) -> "RadioState":
         """The state that gave these arrays; this one is of the same run, at any round."""
-        holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0) if "apart" in arrays else None
+        holdings = None
+        if "apart" in arrays:  # earlier checkpoints don't count averages that were missed
+            missed = arrays.get("missed", np.zeros((1, 1)))
+            holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0, missed)
         reserves = None if self.reserves is None else self.reserves.restored(arrays)
         pace = None if reserves is None else Pace(arrays["pace"])
         reference_cut = int(arrays["reference_cut"]) if "reference_cut" in arrays else None
@@ -134,7 +138,7 @@ def decide_round(
         round_ = radio.reserves.reachable(round_)
         recorded = None if recorded is None else radio.reserves.without_empty(recorded)
     problem = Problem(
-        replace(round_, outage_s=outage_s, fitted_link=True),
+        replace(round_, outage_s=outage_s, fitted_link=True, reports=scheme.procedure.reports),
         learning,
         radio.queues,
         rules,
@@ -144,7 +148,7 @@ def decide_round(
     )
     reference_round = problem.round
     if borrows(scheme):
-        reference_round = replace(problem.round, previous_cut=radio.reference_cut, holdings=None)
+        reference_round = replace(problem.round, previous_cut=radio.reference_cut, holdings=None, reports=True)
         asfl = replace(problem, round=reference_round, learning=reference_learning or learning)
         problem = replace(problem, reference=recorded or asfl_decision(asfl))
     decided = decided_by(scheme, problem, seed)

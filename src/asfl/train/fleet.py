@@ -33,6 +33,7 @@ from asfl.train.quantise import (
     rounding,
 )
 from asfl.train.replica import Replica
+from asfl.train.signals import Projections
 from asfl.train.state import TrainingState
 
 Bools = NDArray[np.bool_]
@@ -154,6 +155,10 @@ class Fleet(Protocol):
 
     def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
         """[clients, columns] these parameters of the client sides, for the discrepancy; and whose they are."""
+        ...
+
+    def projections(self) -> tuple[Tensor, Sequence[int]]:
+        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.signals`), and whose."""
         ...
 
     def gather(self, *, optimizers: bool = False) -> None:
@@ -336,6 +341,11 @@ class LocalFleet:
     def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
         sides = self.state.clients.parameters
         return sides[:, torch.from_numpy(columns).to(sides.device)], range(len(sides))
+
+    def projections(self) -> tuple[Tensor, Sequence[int]]:
+        about = self._batches.seed, 0, self.state.cut
+        sides = self.state.clients.parameters
+        return torch.stack([Projections.of(self._layout, side, *about).numbers for side in sides]), range(len(sides))
 
     def gather(self, *, optimizers: bool = False) -> None:
         pass  # they are there

@@ -46,7 +46,8 @@ Square = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_SQUA
 Loss = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_WEIGHT))]
 Vector = Annotated[Tensor, numbers(torch.float32, axes=1, within=WEIGHTS)]
 Statistics = Annotated[Tensor, numbers(torch.float32, axes=1, within=SQUARES)]
-Labels = Annotated[Tensor, numbers(torch.int64, axes=1)]
+Labels = Annotated[Tensor, numbers(torch.uint8, torch.int64, axes=1)]
+"""A byte each, or eight where there are more than 256 classes."""
 Steps = Annotated[Tensor, numbers(torch.int64, axes=1, within=NATURALS)]
 Octets = Annotated[Tensor, numbers(torch.uint8, axes=1)]
 Tensors = tuple[Annotated[Tensor, numbers(torch.float32, within=WEIGHTS)], ...]

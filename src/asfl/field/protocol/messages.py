@@ -201,6 +201,15 @@ class Values(Answer):
     values: Vector
 
 
+class Projected(Answer):
+    """Projections of layers (`asfl.train.signals`)."""
+
+    codes: Octets
+    """Two a number."""
+    step: Vector
+    """[layers]"""
+
+
 class Uploaded(Answer):
     """The client's first layers, for an average: whole, or as codes of their difference to what all last shared."""
 
@@ -361,6 +370,14 @@ class Sample(Request[Values]):
     stage = "report"
     gaps: Annotated[Tensor, numbers(torch.uint8, torch.int64, axes=1)]
     """From each parameter to the next, beginning at 0; mostly a byte each."""
+
+
+class Project(Request[Projected]):
+    """Projections of the client side, for the discrepancy."""
+
+    stage = "report"
+    above: Natural
+    """Of the layers above this one."""
 
 
 class Gather(Request[ClientState]):

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from asfl.config import Config
+from asfl.costs.crossing import REPORTED_NUMBERS
 from asfl.costs.decision import MOST_BATCHES
 from asfl.data.shapes import INPUT_SHAPE
 from asfl.field.protocol.kinds import MOST_WEIGHT, Tensors
-from asfl.field.protocol.messages import Activations, Codes, Memory, Share, Uploaded
+from asfl.field.protocol.messages import Activations, Codes, Memory, Projected, Share, Uploaded
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
@@ -28,6 +29,7 @@ from asfl.train.quantise import (
     num_code_bytes,
     num_groups,
 )
+from asfl.train.signals import Projections
 
 Shape = tuple[int, ...]
 _MARGIN = 1 << 16
@@ -138,6 +140,10 @@ class Shapes:
             raise WireError(f"{name}.step must not be negative, nor any number that is meant above {MOST_WEIGHT:g}")
         return codes, low, step
 
+    @property
+    def num_classes(self) -> int:
+        return self.carries[-1][0][-1]
+
     def check_batch(self, batch: int | None) -> None:
         """What a client can be asked for."""
         most = MOST_BATCHES * self.carries[0][0][0]
@@ -145,14 +151,21 @@ class Shapes:
             raise WireError(f"batch = {batch} must be at most {most}")
 
     def check_activations(self, answer: Activations, cut: int, bits: int, batch: int | None = None) -> Packet:
-        batch_size, classes = batch or self.carries[0][0][0], self.carries[-1][0][-1]
+        batch_size, classes = batch or self.carries[0][0][0], self.num_classes
         carry = self.check_crossing("carry", answer.carry, answer.codes, cut, bits, batch)
         if (answer.error is None) != (bits == UNQUANTISED):
             raise WireError("error must come with codes, and only with them")
         labels = self.check("labels", answer.labels, (batch_size,))
         if labels.min() < 0 or labels.max() >= classes:
             raise WireError(f"labels must be 0 … {classes - 1}")
-        return Packet(carry, labels, answer.error)
+        return Packet(carry, labels.long(), answer.error)
+
+    def check_projections(self, answer: Projected, layers: int) -> Projections:
+        codes = self.check("codes", answer.codes, (2 * layers * REPORTED_NUMBERS,))
+        step = self.check("step", answer.step, (layers,))
+        if (step < 0).any():
+            raise WireError("step must not be negative")
+        return Projections(codes.view(torch.int16).view(layers, REPORTED_NUMBERS), step)
 
     def check(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
         if tuple(tensor.shape) != shape:

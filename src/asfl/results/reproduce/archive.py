@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from asfl.config import Config
+from asfl.config import recorded_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
@@ -148,7 +148,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 
 def _run_of_json(line: dict[str, Any]) -> Run:
     budgets = line["budgets"] and Budgets(*(np.inf if one is None else one for one in line["budgets"]))
-    config = line["config"] and Config.model_validate(line["config"])
+    config = line["config"] and recorded_config(line["config"])
     kept = [name for name in _KEPT if name in line["rounds"]]  # earlier archives have no powers
     rows = zip(*(line["rounds"][name] for name in kept), strict=True)
     records = [_record(dict(zip(kept, row, strict=True))) for row in rows]

@@ -39,7 +39,7 @@ CHARGES = (
 
 
 RECORDED, CONFIGURED = "as recorded", "as configured"
-ALWAYS: tuple[str, ...] = ()
+ALWAYS = ("decision.overheads=charged", "decision.discrepancy_sample_ratio=auto")
 """Settings of every recharge: nothing crosses for free."""
 
 
