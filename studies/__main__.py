@@ -11,6 +11,7 @@ from studies import (
     printed_power,
     privacy,
     radio_worlds,
+    reports,
     speed_by_cut,
 )
 
@@ -23,6 +24,7 @@ def main() -> None:
         printed_power,
         forms,
         inversion,
+        reports,
         privacy,
         poison,
         speed_by_cut,

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 from worlds import rounds_with_decisions
 
+from asfl.costs.crossing import Overheads
 from asfl.costs.decision import Decision
 from asfl.costs.holdings import Holdings
-from asfl.costs.modelled import ON_DEMAND, SFL, round_cost
+from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, Procedure, epsl, round_cost
 from asfl.costs.round import Round
 
 BITS = (32, 16, 8, 4)
@@ -72,6 +74,74 @@ def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realise
         np.testing.assert_allclose(cost.energy_j[n], energy, rtol=1e-7)
     server = cost.server_delay_s.sum()
     np.testing.assert_allclose(cost.delay_s, stage.max(axis=1).sum() + server, rtol=1e-7)
+
+
+@given(on_demand(), st.sampled_from([None, 0.05]), st.sampled_from([2, 10, 257]), st.integers(0, 10**6))
+def test_what_overheads_add(case: tuple[Round, Decision], share: float | None, classes: int, seed: int) -> None:
+    """Client by client and layer by layer: the bits with overheads are those without, and the lines of the table."""
+    round_, decision = case
+    rng, layers, before = np.random.default_rng(seed), round_.profile.num_layers, round_.previous_cut
+    statistics, outputs = rng.integers(0, 9999, layers).astype(float), round_.profile.activation_bits.copy()
+    outputs[-1] = 32 * classes
+    profile = replace(round_.profile, statistic_bits=statistics, activation_bits=outputs)
+    owed = rng.choice([0.0, 4.0, 20.0, 32.0], (round_.num_clients, layers))
+    missed = np.where((owed > 0) & (owed < 32), rng.integers(1, 5, owed.shape), 0)
+    holdings = Holdings(owed, rng.random(layers) < 0.5, missed)
+    free = replace(round_, profile=profile, holdings=holdings)
+    charged = replace(free, equations=replace(free.equations, overheads=Overheads(True, share)))
+    cut, synced, served = int(decision.cut), int(decision.synced), np.flatnonzero(decision.scheduled)
+    bits, everybody = np.broadcast_to(decision.bits, round_.num_clients), np.ones(round_.num_clients)
+
+    def added(part: str, procedure: Procedure, n: int, *, down: bool = False, on_demand: bool = True) -> float:
+        rounds = (charged, free) if on_demand else (replace(charged, holdings=None), replace(free, holdings=None))
+        with_, without = (round_cost(one, decision, everybody, procedure) for one in rounds)
+        rate = with_.downlink_rate_bps[n] if down else with_.uplink_rate_bps[n]
+        return float((getattr(with_, part)[n] - getattr(without, part)[n]) * rate)
+
+    for n in served:
+        few = bits[n] < 32
+        labels = round_.charged_samples * (16 if classes > 256 else 8) + 32 * few * round_.local_steps
+        apart = sum(profile.param_bits[m] for m in range(synced, cut))
+        report = 32 + ((cut - synced) * (64 * 16 + 32) if share is None else share * apart)
+        fetched = 0.0
+        for m in range(cut):
+            if owed[n, m] > 0:
+                once, scales = owed[n, m] / 32 * profile.param_bits[m], 64 * profile.param_groups[m]
+                instead = once if owed[n, m] == 32 else min(once + missed[n, m] * scales, profile.param_bits[m])
+                fetched += statistics[m] + instead - once - (scales if owed[n, m] < 32 else 0)
+        rates = round_cost(free, decision, everybody, ASFL)
+        biggest = 1e-6 * (profile.param_bits.sum() + round_.charged_samples * profile.activation_bits.max() + 1)
+        close = {"rel": 1e-6, "abs": biggest}
+        assert np.isfinite(rates.uplink_rate_bps[n])
+        reporting = replace(ON_DEMAND, reports=True)
+        assert added("uplink_delay_s", ON_DEMAND, n) == pytest.approx(labels, **close)
+        assert added("downlink_delay_s", ON_DEMAND, n, down=True) == pytest.approx(0, **close)
+        assert added("model_up_delay_s", ON_DEMAND, n) == pytest.approx(statistics[:synced].sum(), **close)
+        assert added("model_up_delay_s", reporting, n) == pytest.approx(statistics[:synced].sum() + report, **close)
+        assert added("model_down_delay_s", ON_DEMAND, n, down=True) == pytest.approx(fetched, **close)
+        for way, down in (("model_up_delay_s", False), ("model_down_delay_s", True)):
+            assert added(way, SFL, n, down=down) == pytest.approx(statistics[:cut].sum(), **close)
+        assert added("uplink_delay_s", FEDAVG, n) == pytest.approx(statistics.sum(), **close)  # labels stay
+        assert added("model_up_delay_s", epsl(0.5), n, on_demand=False) == pytest.approx(
+            statistics[:synced].sum(), **close
+        )
+        if before is not None:
+            first, last = sorted((before, cut))
+            part, down = "resplit_delay_by_client_s", cut > before
+            found = added(part, ASFL, n, down=down, on_demand=False)
+            assert found == pytest.approx(statistics[first:last].sum(), **close)
+
+
+def test_scales_of_every_missed_average_are_counted() -> None:
+    everybody, here = np.ones(3), np.array([True, True, False])
+    state, decision = Holdings.fresh(3, 4), Decision(2, everybody, everybody, bits=4, synced=2)
+    for times in (1, 2, 3):
+        state = state.after(decision, here, trained=True)
+        assert state.missed.tolist() == [[1, 1, 0, 0]] * 2 + [[times, times, 0, 0]]
+    state = state.after(replace(decision, bits=32), here, trained=True)
+    assert state.missed[2].tolist() == [3, 3, 0, 0]
+    assert state.owed_bits[2].tolist() == [32, 32, 32, 32]
+    assert state.after(replace(decision, synced=0), everybody > 0, trained=True).missed.tolist() == [[0] * 4] * 3
 
 
 @given(rounds_with_decisions(), st.sampled_from(BITS))

@@ -71,6 +71,7 @@ LEAVES = {
     msg.Activations: "activations at the cut, and labels",
     msg.Side: "the layers above the new cut",
     msg.Uploaded: "its first layers",
+    msg.Projected: "random sums of its parameters",
     msg.Values: "a sample of its parameters",
     msg.ClientState: "the whole client side",
     msg.Update: "‖update‖²",

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_objective, random_problem
 
 from asfl.config.shapes import Floats
+from asfl.costs.crossing import Overheads
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
@@ -75,7 +76,7 @@ def plainly(problem: Problem, decision: Decision) -> float:
     """The objective from its definition: loops, and the costs of `asfl.costs`."""
     beyond, rules, prices = problem.learning.beyond, problem.rules, problem.prices
     assert beyond is not None
-    cost = round_cost(problem.round, decision, None, ON_DEMAND)
+    cost = round_cost(problem.round, decision, None, replace(ON_DEMAND, reports=True))
     layers, cut = len(beyond.layer_drift), int(np.max(decision.cut))
     weight = rules.penalty_weight if prices is None else prices.per_progress
     bits = np.broadcast_to(decision.bits, decision.rb_count.shape)
@@ -144,6 +145,25 @@ def test_decisions_are_valid_and_the_descent_never_rises(
     assert switches.quant or np.all(np.equal(solution.decision.bits, 32))
     assert switches.averages or solution.decision.synced == 0
     assert switches.hetero or np.ndim(solution.decision.cut) == 0
+
+
+@given(seeds, switches)
+@settings(max_examples=10)
+def test_the_decision_sees_the_overheads_that_are_charged(seed: int, switches: Switches) -> None:
+    problem, rng = beyond_problem(seed, switches, clients=3, num_rbs=3, layers=4), np.random.default_rng(seed)
+    statistics, groups = rng.uniform(0, 1e6, (2, 4)) * [[1], [1e-3]]
+    round_, holdings = problem.round, problem.round.holdings
+    assert holdings is not None
+    charged = replace(
+        round_,
+        profile=replace(round_.profile, statistic_bits=statistics, param_groups=groups),
+        holdings=replace(holdings, missed=rng.integers(1, 4, holdings.owed_bits.shape)),
+        equations=replace(round_.equations, overheads=Overheads(True, [None, 0.05][seed % 2])),
+    )
+    for one in (charged, replace(charged, holdings=None)):
+        there = replace(problem, round=one)
+        solution = ooe_bcd(there)
+        assert solution.objective == pytest.approx(plainly(there, solution.decision), rel=1e-7, abs=1e-7)
 
 
 @given(seeds, switches)

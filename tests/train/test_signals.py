@@ -8,9 +8,11 @@ import torch
 from hypothesis import given, strategies as st
 from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
+from asfl.costs.crossing import Overheads, report_bits
+from asfl.models.profile import ModelProfile
 from asfl.train.fast import FastTrainer
 from asfl.train.layout import layer_spreads
-from asfl.train.signals import Signals, layer_norms, sample_coordinates
+from asfl.train.signals import Projections, Signals, layer_norms, projected_spreads, sample_coordinates
 from asfl.train.trainer import Trained
 
 
@@ -69,6 +71,39 @@ def test_sampled_spreads_are_unbiased(ratio: float) -> None:
     exact = layer_spreads(fast.layout, sides)
     error = np.std(samples, axis=0) / np.sqrt(len(samples))
     assert (np.abs(np.mean(samples, axis=0) - exact) <= 5 * error + 1e-12).all()
+
+
+def test_projections_are_unbiased_and_their_error_is_small() -> None:
+    """√(2 / (R · (N − 1))) is 10 % here, if all directions of the drift are alike."""
+    fast = trained()
+    sides, exact, cut = fast.state.clients.parameters, layer_spreads(fast.layout, fast.state.clients.parameters), 4
+    found = []
+    for seed in range(100):
+        numbers = torch.stack([Projections.of(fast.layout, side, seed, 0, cut).numbers for side in sides])
+        found.append(projected_spreads(numbers, range(4), np.ones(4), fast.layout.num_units))
+    error = np.std(found, axis=0)
+    assert (np.abs(np.mean(found, axis=0) - exact) <= 5 * error / 10 + 1e-3 * exact).all()  # 16 bits
+    assert (error[:cut] < 0.2 * exact[:cut]).all()
+    assert (np.array(found)[:, cut:] == 0).all()
+
+
+def test_equal_sides_have_equal_projections_and_codes_take_the_bits_that_are_charged() -> None:
+    fast = trained()
+    some, cut = fast.state.clients.parameters[0], 4
+    whole, last = (Projections.of(fast.layout, some, 7, above, cut) for above in (0, 2))
+    assert torch.equal(whole.numbers[2:], last.numbers)
+    bits = 8 * (whole.codes.nbytes + whole.step.nbytes)
+    assert bits == report_bits(fast_profile(), np.array(0), np.array(cut), Overheads(True)) - 32  # without the norm
+    same = torch.stack([whole.numbers] * 3)
+    assert not projected_spreads(same, range(3), np.array([1.0, 2, 3]), fast.layout.num_units).any()
+    nothing = Projections.of(fast.layout, torch.zeros_like(some), 7, 0, cut)
+    assert not nothing.numbers.any()
+    assert torch.isnan(Projections.of(fast.layout, some * float("nan"), 7, 0, cut).numbers).all()
+
+
+def fast_profile() -> ModelProfile:
+    column = np.ones(9)
+    return ModelProfile(column, column, column, column)
 
 
 def test_running_mean_and_unknown_updates() -> None:

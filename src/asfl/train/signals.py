@@ -106,14 +106,16 @@ class Projections:
     """[layers] float32"""
 
     @classmethod
-    def of(cls, layout: Layout, side: Tensor, seed: int, above: int, depth: int) -> "Projections":
-        """Of layers above + 1 … depth of a side [P]."""
-        sums = side.new_zeros(depth - above, REPORTED_NUMBERS)
+    def of(
+        cls, layout: Layout, side: Tensor, seed: int, above: int, depth: int, count: int = REPORTED_NUMBERS
+    ) -> "Projections":
+        """Of layers above + 1 … depth of a side [P]: `count` is R."""
+        sums = side.new_zeros(depth - above, count)
         for row, unit in enumerate(range(above, depth)):
             layer = side[layout.parameter_edges[unit] : layout.parameter_edges[unit + 1]]
-            signed = layer.new_zeros(-(-len(layer) // REPORTED_NUMBERS) * REPORTED_NUMBERS)
+            signed = layer.new_zeros(-(-len(layer) // count) * count)
             torch.mul(layer, _signs(seed, unit, len(layer)).to(layer.device), out=signed[: len(layer)])
-            sums[row] = signed.view(-1, REPORTED_NUMBERS).sum(0)
+            sums[row] = signed.view(-1, count).sum(0)
         step = sums.abs().amax(1).float() / _MOST_CODE
         codes = (sums / torch.where(step > 0, step, 1).unsqueeze(1)).round()
         return cls(codes.nan_to_num(0).to(torch.int16), step)

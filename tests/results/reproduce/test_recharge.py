@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from made_up import made_up_run
 
-from asfl.config import load_config
+from asfl.config import load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import read_archive, write_archive
 from asfl.results.reproduce.outcome import Found, Point
-from asfl.results.reproduce.recharge import CONFIGURED, RECORDED, check_charges, recharge_all, recharged
+from asfl.results.reproduce.recharge import ALWAYS, CONFIGURED, RECORDED, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from conftest import Asfl, assert_refused
@@ -58,6 +58,26 @@ def test_some_of_these_rounds_are_what_is_hard_to_recharge(runs: dict[str, Run])
         for rate, count in zip(record.packet_error_rate, record.rb_count, strict=True)
     ]
     assert any(rate == 1 and count > 0 for rate, count in late)
+
+
+@pytest.mark.parametrize(
+    "scheme", [one for one in WORLDS if one != "epsl"]
+)  # whose links follow a clock that runs otherwise then
+def test_overheads_can_be_taken_away_and_put_back(runs: dict[str, Run], scheme: str) -> None:
+    free = recharged(runs[scheme], ["decision.overheads=free"])
+    assert recharged(free, ALWAYS).records == runs[scheme].records
+    for old, new in zip(free.records, runs[scheme].records, strict=True):
+        assert old.delay_s < new.delay_s
+        assert sum(old.energy_j) < sum(new.energy_j)
+
+
+def test_runs_from_before_there_were_overheads_say_that_they_are_free(runs: dict[str, Run], tmp_path: Path) -> None:
+    assert runs["asfl"].config is not None
+    plain = runs["asfl"].config.model_dump(mode="json")
+    del plain["decision"]["overheads"], plain["decision"]["discrepancy_sample_ratio"]
+    rules = recorded_config(plain).decision
+    assert (rules.overheads, rules.discrepancy_sample_ratio) == ("free", 0.05)
+    assert recorded_config(runs["asfl"].config.model_dump(mode="json")) == runs["asfl"].config
 
 
 def test_an_archive_is_recharged_to_the_digits_it_keeps(runs: dict[str, Run], tmp_path: Path) -> None:
