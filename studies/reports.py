@@ -26,7 +26,7 @@ Estimate = Callable[[Layout, Tensor, int], Floats]
 def projected(count: int) -> Estimate:
     def estimate(layout: Layout, sides: Tensor, seed: int) -> Floats:
         depth = int(np.searchsorted(layout.parameter_edges, sides.shape[1]))
-        numbers = torch.stack([Projections.of(layout, side, seed, 0, depth, count).numbers for side in sides])
+        numbers = Projections.of(layout, sides, seed, 0, depth, count).numbers
         return projected_spreads(numbers, range(len(sides)), np.ones(len(sides)), layout.num_units)
 
     return estimate
@@ -61,14 +61,15 @@ def main(folder: Path) -> None:
         own = [*settings, "data.name=large_digits", "data.augment=false"] if settings else []
         config = load_config("demo", [*own, f"training.rounds={rounds}", "output.evaluate_every=100"]).config
         simulation = Simulation(config, AsflScheme("asfl", cuts=(cut,)), load_data(config))
-        layout, errors = simulation.trainer.layout, {way: [] for way in WAYS}
+        layout = simulation.trainer.layout
+        errors: dict[str, list[list[Floats]]] = {way: [] for way in WAYS}
         for _ in range(rounds):
             simulation.play_round()
             sides = simulation.trainer.state.clients.parameters
             exact = np.cumsum(layer_spreads(layout, sides))[:cut]  # what candidate cuts 1, 2, … are judged by
             for way, estimate in WAYS.items():
-                found = [np.cumsum(estimate(layout, sides, seed))[:cut] / exact - 1 for seed in range(DRAWS)]
-                errors[way].append(found)
+                draws = [np.cumsum(estimate(layout, sides, seed))[:cut] / exact - 1 for seed in range(DRAWS)]
+                errors[way].append(draws)
         for way, found in errors.items():
             off, share = 100 * np.abs(np.array(found)), bits(way, cut, sides.shape[1])
             print(

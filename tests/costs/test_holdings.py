@@ -85,7 +85,7 @@ def test_what_overheads_add(case: tuple[Round, Decision], share: float | None, c
     outputs[-1] = 32 * classes
     profile = replace(round_.profile, statistic_bits=statistics, activation_bits=outputs)
     owed = rng.choice([0.0, 4.0, 20.0, 32.0], (round_.num_clients, layers))
-    missed = np.where((owed > 0) & (owed < 32), rng.integers(1, 5, owed.shape), 0)
+    missed = np.where((owed > 0) & (owed < 32), rng.integers(1, 5, owed.shape), 0.0)
     holdings = Holdings(owed, rng.random(layers) < 0.5, missed)
     free = replace(round_, profile=profile, holdings=holdings)
     charged = replace(free, equations=replace(free.equations, overheads=Overheads(True, share)))
@@ -98,7 +98,7 @@ def test_what_overheads_add(case: tuple[Round, Decision], share: float | None, c
         rate = with_.downlink_rate_bps[n] if down else with_.uplink_rate_bps[n]
         return float((getattr(with_, part)[n] - getattr(without, part)[n]) * rate)
 
-    for n in served:
+    for n in served.tolist():
         few = bits[n] < 32
         labels = round_.charged_samples * (16 if classes > 256 else 8) + 32 * few * round_.local_steps
         apart = sum(profile.param_bits[m] for m in range(synced, cut))

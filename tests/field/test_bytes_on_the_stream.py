@@ -21,7 +21,7 @@ from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 
 ROUNDS = 4
-FRAME_BYTES = 2048
+FRAME_BYTES = 1000
 """A message takes at most so much beside its numbers: a header, and gaps to multiples of 64 bytes."""
 
 

@@ -157,7 +157,7 @@ def test_the_decision_sees_the_overheads_that_are_charged(seed: int, switches: S
     charged = replace(
         round_,
         profile=replace(round_.profile, statistic_bits=statistics, param_groups=groups),
-        holdings=replace(holdings, missed=rng.integers(1, 4, holdings.owed_bits.shape)),
+        holdings=replace(holdings, missed=rng.integers(1, 4, holdings.owed_bits.shape).astype(float)),
         equations=replace(round_.equations, overheads=Overheads(True, [None, 0.05][seed % 2])),
     )
     for one in (charged, replace(charged, holdings=None)):

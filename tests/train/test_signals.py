@@ -79,7 +79,7 @@ def test_projections_are_unbiased_and_their_error_is_small() -> None:
     sides, exact, cut = fast.state.clients.parameters, layer_spreads(fast.layout, fast.state.clients.parameters), 4
     found = []
     for seed in range(100):
-        numbers = torch.stack([Projections.of(fast.layout, side, seed, 0, cut).numbers for side in sides])
+        numbers = Projections.of(fast.layout, sides, seed, 0, cut).numbers
         found.append(projected_spreads(numbers, range(4), np.ones(4), fast.layout.num_units))
     error = np.std(found, axis=0)
     assert (np.abs(np.mean(found, axis=0) - exact) <= 5 * error / 10 + 1e-3 * exact).all()  # 16 bits
@@ -94,6 +94,8 @@ def test_equal_sides_have_equal_projections_and_codes_take_the_bits_that_are_cha
     assert torch.equal(whole.numbers[2:], last.numbers)
     bits = 8 * (whole.codes.nbytes + whole.step.nbytes)
     assert bits == report_bits(fast_profile(), np.array(0), np.array(cut), Overheads(True)) - 32  # without the norm
+    together = Projections.of(fast.layout, fast.state.clients.parameters, 7, 0, cut).numbers
+    assert torch.equal(together[0], whole.numbers)  # as clients elsewhere compute it, one by one
     same = torch.stack([whole.numbers] * 3)
     assert not projected_spreads(same, range(3), np.array([1.0, 2, 3]), fast.layout.num_units).any()
     nothing = Projections.of(fast.layout, torch.zeros_like(some), 7, 0, cut)

@@ -343,9 +343,8 @@ class LocalFleet:
         return sides[:, torch.from_numpy(columns).to(sides.device)], range(len(sides))
 
     def projections(self) -> tuple[Tensor, Sequence[int]]:
-        about = self._batches.seed, 0, self.state.cut
         sides = self.state.clients.parameters
-        return torch.stack([Projections.of(self._layout, side, *about).numbers for side in sides]), range(len(sides))
+        return Projections.of(self._layout, sides, self._batches.seed, 0, self.state.cut).numbers, range(len(sides))
 
     def gather(self, *, optimizers: bool = False) -> None:
         pass  # they are there

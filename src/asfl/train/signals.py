@@ -98,32 +98,34 @@ def sample_coordinates(size: int, ratio: float, random: np.random.Generator) -> 
 
 @dataclass(frozen=True, eq=False)
 class Projections:
-    """Of consecutive layers of one side, as they cross."""
+    """Of consecutive layers of client sides, as they cross."""
 
     codes: Tensor
-    """[layers, R] int16"""
+    """[..., layers, R] int16"""
     step: Tensor
-    """[layers] float32"""
+    """[..., layers] float32"""
 
     @classmethod
     def of(
-        cls, layout: Layout, side: Tensor, seed: int, above: int, depth: int, count: int = REPORTED_NUMBERS
+        cls, layout: Layout, sides: Tensor, seed: int, above: int, depth: int, count: int = REPORTED_NUMBERS
     ) -> "Projections":
-        """Of layers above + 1 … depth of a side [P]: `count` is R."""
-        sums = side.new_zeros(depth - above, count)
+        """Of layers above + 1 … depth of sides [..., P]; `count` is R. Each side's are what they are for it alone."""
+        leading = sides.shape[:-1]
+        sums = sides.new_zeros(*leading, depth - above, count)
         for row, unit in enumerate(range(above, depth)):
-            layer = side[layout.parameter_edges[unit] : layout.parameter_edges[unit + 1]]
-            signed = layer.new_zeros(-(-len(layer) // count) * count)
-            torch.mul(layer, _signs(seed, unit, len(layer)).to(layer.device), out=signed[: len(layer)])
-            sums[row] = signed.view(-1, count).sum(0)
-        step = sums.abs().amax(1).float() / _MOST_CODE
-        codes = (sums / torch.where(step > 0, step, 1).unsqueeze(1)).round()
+            layer = sides[..., layout.parameter_edges[unit] : layout.parameter_edges[unit + 1]]
+            size = layer.shape[-1]
+            signed = layer.new_zeros(*leading, -(-size // count) * count)
+            torch.mul(layer, _signs(seed, unit, size).to(layer.device), out=signed[..., :size])
+            sums[..., row, :] = signed.view(*leading, -1, count).sum(-2)
+        step = sums.abs().amax(-1).float() / _MOST_CODE
+        codes = (sums / torch.where(step > 0, step, 1).unsqueeze(-1)).round()
         return cls(codes.nan_to_num(0).to(torch.int16), step)
 
     @property
     def numbers(self) -> Tensor:
-        """[layers, R] float32"""
-        return self.codes * self.step.unsqueeze(1)
+        """[..., layers, R] float32"""
+        return self.codes * self.step.unsqueeze(-1)
 
 
 @lru_cache(maxsize=256)

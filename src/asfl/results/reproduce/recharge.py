@@ -11,15 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from asfl.config import load_config
+from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant, draw_arrivals
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.holdings import Holdings
-from asfl.costs.modelled import in_time
+from asfl.costs.modelled import in_time, round_cost
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.results.curves import Run
@@ -41,6 +42,11 @@ CHARGES = (
 RECORDED, CONFIGURED = "as recorded", "as configured"
 ALWAYS = ("decision.overheads=charged", "decision.discrepancy_sample_ratio=auto")
 """Settings of every recharge: nothing crosses for free."""
+
+
+HALVINGS = 40
+"""Of the powers in question, nine decades: to a billionth."""
+Floats = NDArray[np.float64]
 
 
 def recharge_all(
@@ -115,7 +121,13 @@ def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
     if run.config is None or run.is_ceiling:
         return run
     check_chargeable(run)
+    if not any(power for record in run.records for power in record.tx_power_w):
+        run = replace(run, records=_charged(run, run.config, find_powers=True))
     config = load_config(run.config, settings).config
+    return replace(run, records=_charged(run, config), config=config)
+
+
+def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[RoundRecord]:
     world, scheme = World.of(config), scheme_named(run.scheme)
     budgets, accountant = budgets_of(world, scheme), ModelledAccountant(config.decision.charge)
     records, previous_cut, holdings = [], None, None
@@ -123,6 +135,8 @@ def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
     for record in run.records:
         round_ = world.begin_round(record.round - 1, previous_cut, time_s)
         round_, decision = _met(round_, record, scheme, budgets, holdings)
+        if find_powers:
+            decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, config.scenario.seed))
         finishes = in_time(round_, decision, scheme.procedure)
         arrived = np.array(record.arrived, dtype=np.bool_)
         # Whoever was late had lost its packet either way; whether the channel had, too, says who is served in stage 3.
@@ -132,6 +146,7 @@ def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
         records.append(
             replace(
                 record,
+                tx_power_w=decision.tx_power_w.tolist(),
                 delay_s=float(charge.delay_s),
                 resplit_delay_s=float(charge.resplit_delay_s),
                 uplink_stage_delay_s=float(charge.uplink_stage_delay_s),
@@ -149,7 +164,27 @@ def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
                 holdings = round_.holdings.after(decision, updated, trained=bool(arrived.any()))
             if np.ndim(decision.cut) == 0 or scheme.procedure.on_demand:
                 previous_cut = int(np.max(decision.cut))
-    return replace(run, records=records, config=config)
+    return records
+
+
+def _powers(round_: Round, decision: Decision, record: RoundRecord, scheme: Scheme, seed: int) -> Floats:
+    """[N] in W, where an early archive leaves them out: a packet error rate has one power. So has the energy of a
+    client that was late, whose rate says nothing.
+    """
+    rate, energy_j = np.array(record.packet_error_rate), np.array(record.energy_j)
+    arrived, late = np.array(record.arrived, dtype=np.bool_), decision.scheduled & (rate == 1)
+    most = round_.radio.max_tx_power_w
+    low, high = np.full(round_.num_clients, np.log(1e-9)), np.zeros(round_.num_clients)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        decision = replace(decision, tx_power_w=most * np.exp(middle))
+        too_low = round_.packet_error_rate(decision.rb_count, decision.tx_power_w) > rate
+        if late.any():
+            received = np.where(late, draw_arrivals(round_, decision, seed), arrived)
+            spent = round_cost(round_, decision, received, scheme.procedure).energy_j
+            too_low = np.where(late, spent < energy_j, too_low)
+        low, high = np.where(too_low, middle, low), np.where(too_low, high, middle)
+    return np.where(decision.scheduled, most * np.exp(high), 0.0)
 
 
 def check_chargeable(run: Run) -> None:
@@ -160,8 +195,6 @@ def check_chargeable(run: Run) -> None:
         raise AsflError(f"{name}: its costs were measured, not computed, so they can't be recharged")
     if (run.config.budget.total_delay_s, run.config.budget.battery_j) != ("off", "off"):
         raise AsflError(f"{name}: total budgets ended it, and would have ended it elsewhere with other charges")
-    if not any(power for record in run.records for power in record.tx_power_w):
-        raise AsflError(f"{name}: its archive leaves powers out; archives have them since they can be recharged")
 
 
 def _met(
