@@ -24,6 +24,7 @@ from asfl.results.figures.decision import draw_decision, draw_playthroughs
 from asfl.results.words import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
+from asfl.runs.stand_in import held_out_as_json, held_out_in_words
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
 from asfl.schemes.base import borrows
@@ -144,7 +145,13 @@ def _play(
     show(
         as_json,
         plot,
-        data=lambda: {"model": model, "rounds": rounds, "seeds": list(every), "schemes": plain},
+        data=lambda: {
+            "model": model,
+            "rounds": rounds,
+            "seeds": list(every),
+            "held_out": held_out_as_json(names),
+            "schemes": plain,
+        },
         tables=lambda out: _print_summaries(summaries, played, model, seeds, out),
         figure=lambda: draw_playthroughs(played),
     )
@@ -168,7 +175,6 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "cut": ("cut", ""),
         "cut_switches": ("cut moves", "%"),
         "resplit_share": ("re-split share", "%"),
-        "spread": ("spread", ""),
         "delay_queue": ("delay queue", ""),
         "energy_queue": ("energy queue", ""),
     },
@@ -200,6 +206,7 @@ def _print_summaries(
         f"{format_si(budgets.energy_j, 'J')} a round and client; 'over' is how far the averages exceed them "
         "(energy: the worst client), 'owed' the queue after the last round / rounds (standard queue rule only)"
     )
+    out.print(held_out_in_words(summaries))
 
 
 def _owed(played: Playthrough, config: Config) -> dict[str, float]:

@@ -17,6 +17,7 @@ from asfl.results.curves import CEILING
 from asfl.results.figures.plan import draw_plan
 from asfl.runs.estimate import MAX_ROUNDS, check_count
 from asfl.runs.play import Playthrough, play_all
+from asfl.runs.stand_in import held_out_as_json, held_out_in_words
 from asfl.runs.this_process import usual_threads
 
 PLANNED = ["asfl-plus,asfl"]
@@ -71,16 +72,10 @@ def plan(
     show(
         as_json,
         plot,
-        data=lambda: {"model": model, "stand_ins": STAND_INS, "schemes": plans},
+        data=lambda: {"model": model, "held_out": held_out_as_json(plans), "schemes": plans},
         tables=lambda out: _print_plans(plans, config, model, out),
         figure=lambda: draw_plan(played, model),
     )
-
-
-STAND_INS = (
-    "Nothing is trained: the noise of gradients and the drift of client sides are stand-ins. Decisions depend on them, "
-    "most of all those of asfl-rate and asfl-plus."
-)
 
 
 def _as_json(played: Playthrough, config: Config) -> dict[str, Any]:
@@ -149,4 +144,4 @@ def _print_plans(plans: dict[str, dict[str, Any]], config: Config, model: str, o
         out.print(table(["scheme", *clients], left, left=["scheme"], title="what is left in the batteries"))
     if any(of["ended_by"] == "rounds" for of in plans.values()):
         out.print(f"{config.training.rounds:,} rounds were not enough to use up the budget; --rounds allows more")
-    out.print(STAND_INS)
+    out.print(held_out_in_words(plans))

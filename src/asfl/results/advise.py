@@ -1,10 +1,8 @@
-"""Which scheme suits a world: what rounds cost is played, radio only; what training needs is measured, or assumed.
+"""Which scheme suits a world: what rounds cost is played, radio only; what training needs is measured.
 
 Delay and energy of a training are those of an update that arrives (played in this world) times the number of updates
-that reach an accuracy. How many that are, only training can tell. If runs on the same data with the same network are at
-hand, it is theirs, of the world with the nearest label mix. Else every update is assumed to teach as much, whichever
-scheme it comes from. That flatters schemes whose client sides drift apart, by nobody knows how much, so they are then
-ranked behind those that average them.
+that reach an accuracy. How many that are, only training can tell: it is that of runs on the same data with the same
+network, in the world with the nearest label mix. Without such runs there are costs by update, and no best scheme.
 """
 
 import math
@@ -22,12 +20,8 @@ from asfl.results.curves import Curve, Run, reach
 from asfl.results.reproduce.outcome import Found
 from asfl.results.summary import choose_targets
 from asfl.runs.play import Playthrough, play_all
-from asfl.schemes import scheme_named
-from asfl.schemes.rounds import switches_of
 
 ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best-mix", "acc-sfl", "epsl")
-ASSUMED_UPDATES = 1000.0
-"""Where nobody has measured how many it takes."""
 
 
 @dataclass(frozen=True)
@@ -56,25 +50,19 @@ class Candidate:
     bits: float
     averages: float
     """Share of rounds that average client sides in part; of schemes that decide it."""
-    needed: float
-    """Updates to the accuracy."""
+    needed: float | None
+    """Updates to the accuracy; None where no run tells."""
     weight: float
     """What a joule weighs against a second."""
 
     @property
-    def drifts(self) -> bool:
-        """Whether client sides are kept and never averaged, by design."""
-        scheme = scheme_named(self.scheme)
-        return scheme.procedure.keeps_client_sides and not switches_of(scheme).averages
-
-    @property
     def delay_s(self) -> float:
-        """Of the whole training; so is the energy."""
-        return self.round_delay_s * self.needed / self.updates if self.updates else math.inf
+        """Of the whole training, or else of an update that arrives; so is the energy."""
+        return self.round_delay_s * (self.needed or 1.0) / self.updates if self.updates else math.inf
 
     @property
     def energy_j(self) -> float:
-        return self.round_energy_j * self.needed / self.updates if self.updates else math.inf
+        return self.round_energy_j * (self.needed or 1.0) / self.updates if self.updates else math.inf
 
     @property
     def price(self) -> float:
@@ -84,7 +72,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """All schemes, the best first."""
+    """All schemes, the cheapest first."""
 
     config: Config
     candidates: tuple[Candidate, ...]
@@ -93,8 +81,9 @@ class Advice:
     seeds: int
 
     @property
-    def best(self) -> Candidate:
-        return self.candidates[0]
+    def best(self) -> Candidate | None:
+        """None without trained runs."""
+        return self.candidates[0] if self.learnt else None
 
 
 def advise(
@@ -115,12 +104,12 @@ def advise(
     found = [
         _candidate(name, [one for one in played if one.scheme == name], learnt, weight) for name in dict.fromkeys(known)
     ]
-    return Advice(config, tuple(ranked(found, learnt)), learnt, rounds, seeds)
+    return Advice(config, tuple(ranked(found)), learnt, rounds, seeds)
 
 
-def ranked(found: Iterable[Candidate], learnt: Learnt | None) -> list[Candidate]:
-    """The best first."""
-    return sorted(found, key=lambda one: (learnt is None and one.drifts, one.price))
+def ranked(found: Iterable[Candidate]) -> list[Candidate]:
+    """The cheapest first."""
+    return sorted(found, key=lambda one: one.price)
 
 
 def joule_in_seconds(config: Config) -> float:
@@ -139,7 +128,7 @@ def _candidate(scheme: str, played: Sequence[Playthrough], learnt: Learnt | None
         float(np.mean([one.cut for one in rounds])),
         float(np.nanmean([one.bits for one in rounds])),
         float(np.mean([one.synced > 0 for one in rounds])),
-        ASSUMED_UPDATES if learnt is None else learnt.updates[scheme],
+        None if learnt is None else learnt.updates[scheme],
         weight,
     )
 

@@ -1,4 +1,4 @@
-"""Which scheme should I use? The answer by model size, bandwidth, price of energy and spread of processors."""
+"""Which scheme should I use? The answer by bandwidth, price of energy and spread of processors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,7 +8,6 @@ from asfl.config import Config
 from asfl.results.advise import ADVISED, Learnt, advise, joule_in_seconds, ranked
 from asfl.results.curves import PLUS
 
-MODELS = {"small CNN": ("cnn", 0.5), "ResNet-18": ("resnet18", 1.0), "VGG-19": ("vgg19", 1.0)}
 BANDWIDTHS = (0.1, 0.3, 1.0, 3.0)
 """Times that of the world that was asked about."""
 PRICES = {"time is all": 0.0, "both count": 1.0, "mostly energy": 10.0}
@@ -20,7 +19,6 @@ SPREADS = {"processors alike": 1.0, "processors from 1 to 8": 8.0}
 class Cell:
     """One world of the map, and who is best there."""
 
-    model: str
     bandwidth: float
     price: str
     spread: str
@@ -36,23 +34,21 @@ DEPENDS_ON_PRICE = PLUS
 
 
 def which_scheme(
-    config: Config, rounds: int, learnt: Learnt | None = None, *, progress: Callable[[str], None] = lambda _: None
+    config: Config, rounds: int, learnt: Learnt, *, progress: Callable[[str], None] = lambda _: None
 ) -> list[Cell]:
     """The best scheme in worlds around one world; `progress` hears of every world that is done."""
     cells = []
     for spread, factor in SPREADS.items():
-        for model in MODELS:
-            for bandwidth in BANDWIDTHS:
-                there = _there(config, model, bandwidth, factor)
-                cells += [
-                    Cell(model, bandwidth, price, spread, *of_price)
-                    for price, of_price in _best(there, rounds, learnt).items()
-                ]
-                progress(f"{model}, {bandwidth:g} × bandwidth, {spread}")
+        for bandwidth in BANDWIDTHS:
+            there = _there(config, bandwidth, factor)
+            cells += [
+                Cell(bandwidth, price, spread, *of_price) for price, of_price in _best(there, rounds, learnt).items()
+            ]
+            progress(f"{bandwidth:g} × bandwidth, {spread}")
     return cells
 
 
-def _best(config: Config, rounds: int, learnt: Learnt | None) -> dict[str, tuple[str, str, float]]:
+def _best(config: Config, rounds: int, learnt: Learnt) -> dict[str, tuple[str, str, float]]:
     """By price: who is best, who is second, and how far behind."""
     others = advise(config, rounds, 1, learnt, schemes=_all_but(DEPENDS_ON_PRICE)).candidates
     found = {}
@@ -60,7 +56,7 @@ def _best(config: Config, rounds: int, learnt: Learnt | None) -> dict[str, tuple
         priced = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": value})})
         ours = advise(priced, rounds, 1, learnt, schemes=(DEPENDS_ON_PRICE,)).candidates
         weight = joule_in_seconds(priced)
-        best, *rest = ranked((*ours, *(replace(one, weight=weight) for one in others)), learnt)
+        best, *rest = ranked((*ours, *(replace(one, weight=weight) for one in others)))
         found[price] = (best.scheme, *((rest[0].scheme, rest[0].price / best.price) if rest else ("", math.inf)))
     return found
 
@@ -69,19 +65,12 @@ def _all_but(scheme: str) -> Sequence[str]:
     return [name for name in ADVISED if name != scheme]
 
 
-def _there(config: Config, model: str, bandwidth: float, spread: float) -> Config:
-    """The same world with another network on CIFAR-10, other links and other processors."""
+def _there(config: Config, bandwidth: float, spread: float) -> Config:
+    """The same world with other links and other processors."""
     scenario, radio = config.scenario, config.radio
-    architecture, width = MODELS[model]
     middle = math.sqrt(scenario.min_cpu_hz * scenario.max_cpu_hz)
     ends = {"min_cpu_hz": middle / math.sqrt(spread), "max_cpu_hz": middle * math.sqrt(spread)}
     wide = {name: bandwidth * getattr(radio, name) for name in ("rb_bandwidth_hz", "downlink_bandwidth_hz")}
-    network = {"architecture": architecture, "width": width, "charged_as": ""}
     return config.model_copy(
-        update={
-            "scenario": scenario.model_copy(update=ends),
-            "radio": radio.model_copy(update=wide),
-            "model": config.model.model_copy(update=network),
-            "data": config.data.model_copy(update={"name": "cifar10"}),
-        }
+        update={"scenario": scenario.model_copy(update=ends), "radio": radio.model_copy(update=wide)}
     )

@@ -14,7 +14,7 @@ from asfl.costs.budgets import Budgets
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize import Queues
-from asfl.runs.stand_in import StandIn
+from asfl.runs.stand_in import Drift, StandIn
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
 from asfl.schemes.rounds import RadioState, account_round, budgets_of, decide_round, rules_of, switches_of
@@ -49,15 +49,17 @@ class PlayedRound:
     """What is left of total budgets after the round; None without any."""
 
 
-def play(world: World, scheme: Scheme, rounds: int, budgets: Budgets) -> Iterator[PlayedRound]:
-    """Play so many rounds of one scheme in a world, or until a total budget is used up."""
+def play(
+    world: World, scheme: Scheme, rounds: int, budgets: Budgets, drift: Drift | None = None
+) -> Iterator[PlayedRound]:
+    """Play so many rounds of one scheme in a world, or until a total budget is used up; `drift`: None as fitted."""
     rules, clients, seed = (
         rules_of(world.config, budgets, switches_of(scheme)),
         world.config.scenario.clients,
         world.config.scenario.seed,
     )
     state = RadioState.fresh(clients, Reserves.of(world.config))
-    learning = of_reference = StandIn.fresh(world.profile, clients)
+    learning = of_reference = StandIn.fresh(world.profile, clients, drift)
     accountant = ModelledAccountant(world.config.decision.charge)
     time_s = 0.0
     for index in range(rounds):

@@ -33,7 +33,7 @@ from asfl.runs.initial import start_from
 from asfl.runs.loop_state import LoopState, arrays_of, below, named, tensors_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.scoring import Evaluation, scoring_of
-from asfl.runs.stand_in import StandIn
+from asfl.runs.stand_in import Drift, StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
 from asfl.schemes.base import watches_noise
@@ -64,7 +64,7 @@ Bools = NDArray[np.bool_]
 
 MERGED_ACTIVATIONS = 1 << 24
 """On a CPU, clients share a server pass as long as their activations there stay below this many values in total."""
-BORROWED_DIVERGENCE = 17.0
+BORROWED_DRIFT = Drift(divergence=17.0, exponent=1.0)
 """FedAvg, SL and SFL take blocks and powers from ASFL, whose client sides drift apart; theirs don't. So they assume
 that drift. Updates of different clients are about orthogonal, which would be 1; but those of one client point the same
 way for many rounds, and their sum grows faster than their number. Fitted with the default `drift_weight`: in the demo,
@@ -139,7 +139,7 @@ class Simulation:
             round_index=0,
             radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
-            assumed_drift=StandIn.fresh(self.world.profile, clients, divergence=BORROWED_DIVERGENCE),
+            assumed_drift=StandIn.fresh(self.world.profile, clients, BORROWED_DRIFT),
             beyond=BeyondSignals.none_yet(self.world.profile.num_layers)
             if self.switches.any or watches_noise(scheme)
             else None,

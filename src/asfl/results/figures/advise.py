@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from asfl.results.advise_map import BANDWIDTHS, MODELS, PRICES, SPREADS, Cell
+from asfl.results.advise_map import BANDWIDTHS, PRICES, SPREADS, Cell
 from asfl.results.figures.figure import drawing, subtitle
 from asfl.results.figures.training import style_of
 
@@ -16,26 +16,23 @@ _LONG = 15
 
 
 def draw_map(cells: Sequence[Cell], said: str) -> "Figure":
-    """A panel per price of energy (columns) and spread of processors (rows); in each, bandwidth against model size."""
+    """A panel per spread of processors; in each, bandwidth against the price of energy."""
     from matplotlib.patches import Patch, Rectangle
 
-    with drawing(3.9 * len(PRICES), 2.6 * len(SPREADS) + 1) as figure:
-        panels = figure.subplots(len(SPREADS), len(PRICES), sharex=True, sharey=True)
-        for row, spread in enumerate(SPREADS):
-            for column, price in enumerate(PRICES):
-                axes = panels[row][column]
-                for cell in (one for one in cells if (one.price, one.spread) == (price, spread)):
-                    x, y = BANDWIDTHS.index(cell.bandwidth), list(MODELS).index(cell.model)
-                    colour = style_of(cell.best)["color"]
-                    axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=colour, alpha=_ALPHA))
-                    behind = _behind(cell)
-                    looks = {"ha": "center", "va": "center", "fontsize": 7.5 if len(behind) < _LONG else 6}
-                    axes.text(x, y, f"{cell.best}\n{behind}", **looks)
-                axes.set(xlim=(-0.5, len(BANDWIDTHS) - 0.5), ylim=(-0.5, len(MODELS) - 0.5), title=f"{price}; {spread}")
-                axes.set_xticks(range(len(BANDWIDTHS)), [f"× {one:g}" for one in BANDWIDTHS])
-                axes.set_yticks(range(len(MODELS)), list(MODELS))
-                axes.grid(visible=False)
-        for axes in panels[-1]:
+    with drawing(4.6 * len(SPREADS), 3.6) as figure:
+        panels = figure.subplots(1, len(SPREADS), sharey=True)
+        for axes, spread in zip(panels, SPREADS, strict=True):
+            for cell in (one for one in cells if one.spread == spread):
+                x, y = BANDWIDTHS.index(cell.bandwidth), list(PRICES).index(cell.price)
+                colour = style_of(cell.best)["color"]
+                axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=colour, alpha=_ALPHA))
+                behind = _behind(cell)
+                looks = {"ha": "center", "va": "center", "fontsize": 7.5 if len(behind) < _LONG else 6}
+                axes.text(x, y, f"{cell.best}\n{behind}", **looks)
+            axes.set(xlim=(-0.5, len(BANDWIDTHS) - 0.5), ylim=(-0.5, len(PRICES) - 0.5), title=spread)
+            axes.set_xticks(range(len(BANDWIDTHS)), [f"× {one:g}" for one in BANDWIDTHS])
+            axes.set_yticks(range(len(PRICES)), list(PRICES))
+            axes.grid(visible=False)
             axes.set_xlabel("bandwidth")
         schemes = dict.fromkeys(cell.best for cell in cells)
         handles = [Patch(color=style_of(name)["color"], alpha=_ALPHA, label=name) for name in schemes]
