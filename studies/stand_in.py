@@ -114,8 +114,8 @@ def _lost_update(run: Run) -> float:
     return sum(one.discrepancy for one in run.records) / expected
 
 
-Means = tuple[float, float, float]
-"""Delay and energy of a round, cut."""
+Means = tuple[float, float, float, float]
+"""Delay and energy of a round, cut, in which share of the rounds it moves."""
 
 
 def compared(run: Run, drift: Drift, rounds: int) -> tuple[Means, Means]:
@@ -128,14 +128,15 @@ def compared(run: Run, drift: Drift, rounds: int) -> tuple[Means, Means]:
     return _means(trained), _means((one.delay_s, float(one.energy_j.sum()), one.cut) for one in played)
 
 
-def _means(rows: Iterable[Means]) -> Means:
-    delay, energy, cut = np.array(list(rows)).mean(axis=0).tolist()
-    return delay, energy, cut
+def _means(rows: Iterable[tuple[float, float, float]]) -> Means:
+    rounds = np.array(list(rows))
+    delay, energy, cut = rounds.mean(axis=0).tolist()
+    return delay, energy, cut, float((np.diff(rounds[:, 2]) != 0).mean())
 
 
 def _mean(pairs: Sequence[tuple[Means, Means]]) -> HeldOut:
     trained, played = (np.array(side) for side in zip(*pairs, strict=True))
-    delay, energy, _ = np.abs(played / trained - 1).mean(axis=0).tolist()
+    delay, energy = np.abs(played / trained - 1)[:, :2].mean(axis=0).tolist()
     cut = float(np.abs(played - trained)[:, 2].mean())
     return HeldOut(len(pairs), round(delay, 3), round(energy, 3), None if np.isnan(cut) else round(cut, 2))
 
@@ -143,10 +144,19 @@ def _mean(pairs: Sequence[tuple[Means, Means]]) -> HeldOut:
 def _page(keys: Sequence[RunKey], found: Sequence[tuple[Means, Means]]) -> Iterable[str]:
     rows = []
     for (world, scheme, seed), (trained, played) in zip(keys, found, strict=True):
-        cuts = ["–", "–"] if np.isnan(trained[2]) else [f"{trained[2]:.1f}", f"{played[2]:.1f}"]
+        known = not np.isnan(trained[2])
+        cuts = [f"{one[2]:.1f}, {100 * one[3]:.0f} %" if known else "–" for one in (trained, played)]
         shares = [f"{100 * here / there:.0f} %" for here, there in zip(played[:2], trained[:2], strict=True)]
         rows.append([world, scheme, str(seed), *cuts, *shares])
-    header = ["world", "scheme", "seed", "cut, trained", "played", "delay of the trained", "energy of the trained"]
+    header = [
+        "world",
+        "scheme",
+        "seed",
+        "cut and its moves, trained",
+        "played",
+        "delay of the trained",
+        "energy of the trained",
+    ]
     yield from markdown_table(header, rows, words=2)
 
 

@@ -1,4 +1,4 @@
-"""Rounds without training: how client sides are taken to drift, the fit to records, and the errors beside predictions."""
+"""Rounds without training: how client sides are taken to drift, the fit to records, the errors beside predictions."""
 
 import json
 from dataclasses import replace

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -279,6 +280,20 @@ def test_an_archive_loses_no_point(tmp_path: Path) -> None:
     assert found.command == f"{second.command()}\n$ {first.command()}"  # as a page shows two commands
     (again,) = joined([found], [second.found()])
     assert (again.command, len(again.points)) == (found.command, 2)
+
+
+def test_what_moving_the_cut_costs_is_shown_for_both_weights(tmp_path: Path) -> None:
+    """Claims are checked for each, and runs that an archive has under another name are shown once."""
+    plan = plan_recipe(RECIPES["resplit-overhead"], "demo", tmp_path / "out", overrides=TINY, seeds=2)
+    pretend_all(plan)
+    found = plan.found()
+    assert [point.label for point in found.points] == ["0.02", "1"]
+    findings, _, _ = show_found(found, tmp_path / "page")
+    assert {one.label for one in findings} == {"0.02", "1"}
+    before = replace(found, points=[replace(found.points[0], label="")])
+    (now,) = joined([before], [found])
+    assert [point.label for point in now.points] == ["0.02", "1"]
+    assert not list(plan.moved([before]))
 
 
 def test_who_borrows_needs_asfl_here(tmp_path: Path) -> None:

@@ -64,8 +64,12 @@ def joined(before: Sequence[Found], now: Sequence[Found]) -> list[Found]:
 
 
 def _beside(before: Found | None, now: Found) -> Found:
-    asked = {(point.preset, point.label) for point in now.points}
-    others = [] if before is None else [point for point in before.points if (point.preset, point.label) not in asked]
+    asked, worlds = {(point.preset, point.label) for point in now.points}, {point.world for point in now.points}
+    others = [
+        point
+        for point in ([] if before is None else before.points)
+        if (point.preset, point.label) not in asked and point.world not in worlds  # else it has another name now
+    ]
     if before is None or not others:
         return now
     commands = dict.fromkeys([now.command, *before.command.split(NEXT_COMMAND)])

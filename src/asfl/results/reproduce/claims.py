@@ -65,8 +65,9 @@ class ClaimOfEach:
     """A claim that is checked in every world by itself."""
 
     def check(self, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
+        most = max(len(outcome.summary.runs) for outcome in outcomes)
         for outcome in outcomes:
-            if len(outcome.summary.runs) == 1 < len(outcomes):  # a scheme alone, with another setting than elsewhere
+            if len(outcome.summary.runs) == 1 < most:  # a scheme alone, with another setting than elsewhere
                 continue
             claim, here, verdict = self.say(outcome)
             seeds, about = len(outcome.summary.seeds), about_runs(claim, [outcome], among_all=self.among_all)

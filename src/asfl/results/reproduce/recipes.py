@@ -211,6 +211,7 @@ _RECIPES = (
     Recipe(
         "resplit-overhead", "Fig. 8", "what moving the cut costs, and when it moves",
         (OURS,), [ShareOfDelay(0.2086), MovesLessLater()], ["resplits"], _MAIN,
+        "drift weight w", _over("decision.drift_weight", "0.02", "1"),
     ),
     Recipe(
         "measured-channel", "Fig. 9", "the same on measured channels; needs --trace FILE",
