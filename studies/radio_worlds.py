@@ -26,7 +26,10 @@ MUNICH = Path(__file__).parents[1] / "examples" / "munich.npz"
 CELL = ('scenario.channel.kind="3gpp"',)
 CLOCK = 'scenario.channel.trace_samples_per_round="clock"'
 LINKS = ("waterfall", "nr")
-RIVALS = {"asfl": ("fedavg", "sfl-best", "acc-sfl", "epsl"), "asfl-plus": ("asfl", "sfl-best", "epsl")}
+RIVALS = {
+    "asfl": ("fedavg", "sfl-best", "acc-sfl", "epsl"),
+    "asfl-plus": ("asfl", "sfl-best", "epsl", "best-gains", "equal-error"),
+}
 """Who is compared with whom."""
 SCHEMES = tuple(dict.fromkeys((*RIVALS, *(rival for rivals in RIVALS.values() for rival in rivals))))
 Rows = dict[str, dict[str, list[float]]]

@@ -20,8 +20,9 @@ from asfl.results.curves import Curve, Run, reach
 from asfl.results.reproduce.outcome import Found
 from asfl.results.summary import choose_targets
 from asfl.runs.play import Playthrough, play_all
+from asfl.schemes import SAME_TOOLS
 
-ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best-mix", "acc-sfl", "epsl")
+ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best-mix", "acc-sfl", "epsl", *SAME_TOOLS)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningSch
 from asfl.schemes.central import CentralScheme
 from asfl.schemes.energy_delay import EnergyDelayScheme
 from asfl.schemes.epsl import EpslScheme
+from asfl.schemes.fixed import FixedScheme
 from asfl.schemes.hasfl import HasflScheme
 
 _QUIET = replace(ASFL, reports=False)
@@ -23,6 +24,8 @@ _QUIET = replace(ASFL, reports=False)
 _ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True, mix=True)
 ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
 """`asfl-plus` with one decision switched off."""
+SAME_TOOLS = ("best-gains", "equal-error", "sfl-best-mix-4bit")
+"""Rules that decide nothing, with few bits, an average every round and a server that mixes, as `asfl-plus` may have."""
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
@@ -51,6 +54,9 @@ _SHIPPED: tuple[Scheme, ...] = (
     SplitFedScheme("sfl-best-8bit", cut_rule="fastest", bits=8),
     SplitFedScheme("sfl-best-mix", cut_rule="fastest", procedure=replace(SFL, mixes=True)),
     SplitFedScheme("sfl-best-mix-8bit", cut_rule="fastest", bits=8, procedure=replace(SFL, mixes=True)),
+    SplitFedScheme("sfl-best-mix-4bit", cut_rule="fastest", bits=4, procedure=replace(SFL, mixes=True)),
+    FixedScheme("best-gains"),
+    FixedScheme("equal-error", clients=0.75, packet_error_rate=0.1),
     AdaptSflScheme(),
     HasflScheme(),
     EnergyDelayScheme(),
@@ -62,7 +68,8 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 
 ON_REQUEST = (
     "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "asfl-mix", "epsl-0", "epsl-1",
-    "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay", *ABLATION,
+    "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay",
+    "sfl-best-mix-4bit", *ABLATION,
 )  # fmt: skip
 """Variants and rivals that a comparison has only if they are named."""
 
@@ -104,6 +111,7 @@ def register_scheme(scheme: Scheme) -> None:
 __all__ = [
     "ABLATION",
     "ON_REQUEST",
+    "SAME_TOOLS",
     "SCHEMES",
     "Decided",
     "Scheme",

@@ -24,7 +24,7 @@ from asfl.results.reproduce.claims import (
     Saves,
     ShareOfDelay,
 )
-from asfl.schemes import ABLATION
+from asfl.schemes import ABLATION, SAME_TOOLS
 
 Scale = Literal["demo", "evidence", "paper"]
 Picture = Literal["curves", "way", "accuracy", "totals", "errors", "resplits", "pareto", "ablation"]
@@ -99,6 +99,9 @@ def _saves(*figures: tuple[str, float, float]) -> list[Claim]:
 
 
 _NEVER_BEHIND = [NeverBehind("delay_s", 0.02, PLUS), NeverBehind("energy_j", 0.02, PLUS)]
+_FIXED = tuple(name for name in SAME_TOOLS if not name.startswith("sfl"))
+_DECISIONS = [Saves(what, rule, 0, PLUS) for rule in _FIXED for what in _BOTH]
+"""What deciding brings, beyond fixed rules with the same tools."""
 
 
 def _goals(*accurate: Claim) -> list[Claim]:
@@ -108,6 +111,7 @@ def _goals(*accurate: Claim) -> list[Claim]:
         Saves("energy_j", OURS, 0.5, PLUS),
         Saves("delay_s", BEST, 0.67, PLUS),
         Saves("energy_j", BEST, 0.5, PLUS),
+        *_DECISIONS,
         *_NEVER_BEHIND,
         *accurate,
     ]
@@ -115,9 +119,10 @@ def _goals(*accurate: Claim) -> list[Claim]:
 
 _MIXES, _MIXES_NOT = "sfl-best-mix", "asfl-plus-no-mix"
 """What mixing on the server is worth without our decisions, and our decisions without it."""
-_ALL = (OURS, PLUS, *BASELINES, _MIXES, "asfl-pmax", CEILING)
-_MATTER = (OURS, PLUS, "fedavg", "sfl-best", "acc-sfl", "epsl", CEILING)
-_FRONT = (OURS, PLUS, "sfl-best", _MIXES, CEILING)
+_OTHERS = ("fedavg", "sfl-best", "acc-sfl", "epsl")
+_ALL = (OURS, PLUS, *BASELINES, _MIXES, *SAME_TOOLS, "asfl-pmax", CEILING)
+_MATTER = (OURS, PLUS, *_OTHERS, *_FIXED, CEILING)
+_FRONT = (OURS, PLUS, "sfl-best", _MIXES, *SAME_TOOLS, CEILING)
 """For a large network in several worlds; the others are far behind in the headline."""
 _GOALS = _goals(MoreAccurate("sfl-best", -0.01, PLUS), MoreAccurate(CEILING, -0.03, PLUS))
 _HEADLINE = [
@@ -168,7 +173,7 @@ _RECIPES = (
     ),
     Recipe(
         "more-rounds", "Fig. 4", "the headline when everybody trains as many rounds as asfl-plus",
-        (OURS, PLUS, "sl-best", "sfl-best", _MIXES, CEILING),
+        (OURS, PLUS, "sl-best", "sfl-best", _MIXES, *SAME_TOOLS, CEILING),
         [*_saves(("sfl-best", 0.69, 0.56), ("sl-best", 0, 0)), *_GOALS],
         ["curves", "way", "pareto"], _MAIN,
         # 2.67 times the preset's rounds, as in docs/results/tuned; the demo's are few enough to double.
@@ -176,7 +181,7 @@ _RECIPES = (
     ),
     Recipe(
         "second-world", "Fig. 4", "the headline with another network and other data",
-        (*_MATTER[:-1], _MIXES, CEILING), _HEADLINE, ["curves", "way", "pareto"], _SECOND,
+        (*_MATTER[:-1], _MIXES, SAME_TOOLS[-1], CEILING), _HEADLINE, ["curves", "way", "pareto"], _SECOND,
     ),
     Recipe(
         "label-mix", "Fig. 6", "the headline from nearly disjoint labels to nearly equal ones",
@@ -218,7 +223,7 @@ _RECIPES = (
         _MATTER,
         [
             *_AHEAD,
-            *(Lower(what, name) for what in ("total_delay_s", "total_energy_j") for name in _MATTER[2:-1]),
+            *(Lower(what, name) for what in ("total_delay_s", "total_energy_j") for name in _OTHERS),
             *_goals(),
         ],
         ["curves", "totals"], _MANY_ARMS, "trace",
@@ -244,22 +249,28 @@ _RECIPES = (
     ),
     Recipe(
         "ablation", "–", "what each decision of asfl-plus is worth: switched off in turn",
-        (OURS, PLUS, *ABLATION, CEILING), [], ["ablation", "curves"], _MANY_ARMS,
+        (OURS, PLUS, *ABLATION, *_FIXED, CEILING), [], ["ablation", "curves"], _MANY_ARMS,
     ),
     Recipe(
         "mixing", "–", "what a server's step for every mini-batch, mixed from all clients', is worth",
-        (PLUS, _MIXES_NOT, _MIXES, "sfl-best", CEILING),
+        (PLUS, _MIXES_NOT, _MIXES, *SAME_TOOLS, "sfl-best", CEILING),
         [
             Saves(what, other, 0, one)
-            for one, other in ((PLUS, _MIXES_NOT), (_MIXES, "sfl-best"), (PLUS, _MIXES))
+            for one, other in (
+                *((_MIXES, "sfl-best"), (PLUS, _MIXES_NOT), (PLUS, _MIXES)),
+                *((PLUS, rule) for rule in SAME_TOOLS),
+            )
             for what in _BOTH
         ],
         ["curves", "way"], _everywhere(["vgg19-cifar10", "resnet18-cifar100"]),
     ),
     Recipe(
         "rivals", "–", "against schemes with few bits, and the nearest published ones",
-        (OURS, PLUS, "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay", CEILING),
-        [Saves("delay_s", BEST, 0, PLUS), Saves("energy_j", BEST, 0, PLUS), *_NEVER_BEHIND],
+        (
+            *(OURS, PLUS, "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix-8bit", *SAME_TOOLS),
+            *("adaptsfl", "hasfl", "energy-delay", CEILING),
+        ),
+        [Saves("delay_s", BEST, 0, PLUS), Saves("energy_j", BEST, 0, PLUS), *_DECISIONS, *_NEVER_BEHIND],
         ["curves", "way", "pareto"], _MANY_ARMS,
     ),
     Recipe(
@@ -268,7 +279,7 @@ _RECIPES = (
     ),
     Recipe(
         "local-steps", "–", "what several mini-batches between two averages trade, with as many samples in all",
-        (OURS, PLUS, "fedavg", "sfl-best", CEILING), [], ["accuracy", "totals"], _MANY_ARMS,
+        (OURS, PLUS, "fedavg", "sfl-best", *_FIXED, CEILING), [], ["accuracy", "totals"], _MANY_ARMS,
         "local steps", {"demo": _steps(40), "evidence": _steps(150), "paper": _steps(200)},
     ),
     Recipe(
