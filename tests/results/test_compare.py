@@ -17,6 +17,7 @@ from made_up import pretend, train_here
 from waiting import LONG_S, wait_until
 
 from asfl.cli.compare import compare
+from asfl.cli.python.results import Results
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison, read_comparison
@@ -245,3 +246,39 @@ def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
     assert "stopped with 2 of 2 runs unfinished; the same command goes on where it stopped" in out
     assert any((folder / "checkpoints").iterdir())
     assert not (tmp_path / "out" / "fedavg-seed1").exists()
+
+
+def test_a_front_is_what_other_prices_of_energy_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("asfl.runs.engines.processes.train_all", partial(train_here, train=pretend))
+    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
+    out, three, names = tmp_path / "out", [f"training.rounds={ROUNDS}"], ["asfl-plus,best-gains"]
+    for wrong, words in (
+        ({"schemes": ["asfl,best-gains"]}, "a front needs a scheme that decides by decision.energy_price"),
+        ({"schemes": names, "overrides": ["budget.total_delay_s=9"]}, "with total budgets"),
+    ):
+        with pytest.raises(AsflError, match=words):
+            compare(**wrong, front=True, out=out)  # type: ignore[arg-type]
+    assert not out.exists()
+
+    compare(schemes=names, overrides=three, front=True, out=out)
+    shown = capsys.readouterr()
+    assert "[5 of 5 finished]" in shown.err
+    assert {folder.name for folder in (out / "front").iterdir()} == {"0.1", "0.3", "3"}  # 1 is what is configured
+    for folder in (out / "front").iterdir():
+        there = read_comparison(folder)
+        assert (there.schemes, there.config.decision.energy_price) == (("asfl-plus",), float(folder.name))
+    (table,) = (part for part in shown.out.split("\n\n") if "unbeaten" in part)
+    priced = [line.split() for line in table.splitlines() if line.startswith("asfl-plus")]
+    assert sorted(row[1] for row in priced) == ["0.1", "0.3", "1", "3"]
+    assert sum(line.startswith("best-gains") for line in table.splitlines()) == 1
+    assert list(out.glob("pareto-*.png"))
+
+    compare(redraw=out)  # trains nothing, and still shows it
+    assert table in capsys.readouterr().out
+    compare(redraw=out, schemes=["best-gains"])
+    assert "unbeaten" not in capsys.readouterr().out
+    results = Results(out)
+    assert [run.scheme for run in results._runs] == ["asfl-plus", "best-gains"]  # not those of other worlds
+    assert results.plot("front").axes[0].get_xlabel() == "delay [s]"

@@ -52,6 +52,7 @@ ALL_SCHEMES = [
     "sfl-best-mix-8bit",
     "sfl-best-mix-4bit",
     "best-gains",
+    "best-gains-few",
     "equal-error",
     "adaptsfl",
     "hasfl",

@@ -17,10 +17,13 @@ from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent
 from asfl.results.charged import with_note
-from asfl.results.compare import Comparison, plan_comparison, read_comparison
+from asfl.results.compare import PRICES, Comparison, plan_comparison, plan_front, read_comparison
 from asfl.results.curves import OURS, SMOOTHED_OVER
+from asfl.results.figures.figure import save_figure, subtitle
+from asfl.results.figures.front import along_front, draw_front, front_of, places_at
 from asfl.results.figures.training import write_figures
 from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
+from asfl.results.reproduce.outcome import Outcome
 from asfl.results.summary import Saving, Summary
 from asfl.results.words import in_words
 from asfl.runs.files import write_whole
@@ -43,6 +46,10 @@ def compare(
     engine: options.Engine = "processes",
     address: options.Address = None,
     changed_data: options.ChangedData = False,
+    front: Annotated[
+        bool,
+        typer.Option("--front", help=f"Also schemes that price energy, at {', '.join(PRICES)}: delay against energy."),
+    ] = False,
     redraw: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Show an earlier comparison; train nothing.")
     ] = None,
@@ -64,9 +71,10 @@ def compare(
     folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
     comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
+    others = plan_front(comparison, data_dir) if front else []
     trainer = engine_named(engine, workers, address)
     with writing(folder):
-        failed = train_runs([comparison], data_dir, *trainer)
+        failed = train_runs([comparison, *others], data_dir, *trainer)
         _show(comparison, wanted, failed, as_json)
     if failed:
         raise typer.Exit(2)
@@ -81,17 +89,23 @@ def _show(
         print_failures(failed)
         raise AsflError(f"{folder} has no finished run to show")
     summary = Summary.of(runs, targets)
+    outcomes = along_front(comparison, summary, runs)
     sentences = in_words(summary)
     data = {**summary.to_json(), "words": sentences, "failed": failed}
-    pictures: Sequence[Path] = ()
+    pictures: list[Path] = []
     if write:
         write_whole(folder / "summary.json", json_text(data))
         write_whole(folder / "table.csv", summary.to_csv())
         pictures = write_figures(summary, runs, folder)
+        for name, figure in draw_front(outcomes) if len(outcomes) > 1 else ():
+            subtitle(figure, summary.model)
+            pictures.append(folder / f"{name}.png")
+            save_figure(figure, pictures[-1])
     if as_json:
         print_json(data)
     else:
         _print_reached(summary)
+        _print_front(outcomes, comparison.config.decision.energy_price)
         _print_rounds(summary, "what a round takes", COSTS, ABOUT_COSTS)
         _print_rounds(summary, "what the rounds look like", OF_ROUNDS, ABOUT_ROUNDS)
         out = console()
@@ -148,6 +162,23 @@ def _print_reached(summary: Summary) -> None:
         + ("median and 95 % bootstrap interval over the seeds that got there" if several else "one seed")
         + ("; asfl saves: of the other's delay, of its energy\n" if saves is not None else "\n")
     )
+
+
+def _print_front(outcomes: Sequence[Outcome], usual_price: float) -> None:
+    """Delay and energy to the main target, the fastest first; nothing if no energy had another price."""
+    target = outcomes[0].summary.main_target()
+    if len(outcomes) == 1 or target is None:
+        return
+    places = places_at(outcomes, target)
+    best, priced = front_of(places), {place.scheme for place in places if place.setting}
+    table = _table(f"what {percent(target)} accuracy takes")
+    for column in ("energy price", "delay\ns", "energy\nJ", "unbeaten\nin both"):
+        table.add_column(column, justify="right")
+    for place in sorted(places, key=lambda one: one.delay_s.median):
+        price = place.setting.rpartition(" ")[2] or (number(usual_price) if place.scheme in priced else "")
+        table.add_row(place.scheme, price, amount(place.delay_s), amount(place.energy_j), "yes" * (place in best))
+    console().print(table)
+    print()
 
 
 def _reached(summary: Summary, scheme: str, target: float) -> str:

@@ -2,6 +2,7 @@
 
 compare.json          the resolved configuration, all schemes and seeds so far, versions
 <scheme>-seed<k>/     a run folder each
+front/<price>/        a comparison for each other price of energy, if a front was asked for
 summary.json, table.csv, *.png
 """
 
@@ -35,9 +36,12 @@ from asfl.runs.seals import read_sealed_json, sealed_json
 from asfl.runs.sources import check_sources
 from asfl.schemes import check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows
+from asfl.schemes.rounds import switches_of
 
 COMPARE_FILE = "compare.json"
 FORMAT = 2
+FRONT, PRICES = "front", ("0.1", "0.3", "1", "3")
+"""The folder for a front, and prices of energy along it (`decision.energy_price`)."""
 SLOWEST = ("sl", "asfl-joint")
 """Clients in sequence; the costlier solver. Started first, so that no long run is left over at the end."""
 
@@ -210,6 +214,41 @@ def plan_comparison(
             if not borrows(scheme_named(scheme)):  # those wait for what ASFL decides
                 run_to_go_on_with(comparison.run_folder(scheme, seed), with_seed(config, seed), scheme)
     return comparison
+
+
+def plan_front(comparison: Comparison, data_dir: Path | None = None) -> list[Comparison]:
+    """A comparison for each other price of energy, of the schemes that weigh it; checked, and nothing is written."""
+    decision, budget = comparison.config.decision, comparison.config.budget
+    priced = [name for name in comparison.schemes if switches_of(scheme_named(name)).rate]
+    if not priced:
+        raise AsflError("a front needs a scheme that decides by decision.energy_price, such as asfl-plus")
+    if (budget.total_delay_s, budget.battery_j) != ("off", "off"):
+        raise AsflError("budget: with total budgets prices follow what is left, so there is no front (docs/beyond.md)")
+    found = []
+    for price in PRICES:
+        if float(price) != decision.energy_price:
+            dearer = decision.model_copy(update={"energy_price": float(price)})
+            config, name = comparison.config.model_copy(update={"decision": dearer}), _point(price)
+            folder = comparison.folder / FRONT / price
+            found.append(plan_comparison(config, priced, comparison.seeds, folder, data_dir, name))
+    return found
+
+
+def read_front(comparison: Comparison) -> dict[str, list[Run]]:
+    """Finished runs of a comparison's front, by the price of energy; of its schemes."""
+    found = {}
+    for price in PRICES:
+        folder = comparison.folder / FRONT / price
+        if (folder / COMPARE_FILE).is_file():
+            there = read_comparison(folder)
+            here = tuple(name for name in there.schemes if name in comparison.schemes)
+            runs = replace(there, schemes=here).finished_runs()
+            found |= {_point(price): runs} if runs else {}
+    return found
+
+
+def _point(price: str) -> str:
+    return f"energy price {price}"
 
 
 def _versions() -> dict[str, str]:

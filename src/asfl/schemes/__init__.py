@@ -24,7 +24,7 @@ _QUIET = replace(ASFL, reports=False)
 _ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True, mix=True)
 ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
 """`asfl-plus` with one decision switched off."""
-SAME_TOOLS = ("best-gains", "equal-error", "sfl-best-mix-4bit")
+SAME_TOOLS = ("best-gains", "best-gains-few", "equal-error", "sfl-best-mix-4bit")
 """Rules that decide nothing, with few bits, an average every round and a server that mixes, as `asfl-plus` may have."""
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
@@ -56,6 +56,7 @@ _SHIPPED: tuple[Scheme, ...] = (
     SplitFedScheme("sfl-best-mix-8bit", cut_rule="fastest", bits=8, procedure=replace(SFL, mixes=True)),
     SplitFedScheme("sfl-best-mix-4bit", cut_rule="fastest", bits=4, procedure=replace(SFL, mixes=True)),
     FixedScheme("best-gains"),
+    FixedScheme("best-gains-few", clients=0.75),
     FixedScheme("equal-error", clients=0.75, packet_error_rate=0.1),
     AdaptSflScheme(),
     HasflScheme(),
@@ -69,7 +70,7 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 ON_REQUEST = (
     "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "asfl-mix", "epsl-0", "epsl-1",
     "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay",
-    "sfl-best-mix-4bit", *ABLATION,
+    "sfl-best-mix-4bit", "best-gains-few", *ABLATION,
 )  # fmt: skip
 """Variants and rivals that a comparison has only if they are named."""
 

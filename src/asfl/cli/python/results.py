@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
+from asfl.results.compare import FRONT, read_comparison
 from asfl.results.figures.figure import as_png, save_figure
+from asfl.results.figures.front import along_front, draw_front
 from asfl.results.figures.training import draw_accuracy
 from asfl.results.folders import FoundRun, read_run, run_folders
 from asfl.results.frames import load_runs
@@ -49,11 +51,22 @@ class Results:
         """What came out, in sentences."""
         return in_words(self._summary)
 
-    def plot(self, against: Literal["delay", "energy", "rounds"] = "delay", file: str | Path | None = None) -> "Figure":
-        """Accuracy against delay, energy or rounds, as a Matplotlib figure; also into a .png, .svg or .pdf file."""
-        if against not in ("delay", "energy", "rounds"):
-            raise AsflError(f"plot against '{against}': valid: delay, energy, rounds")
-        figure = draw_accuracy(self._runs, against, self._summary.targets)
+    def plot(
+        self, against: Literal["delay", "energy", "rounds", "front"] = "delay", file: str | Path | None = None
+    ) -> "Figure":
+        """Accuracy against delay, energy or rounds; or delay against energy to an accuracy (`front`).
+
+        A Matplotlib figure; also into a .png, .svg or .pdf file.
+        """
+        if against not in ("delay", "energy", "rounds", "front"):
+            raise AsflError(f"plot against '{against}': valid: delay, energy, rounds, front")
+        if against == "front":
+            drawn = draw_front(along_front(read_comparison(self.folder), self._summary, self._runs))
+            _, figure = next(drawn, ("", None))
+            if figure is None:
+                raise AsflError(f"{self.folder}: no scheme reached an accuracy with every seed")
+        else:
+            figure = draw_accuracy(self._runs, against, self._summary.targets)
         if file is not None:
             save_figure(figure, Path(file))
         return figure
@@ -68,7 +81,8 @@ class Results:
 
     @cached_property
     def _runs(self) -> list[FoundRun]:
-        return [read_run(folder) for folder in run_folders([self.folder])]
+        inside = [(folder, folder.relative_to(self.folder).parts) for folder in run_folders([self.folder])]
+        return [read_run(folder) for folder, parts in inside if FRONT not in parts]  # a front is in other worlds
 
     @cached_property
     def _summary(self) -> Summary:

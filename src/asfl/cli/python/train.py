@@ -12,7 +12,7 @@ from asfl.cli.training import engine_named, rounds_left, train_left
 from asfl.config import preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
-from asfl.results.compare import plan_comparison
+from asfl.results.compare import plan_comparison, plan_front
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.processes import attempt
 from asfl.runs.finished import is_finished
@@ -70,14 +70,15 @@ def compare(
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
     workers: int = 1,
+    front: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> Results:
     """Train schemes in the same world, as `asfl compare` does: `asfl.compare(["asfl", "sfl"], "demo", rounds=20)`.
 
-    `schemes`: all but variants, if none are named. With one worker everything happens in this process, which knows what
-    you registered; more are processes of their own, which know only plugins, and whose script needs
-    `if __name__ == "__main__":`.
+    `schemes`: all but variants, if none are named. `front`: those that price energy also at other prices. With one
+    worker everything happens in this process, which knows what you registered; more are processes of their own, which
+    know only plugins, and whose script needs `if __name__ == "__main__":`.
     """
     if isinstance(schemes, str):
         hint = f"asfl.compare(['asfl', 'sfl'], '{schemes}')" if schemes in preset_names() else f"['{schemes}']"
@@ -89,12 +90,13 @@ def compare(
     asked = configuration(config, rounds, seed, settings)
     first, folder = asked.scenario.seed, folder_for(config, asked, "compare-{}", out)
     comparison = plan_comparison(asked, names, range(first, first + seeds), folder, _path(data_dir))
+    comparisons = [comparison, *(plan_front(comparison, _path(data_dir)) if front else [])]
     engine, threads_a_run = engine_named("processes", workers, None)
     if workers == 1:
         engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
-    left = rounds_left([comparison])
-    with writing(folder), stopping() as stop, watching(left, comparison.num_runs, progress=progress) as tell:
-        failed, unfinished = train_left([comparison], _path(data_dir), engine, threads_a_run, tell, stop)
+    left, every = rounds_left(comparisons), sum(one.num_runs for one in comparisons)
+    with writing(folder), stopping() as stop, watching(left, every, progress=progress) as tell:
+        failed, unfinished = train_left(comparisons, _path(data_dir), engine, threads_a_run, tell, stop)
     return Results(folder, not (stop() and unfinished), failed)
 
 

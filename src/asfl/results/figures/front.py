@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from asfl.config.units import percent
-from asfl.results.curves import CEILING, PLUS, Resource
+from asfl.results.compare import Comparison, read_front
+from asfl.results.curves import CEILING, PLUS, Resource, Run
 from asfl.results.figures.figure import (
     BUDGET,
     FAINT,
@@ -58,6 +59,12 @@ def draw_front(outcomes: Sequence[Outcome]) -> "Iterator[tuple[str, Figure]]":
                 note = f"not there with every seed: {', '.join(never)}"
                 figure.supxlabel(note, fontsize=8, color="#666666")
             yield f"pareto-{100 * target:.0f}", figure
+
+
+def along_front(comparison: Comparison, summary: Summary, runs: Sequence[Run]) -> list[Outcome]:
+    """A comparison as it is, and at the other prices of energy that were asked for."""
+    every = {"": runs, **read_front(comparison)}
+    return [Outcome("", label, some, Summary.of(some, summary.targets)) for label, some in every.items()]
 
 
 def places_at(outcomes: Sequence[Outcome], target: float) -> list[Place]:
