@@ -8,7 +8,7 @@ DATA   ?= data
 TRACES ?=
 TUNED  ?= $(wildcard docs/results/tuned/*.toml)
 RESULTS := accuracy-delay-energy more-rounds second-world label-mix table3 errors-discrepancy resplit-overhead heterogeneity clients \
-           fixed-cuts power-rb queue-memory ablation mixing rivals pareto local-steps readings
+           fixed-cuts power-rb queue-memory ablation mixing rivals pareto worlds local-steps readings
 RECORDS := docs/results/records.jsonl.xz
 MUNICH := --trace examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
 

@@ -143,7 +143,7 @@ def sentence(data: dict[str, Any], longer: dict[str, Any] | None = None) -> str:
 
 def _only_world(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     ((preset, worlds),) = data["summaries"].items()
-    (summary,) = worlds.values()
+    summary, *_ = worlds.values()  # as it is; then with other prices of energy
     return preset, summary
 
 

@@ -59,8 +59,10 @@ def _figures(
         elif picture == "totals":
             yield "totals", draw_sweep(recipe.varied, labels, total_panels(summaries))
         else:
-            for outcome in outcomes:
-                prefix = f"{outcome.label}-" if len(outcomes) > 1 else ""
+            most = max(len(outcome.summary.runs) for outcome in outcomes)
+            shown = [outcome for outcome in outcomes if len(outcome.summary.runs) > 1 or most == 1]
+            for outcome in shown:  # a scheme alone, with another setting, is a point of the front
+                prefix = f"{outcome.label}-" if len(shown) > 1 and outcome.label else ""
                 for name, figure in _of_one_world(picture, outcome, before.get(outcome.label, ())):
                     yield prefix + name, figure
 

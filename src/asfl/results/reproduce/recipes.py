@@ -99,7 +99,7 @@ def _saves(*figures: tuple[str, float, float]) -> list[Claim]:
 
 
 _NEVER_BEHIND = [NeverBehind("delay_s", 0.02, PLUS), NeverBehind("energy_j", 0.02, PLUS)]
-_FIXED = tuple(name for name in SAME_TOOLS if not name.startswith("sfl"))
+_FIXED = SAME_TOOLS[:-1]
 _DECISIONS = [Saves(what, rule, 0, PLUS) for rule in _FIXED for what in _BOTH]
 """What deciding brings, beyond fixed rules with the same tools."""
 
@@ -130,6 +130,20 @@ _HEADLINE = [
     *_GOALS,
 ]
 _AHEAD = [MostAccurate("rounds"), MostAccurate("delay")]
+_PRICES = (
+    Variant(""),
+    *(Variant(f"energy price {p}", (f"decision.energy_price={p}",), (PLUS,)) for p in ("0.1", "0.3", "3")),
+)
+_FAST_SERVER = "compute.server_hz=1e11"
+_NARROW = ("radio.rb_bandwidth_hz=2.5e5", "radio.downlink_bandwidth_hz=2e6")
+_PLACES = (
+    Variant(""),
+    Variant("server ten times as fast", (_FAST_SERVER,)),
+    Variant("a quarter of the bandwidth", _NARROW),
+    Variant("both", (_FAST_SERVER, *_NARROW)),
+    Variant("unequal processors", (_FAST_SERVER, "scenario.min_cpu_hz=3e8", "scenario.max_cpu_hz=3e9")),
+    Variant("36 clients", ("scenario.clients=36",)),
+)
 _PARETO = (
     Variant(""),
     *(Variant(f"energy price {p}", (f"decision.energy_price={p}",), (PLUS,)) for p in ("0", "0.3", "3", "10")),
@@ -170,6 +184,7 @@ _RECIPES = (
     Recipe(
         "accuracy-delay-energy", "Fig. 4", "accuracy against seconds and joules: the headline",
         _ALL, [*_HEADLINE, *_saves(("sl-best", 0, 0))], ["curves", "way", "pareto"], _MAIN,
+        "energy price", dict.fromkeys(get_args(Scale), _PRICES),
     ),
     Recipe(
         "more-rounds", "Fig. 4", "the headline when everybody trains as many rounds as asfl-plus",
@@ -276,6 +291,10 @@ _RECIPES = (
     Recipe(
         "pareto", "–", "delay against energy at equal accuracy: every scheme, and what prices and budgets trade",
         _MATTER, _goals(), ["pareto"], _MANY_ARMS, "setting", dict.fromkeys(get_args(Scale), _PARETO),
+    ),
+    Recipe(
+        "worlds", "–", "what deciding is worth where no rule fits all: fixed rules with the tools of asfl-plus",
+        (PLUS, *SAME_TOOLS), _DECISIONS, ["way"], _MAIN, "world", dict.fromkeys(get_args(Scale), _PLACES),
     ),
     Recipe(
         "local-steps", "–", "what several mini-batches between two averages trade, with as many samples in all",
