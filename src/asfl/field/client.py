@@ -42,7 +42,7 @@ from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, nobody_knows
 from asfl.train.quantise import UNQUANTISED
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 
 _log = logging.getLogger(__name__)
