@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -83,8 +83,8 @@ class Nodes(Grid):
         raise NotImplementedError
 
 
-def context_of(**parts: dict[str, Any]) -> Context:
-    return Context(**{"run_id": 1, "node_id": 1, "node_config": {}, "state": RecordDict(), "run_config": {}, **parts})
+def context_of(node_config: dict[str, Any] | None = None, run_config: dict[str, Any] | None = None) -> Context:
+    return Context(run_id=1, node_id=1, node_config=node_config or {}, state=RecordDict(), run_config=run_config or {})
 
 
 def test_a_run_and_the_rest_of_it_have_the_bits_of_a_single_process(
@@ -109,7 +109,7 @@ def test_a_run_and_the_rest_of_it_have_the_bits_of_a_single_process(
 def test_a_node_without_a_place_says_so_and_leaves(tmp_path: Path) -> None:
     told = {"name": "node-3", "enrolment": "127.0.0.1:1", "stream": "127.0.0.1:1", "code": ""}
     with pytest.raises(AsflError, match="has no place for node-3"):
-        flower._join(RecordDict({"asfl": flower.ConfigRecord(dict(told))}), {"home": str(tmp_path)})
+        flower._join(RecordDict({"asfl": ConfigRecord(dict(told))}), {"home": str(tmp_path)})
     message = Message(RecordDict(), 3, "train")
     message.metadata.__dict__["_message_id"] = "1"
     assert "isn't understood" in flower._reason(flower.client_app(message, context_of()))

@@ -94,7 +94,8 @@ def serve_run(
                 on_round(record)
 
         try:
-            finished = train(agreement, folder, server.links, **{**watching, "on_round": after_round})
+            watching["on_round"] = after_round
+            finished = train(agreement, folder, server.links, **watching)
         except AsflError as error:
             registry.audit("run failed", run=str(folder), reason=str(error))
             raise

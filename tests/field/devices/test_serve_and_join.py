@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asfl.field.dashdashboard import Dashdashboard, MetricsPage
 from small_runs import tiny
 from waiting import LONG_S, wait_until
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
+from asfl.field.dashboard import Dashboard, MetricsPage
 from asfl.field.devices import enrolment
 from asfl.field.devices.authority import SERVER_NAME, Authority
 from asfl.field.devices.enrolment import (
@@ -114,7 +114,8 @@ def test_a_run_from_the_pasted_line_to_the_model(tmp_path: Path) -> None:
     assert len(rounds) == 4
     assert all(record.accuracy is not None for record in read_records(tmp_path / "run"))
     events = [json.loads(line) for line in (tmp_path / "home" / AUDIT_FILE).read_text().splitlines()]
-    assert [one["event"] for one in events] == ["invited", "enrolled", "enrolled", "run begins", "run finished"]
+    happened = ["invited", "enrolled", "enrolled", "run begins", "images", "images", "run finished"]
+    assert [one["event"] for one in events] == happened
     status = json.loads((tmp_path / "home" / "status.json").read_text())
     assert status["devices"]["device-0"]["received_bytes"] > 0
 
@@ -270,7 +271,7 @@ def test_drippers_of_the_same_address_keep_no_device_out(tmp_path: Path, port: s
                 while not over.wait(0.1):
                     connection.send(b"\0")
 
-    dashboard = Dashdashboard(tmp_path, Registry(tmp_path), [StreamLink()], "run", 10)
+    dashboard = Dashboard(tmp_path, Registry(tmp_path), [StreamLink()], "run", 10)
     with door_of(tmp_path / "home") as (opened, registry, where), MetricsPage("127.0.0.1", 0, dashboard) as page:
         server = opened if port == "enrolment" else page
         for _ in range(40):
@@ -368,7 +369,7 @@ def test_health_and_metrics(tmp_path: Path, finished_record: RoundRecord) -> Non
     registry = Registry(tmp_path)
     for code, name in zip(registry.invite(2, 1), ("one", "two"), strict=True):
         registry.enrol(code, name, name)
-    dashboard = Dashdashboard(tmp_path, registry, [StreamLink(), StreamLink()], "run", 10)
+    dashboard = Dashboard(tmp_path, registry, [StreamLink(), StreamLink()], "run", 10)
     dashboard.round(finished_record)
     with MetricsPage("127.0.0.1", 0, dashboard) as page:
 
