@@ -1,7 +1,7 @@
-"""What a round leaves behind, as one line of JSON; and all rounds of a run, in order and sealed.
+"""What a round leaves behind, as one line of JSON; and all rounds of a run, in order.
 
-The last entry of a line, `seal`, is a short checksum of the line and of the seal before it. So a line that was changed,
-is missing, comes twice or belongs to another run is noticed: the chain begins with the run's fingerprint.
+The last entry of a line is a checksum of the line and of the run's fingerprint. So a line that was changed or belongs
+to another run is noticed; rounds count from 1, so one that is missing or comes twice is noticed, too.
 """
 
 import hashlib
@@ -195,7 +195,7 @@ class RoundRecord:
         return Decision(self.cut, np.array(self.rb_count), np.array(self.tx_power_w))
 
     def to_line(self) -> str:
-        """Without a seal, which only a line among others has."""
+        """Without the checksum, which a line in a run folder has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
         for one in fields(self):
             if one.default is None and getattr(self, one.name) is None and "also_null" not in one.metadata:
@@ -248,7 +248,7 @@ def from_columns(columns: Mapping[str, Sequence[Any]]) -> list[RoundRecord]:
     for row in zip(*columns.values(), strict=True):
         known = dict(zip(columns, row, strict=True))
         clients = len(known["rb_count"])
-        blank = {one.name: None for one in fields(RoundRecord) if one.default is MISSING}
+        blank: dict[str, Any] = {one.name: None for one in fields(RoundRecord) if one.default is MISSING}
         blank |= {name: [None] * clients for name in by_client_fields()}
         records.append(RoundRecord.from_line(json.dumps({**blank, "tx_power_w": [0.0] * clients, **known})))
     return records
@@ -279,39 +279,33 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- all rounds of a run
-_SEALED = re.compile(rb'(\{.*), "seal": "([0-9a-f]{16})"\}')
+_LINE = re.compile(rb'(\{.*), "(checksum|seal)": "([0-9a-f]{16})"\}')
+"""Earlier versions wrote a `seal`: a checksum of the line and of the seal before it."""
 
 
-def first_seal(fingerprint: str) -> str:
-    """Where the chain of a run begins."""
-    return fingerprint[:16]
-
-
-def sealed_line(record: RoundRecord, seal_before: str) -> tuple[str, str]:
-    """A line of rounds.jsonl, and its seal."""
-    body = record.to_line().rstrip("\n")
-    seal = _chained(seal_before, body.encode())
-    return f'{body[:-1]}, "seal": "{seal}"}}\n', seal
-
-
-def _chained(seal_before: str, body: bytes) -> str:
-    return hashlib.sha256(seal_before.encode() + body).hexdigest()[:16]
+def _checksum(of: str, body: bytes) -> str:
+    return hashlib.sha256(of.encode() + body).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Rounds:
     """The rounds of a folder as far as they are intact, and what is wrong behind them."""
 
-    records: list[RoundRecord]
-    lines: list[bytes]
-    seals: list[str]
-    """One more: before the first round, and after each."""
+    fingerprint: str
+    """Of the run."""
+    records: list[RoundRecord] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    checksums: list[str] = field(default_factory=list)
     problem: str = ""
     """Why the next line isn't taken; empty if there is none, or one that was never finished."""
     written: int = 0
     """How many lines there are, good or bad."""
     torn: bool = False
     """Whether another line was begun, and never finished."""
+
+    def checksum(self, count: int) -> str:
+        """Of the last of so many rounds."""
+        return self.checksums[count - 1] if count else self.fingerprint[:16]
 
     def are_all(self, wished: int) -> bool:
         """Whether these are as many as wished, or as many as total budgets allow."""
@@ -321,27 +315,23 @@ class Rounds:
 class Journal:
     """rounds.jsonl while rounds are added to it."""
 
-    def __init__(self, folder: Path, seal: str) -> None:
-        """`seal`: of the last round in it."""
-        self._file, self.seal = folder / RECORDS_FILE, seal
-
-    @classmethod
-    def after(cls, folder: Path, rounds: Rounds, count: int) -> "Journal":
-        """Keep so many rounds, to the byte; whatever comes after them goes."""
-        file, kept = folder / RECORDS_FILE, b"".join(rounds.lines[:count])
-        if not file.is_file() or file.stat().st_size != len(kept) or file.read_bytes() != kept:
-            write_whole(file, kept)
-        return cls(folder, rounds.seals[count])
+    def __init__(self, folder: Path, rounds: Rounds, count: int) -> None:
+        """Keep so many rounds, to the byte; what comes after them goes."""
+        self._file, self._fingerprint, self.checksum = folder / RECORDS_FILE, rounds.fingerprint, rounds.checksum(count)
+        kept = b"".join(rounds.lines[:count])
+        if not self._file.is_file() or self._file.stat().st_size != len(kept) or self._file.read_bytes() != kept:
+            write_whole(self._file, kept)
 
     def append(self, record: RoundRecord) -> None:
-        line, seal = sealed_line(record, self.seal)
-        append_line(self._file, line)
-        self.seal = seal
+        body = record.to_line().rstrip("\n")
+        checksum = _checksum(self._fingerprint, body.encode())
+        append_line(self._file, f'{body[:-1]}, "checksum": "{checksum}"}}\n')
+        self.checksum = checksum
 
 
 def read_rounds(folder: Path, fingerprint: str) -> Rounds:
     """The rounds of the run with this fingerprint; nothing is raised but for a file that can't be read."""
-    file, found = folder / RECORDS_FILE, Rounds([], [], [first_seal(fingerprint)])
+    file, found = folder / RECORDS_FILE, Rounds(fingerprint)
     problem, written, torn = "", 0, False
     try:
         with open_to_read(file) as content:
@@ -360,13 +350,12 @@ def read_rounds(folder: Path, fingerprint: str) -> Rounds:
 def _take(line: bytes, into: Rounds) -> str:
     """Add a line to the rounds before it, or say what is wrong with it."""
     number = len(into.lines) + 1
-    match = _SEALED.fullmatch(line)
-    body = match[1] + b"}" if match else b""
-    if match is None or _chained(into.seals[-1], body) != match[2].decode():
-        there = _round_in(line)
-        if there is not None and there != number:
-            return f"line {number}: round {there} where round {number} belongs"
-        return f"line {number}: its seal doesn't match" if match else f"line {number}: not the sealed record of a round"
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return f"line {number}: not the record of a round with its checksum"
+    body, checksum = match[1] + b"}", match[3].decode()
+    if checksum != _checksum(into.fingerprint if match[2] == b"checksum" else into.checksum(number - 1), body):
+        return f"line {number}: its checksum doesn't match"
     try:
         record = RoundRecord.from_line(body)
     except ValueError as error:
@@ -375,14 +364,8 @@ def _take(line: bytes, into: Rounds) -> str:
         return f"line {number}: round {record.round} where round {number} belongs"
     into.records.append(record)
     into.lines.append(line + b"\n")
-    into.seals.append(match[2].decode())
+    into.checksums.append(checksum)
     return ""
-
-
-def _round_in(line: bytes) -> int | None:
-    """The number a line begins with, whatever else is wrong with it."""
-    match = re.match(rb'\{"round": ([0-9]{1,12}),', line)
-    return int(match[1]) if match else None
 
 
 def read_records(folder: Path) -> list[RoundRecord]:
