@@ -41,7 +41,7 @@ from asfl.train.layout import ModelVectors
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, nobody_knows
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task
 

@@ -42,7 +42,7 @@ from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, N
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.quantise import UNQUANTISED, Crossing
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task
 

@@ -33,7 +33,7 @@ from asfl.train.quantise import (
     rounding,
 )
 from asfl.train.replica import Replica
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task
 
@@ -140,7 +140,7 @@ class Fleet(Protocol):
         ...
 
     def projections(self) -> tuple[Tensor, Sequence[int]]:
-        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.signals`), and whose."""
+        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.reports`), and whose."""
         ...
 
     def gather(self, *, optimizers: bool = False) -> None:
