@@ -57,7 +57,8 @@ from asfl.train.gradients import Gradients, is_due
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, drawn_from, epsilon
-from asfl.train.signals import Signals, sample_coordinates
+from asfl.train.reports import sample_coordinates
+from asfl.train.signals import Signals
 from asfl.train.trainer import RoundPlan, Trained
 
 Bools = NDArray[np.bool_]

@@ -173,7 +173,7 @@ def test_a_revoked_device_is_out_at_once_though_another_has_its_number(tmp_path:
     with StreamServer("127.0.0.1:0", agreement, authority.server_certificates(), members=members) as server:
         with Door("127.0.0.1", 0, authority, registry, server.address.rpartition(":")[2]) as door:
             code = pasted_code(door.fingerprint, registry.invite(1, 1)[0])
-            member = enrol(tmp_path / "device", f"127.0.0.1:{door.port}", code, "old", str(file))
+            member = enrol(tmp_path / "device", f"127.0.0.1:{door.server_port}", code, "old", str(file))
         device, link = Running(lambda: work(tmp_path / "device", member, once=True)), server.links[0]
         wait_until(lambda: link.connected or device.over)
         key = registry.read().active[0].key

@@ -202,7 +202,7 @@ class Values(Answer):
 
 
 class Projected(Answer):
-    """Projections of layers (`asfl.train.signals`)."""
+    """Projections of layers (`asfl.train.reports`)."""
 
     codes: Octets
     """Two a number."""
