@@ -5,7 +5,7 @@ What is compiled is kept beside this file, or in the user's cache folder, for th
 
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit
@@ -21,12 +21,17 @@ Delay = tuple[bool, float, float, float]
 """`Penalty.numbers`."""
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
     """By Numba when it is first called; compiled again in every process where no folder can keep it."""
+    made: F
     try:
-        return njit(cache=True)(function)
+        made = njit(cache=True)(function)
     except RuntimeError:
-        return njit(function)
+        made = njit(function)
+    return made
 
 
 BOX = np.dtype(
