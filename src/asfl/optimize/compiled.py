@@ -5,7 +5,7 @@ What is compiled is kept beside this file, or in the user's cache folder, for th
 
 import heapq
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -26,12 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def compiled(function: F) -> F:
     """By Numba when it is first called; compiled again in every process where no folder can keep it."""
-    made: F
     try:
-        made = njit(cache=True)(function)
+        return cast("F", njit(cache=True)(function))
     except RuntimeError:
-        made = njit(function)
-    return made
+        return cast("F", njit(function))
 
 
 BOX = np.dtype(
