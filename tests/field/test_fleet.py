@@ -23,7 +23,7 @@ from asfl.config.show import as_toml
 from asfl.field.devices.authority import Authority
 from asfl.field.local_devices import LocalDevices
 from asfl.field.serve import Waiting
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import run

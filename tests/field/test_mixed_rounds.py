@@ -12,6 +12,7 @@ from asfl.field.fleet import RemoteFleet
 from asfl.field.protocol.messages import Agreement
 from asfl.runs.records import RoundRecord
 from asfl.train.fleet import Packet
+from asfl.train.trainer import Task
 
 VICTIM, WHEN = 2, 1
 CUTS = [4, 2, 5, 3]
@@ -23,12 +24,10 @@ class Spoilt(RemoteFleet):
     step = 0
     lost = False
 
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
-        packets = super().forward(index, step, clients, cuts, bits, batch)
-        if (index, step) == (WHEN, self.step):
-            place = list(clients).index(VICTIM)
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        packets = super().forward(tasks)
+        if (tasks[0].round, tasks[0].step) == (WHEN, self.step):
+            place = [task.client for task in tasks].index(VICTIM)
             packet = packets[place]
             assert packet is not None
             if self.lost:

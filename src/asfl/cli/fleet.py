@@ -15,7 +15,7 @@ from asfl.cli import options
 from asfl.cli.progress import RunProgress
 from asfl.cli.run import conclude
 from asfl.config.errors import AsflError
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.lock import writer_of
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import records_so_far
@@ -60,7 +60,7 @@ def fleet(
         conclude(folder, True, as_json)
         return
     if begun is not None:
-        from asfl.runs.recovery import where_to_go_on
+        from asfl.runs.folder import where_to_go_on
 
         where_to_go_on(folder, begun, lose_rounds=lose_rounds)
     check_training(config, data_dir, real_clients=True)

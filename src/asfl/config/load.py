@@ -13,6 +13,7 @@ from asfl.config.errors import AsflError, nearest, short
 from asfl.config.explain import explain
 from asfl.config.fields import CHECK_NAMES
 from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
+from asfl.config.removed import refuse_removed, without_removed
 from asfl.config.tree import Config
 
 DEFAULT_PRESET = "demo"
@@ -64,6 +65,7 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
         for path, value in _leaves(layer.values):
             _put(merged, path, value, layer.source)
             sources[".".join(path)] = layer.source
+    refuse_removed(sources)
     try:
         config = Config.model_validate(merged, context=CHECK_NAMES)
     except ValidationError as error:
@@ -74,6 +76,7 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
 
 def recorded_config(values: Mapping[str, Any]) -> Config:
     """A configuration as a run recorded it. What didn't exist then is as it was."""
+    values = without_removed(values)
     decision = {"overheads": "free", "discrepancy_sample_ratio": 0.05, **values.get("decision", {})}
     return Config.model_validate({**values, "decision": decision})
 

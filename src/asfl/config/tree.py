@@ -206,8 +206,6 @@ class RoundRules(Section):
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
     """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
-    rb_sharing: Literal["whole", "time"] = "whole"
-    """Whole resource blocks, or blocks shared in time so that counts become real numbers."""
     queue_rule: Literal["printed", "standard"] = "printed"
     """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
     queue_memory: Share = 0.5
@@ -256,8 +254,7 @@ class DecisionRules(RoundRules):
     """ι: share of its parameters each client reports for the discrepancy; "auto": a random projection of each layer
     instead (docs/training.md)."""
     min_participants: AutoIndex = "auto"
-    """At least this many clients get a resource block each round; "auto" is half of min(N, K), or all N with
-    `rb_sharing = "time"`."""
+    """At least this many clients get a resource block each round; "auto" is half of min(N, K)."""
     participation_floor: AutoShare = "auto"
     """Long-run share of rounds each client must get; 0 is off, "auto" is half of min(1, K/N)."""
 
@@ -359,9 +356,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if isinstance(self.decision.min_participants, int):
-            limit = self.scenario.clients
-            if self.decision.rb_sharing == "whole":
-                limit = min(limit, self.radio.num_rbs)
+            limit = min(self.scenario.clients, self.radio.num_rbs)
             if self.decision.min_participants > limit:
                 raise ValueError(
                     f"decision.min_participants = {self.decision.min_participants} is more than can be served: "
