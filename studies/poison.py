@@ -1,6 +1,6 @@
 """One poisoned client of ten: what three attacks do to the model, by what averages are.
 
-Clients are in this process, so nobody is refused for what is unusual (`asfl.field.usual`): it is averages alone that
+Clients are in this process, so nobody is refused for what is unusual (`asfl.field.outliers`): it is averages alone that
 stand against the poison. Digits, the demo's network; the score is that of the average model.
 """
 

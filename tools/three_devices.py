@@ -8,6 +8,7 @@ Every one is a process of its own, and where Linux allows it the devices are in 
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,6 @@ import numpy as np
 from asfl.config import load_config
 from asfl.data import load_data
 from asfl.data.private import deal_out
-from asfl.field.emulate.namespaces import namespaces, why_not
 from asfl.runs.records import read_records
 
 SIZES = (200, 700, 400)
@@ -36,12 +36,10 @@ def main(folder: Path, rounds: int = ROUNDS) -> None:
     digits = load_data(load_config("demo", []).config)
     images = deal_out(digits, SIZES, folder / "images", np.random.default_rng(1))
     with ExitStack() as cleanup:
-        host, inside = "127.0.0.1", [list[str]() for _ in SIZES]
-        reason = why_not()
-        if reason is None:
-            network = cleanup.enter_context(namespaces(len(SIZES)))
-            host, inside = network.server, [network.inside(number) for number in range(len(SIZES))]
-        print("devices are in network namespaces" if reason is None else f"no network namespaces: {reason}", flush=True)
+        host, inside = _namespaces(cleanup, len(SIZES)) or ("127.0.0.1", [[] for _ in SIZES])
+        print(
+            f"devices are in {'network namespaces' if inside[0] else 'one network: namespaces need root'}", flush=True
+        )
         run, codes = folder / "run", folder / "codes"
         server = _start(
             cleanup, folder / "server.log", "serve", "demo", "--devices", str(len(SIZES)), "--out", str(run),
@@ -71,6 +69,33 @@ def main(folder: Path, rounds: int = ROUNDS) -> None:
         if server.wait(_PATIENCE_S):
             raise SystemExit(f"the server failed; see {folder / 'server.log'}")
     _report(folder, run)
+
+
+def _namespaces(cleanup: ExitStack, count: int) -> tuple[str, list[list[str]]] | None:
+    """A bridge, and a namespace behind it for each device: the server's address, and what to put before commands there.
+
+    None: it needs Linux, root, and `ip`.
+    """
+    tag, names = f"asfl{os.getpid() % 10_000}", [f"asfl-{os.getpid()}-{n}" for n in range(count)]
+    subnet = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 256}"
+    commands = [f"link add {tag} type bridge", f"address add {subnet}.1/24 dev {tag}", f"link set {tag} up"]
+    cleanup.callback(_ip, f"link delete {tag}")
+    for n, name in enumerate(names):
+        commands += [
+            f"netns add {name}", f"link add {tag}.{n} type veth peer name eth0 netns {name}",
+            f"link set {tag}.{n} master {tag}", f"link set {tag}.{n} up",
+            f"-n {name} address add {subnet}.{n + 2}/24 dev eth0", f"-n {name} link set lo up",
+            f"-n {name} link set eth0 up",
+        ]  # fmt: skip
+        cleanup.callback(_ip, f"netns delete {name}")
+    made = shutil.which("ip") is not None and os.geteuid() == 0 and all(_ip(command) for command in commands)
+    return (f"{subnet}.1", [["ip", "netns", "exec", name] for name in names]) if made else None
+
+
+def _ip(command: str) -> bool:
+    if shutil.which("ip") is None:
+        return False
+    return subprocess.run(["ip", *command.split()], capture_output=True, check=False).returncode == 0
 
 
 def _report(folder: Path, run: Path) -> None:

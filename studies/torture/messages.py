@@ -19,7 +19,7 @@ from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import Message, decode, encode
-from asfl.field.protocol.kinds import MOST_SQUARE
+from asfl.field.protocol.messages import MOST_SQUARE
 from asfl.field.protocol.wire import MAGIC, VERSION
 from asfl.train.layout import ModelVectors
 from studies.torture.counts import Counts

@@ -17,10 +17,9 @@ from asfl.field.client import ClientNode
 from asfl.field.devices.authority import Authority
 from asfl.field.devices.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
-from asfl.field.links import Link
-from asfl.field.local import LocalLink
-from asfl.field.patience import Patience
+from asfl.field.links import Link, LocalLink
 from asfl.field.protocol.messages import Agreement
+from asfl.field.roster import Patience
 from asfl.field.stream.client import Identity
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint

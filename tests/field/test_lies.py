@@ -22,12 +22,11 @@ from asfl.field.engine import measured_world, train
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Exchange, Link, LinkError, OpenRequest, failed
 from asfl.field.measure.probe import probe
-from asfl.field.patience import LEAST_S, MOST_S, MeasuredDeadlines, Patience
+from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.wire import WireError, pack
-from asfl.field.roster import Roster
-from asfl.field.usual import BOUND, FACTOR, Kind, Place, UnusualError, Usual, bounded
+from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
 from asfl.runs.folder import check_finite, checkpoint_files
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RoundRecord, read_records
@@ -75,8 +74,8 @@ def test_what_is_out_of_range_is_refused_as_it_comes(answer: msg.Answer, words: 
 
 
 # ---------------------------------------------------------------------- what is usual
-def noted(sizes: Sequence[float]) -> tuple[Usual, Kind]:
-    usual, kind = Usual(), Kind("sample", 3)
+def noted(sizes: Sequence[float]) -> tuple[OutlierFilter, Kind]:
+    usual, kind = OutlierFilter(), Kind("sample", 3)
     for client, size in enumerate(sizes):
         usual.note(kind, Place(0, client, 0), msg.Values(torch.tensor([size])))
     return usual, kind
@@ -98,7 +97,7 @@ def test_who_is_near_the_others_is_usual_and_who_is_far_above_is_not(
     much = 1e4 * max(honest) * FACTOR * math.exp(12 * mad)
     usual.note(kind, far, msg.Values(torch.tensor([unit * much], dtype=torch.float64).float()))
     if len(honest) > 3 and unit * much < 1e30:
-        with pytest.raises(UnusualError, match="times as large as usual"):
+        with pytest.raises(OutlierError, match="times as large as usual"):
             usual.check(kind, far)
         usual.check(kind, far)  # it isn't compared with any more
 
@@ -112,7 +111,7 @@ def test_two_cannot_accuse_each_other_and_old_sizes_are_forgotten() -> None:
     for index in (10, 11):  # alone in its round
         usual.begin(index)
         usual.note(kind, Place(index, 7, 0), far)
-        with pytest.raises(UnusualError) if index == 10 else nullcontext():
+        with pytest.raises(OutlierError) if index == 10 else nullcontext():
             usual.check(kind, Place(index, 7, 0))
 
 
@@ -129,7 +128,7 @@ def test_no_answer_weighs_more_than_the_bound_whatever_it_says(honest: list[floa
     size = float(said - base)
     try:
         factors = usual.check(kind, Place(0, len(honest), 0))
-    except UnusualError:
+    except OutlierError:
         assert size > most * 0.99
         return
     assert size < most * 1.01

@@ -22,8 +22,7 @@ from asfl.cli.run import run as run_command
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.engine import train
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
-from asfl.field.ray.clients import RayClients, run_with_actors, share_of_cpu
-from asfl.field.ray.link import RayLink
+from asfl.field.ray.clients import RayClients, RayLink, run_with_actors, share_of_cpu
 from asfl.runs.engines.ray_cluster import ray_cluster
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records

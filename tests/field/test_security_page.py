@@ -10,14 +10,14 @@ import torch
 from asfl.config import Robustness, load_config
 from asfl.field.measure import clocks
 from asfl.field.measure.estimates import MOST_CLIENT_W
-from asfl.field.patience import Patience
+from asfl.field.outliers import FACTOR, MEMORY_ROUNDS
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.kinds import MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
+from asfl.field.protocol.messages import MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
 from asfl.field.protocol.wire import HEADER_LIMIT, MOST_LETTERS, WireError
+from asfl.field.roster import Patience
 from asfl.field.stream import server
 from asfl.field.stream.framing import CHUNK, GREETING_LIMIT
-from asfl.field.usual import FACTOR, MEMORY_ROUNDS
 from asfl.runs import http_server
 from asfl.train.layout import ModelVectors
 

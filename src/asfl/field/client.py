@@ -21,15 +21,14 @@ from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
 from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
-from asfl.field.emulate.shaping import Pace
-from asfl.field.measure.layer_times import layer_seconds
 from asfl.field.measure.meters import CarefulMeter, Meter
+from asfl.field.measure.probe import layer_seconds
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.kinds import MOST_WEIGHT
-from asfl.field.protocol.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
+from asfl.field.protocol.messages import MOST_WEIGHT, Answer, AnyRequest, Refusal, Request, Welcome, Where
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import MOST_LETTERS, Data, WireError
+from asfl.field.shaping import Pace
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches

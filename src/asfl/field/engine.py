@@ -8,14 +8,14 @@ from asfl.config import Config
 from asfl.config.names import is_own_file
 from asfl.costs.budgets import Budgets
 from asfl.costs.world import World
-from asfl.field.emulate.shaping import read_profile
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link
 from asfl.field.measure.clocks import Clocks
 from asfl.field.measure.measured import MeasuredWorld
 from asfl.field.measure.probe import probe
-from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
+from asfl.field.roster import Patience
+from asfl.field.shaping import read_profile
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.run import run

@@ -4,8 +4,8 @@ A client that dies, hangs, refuses or sends nonsense is lost for the round: its 
 and the round goes on without it. It is out of sync then. As soon as it can be reached when a round begins, it gets a
 whole client side (`Sync`): its own, if the server has it from the end of the round before the loss, else the mean of
 the others'. What its optimiser remembered is lost unless the server has that too. What one answer weighs is bounded by
-what the others of the round are like, and one far beyond them is nonsense too (`asfl.field.usual`); a client that sends
-it again and again loses its place. If most answers of a round are wrong, the average before is: it is undone.
+what the others of the round are like, and one far beyond them is nonsense too (`asfl.field.outliers`); a client that
+sends it again and again loses its place. If most answers of a round are wrong, the average before is: it is undone.
 
 The server's `TrainingState` has a row for each client, as in a single process (`asfl.field.copies`). Layers that the
 server receives in a re-split go there first, so that they are averaged by the same code, to the same bits.
@@ -23,18 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.field.averaging import Averaging
-from asfl.field.copies import Copies, Reports
-from asfl.field.held_out import Samples, read_score, read_statistics, samples_of, together
+from asfl.field.copies import Averaging, Copies, Reports, Samples, read_score, read_statistics, samples_of, together
 from asfl.field.links import Link, OpenRequest
 from asfl.field.measure.clocks import Clocks
-from asfl.field.patience import Patience
+from asfl.field.outliers import Kind, OutlierFilter, Place, bounded
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.messages import A, Answer, Request
 from asfl.field.protocol.shapes import Shapes
 from asfl.field.protocol.wire import WireError
-from asfl.field.roster import Roster
-from asfl.field.usual import Kind, Place, Usual, bounded
+from asfl.field.roster import Patience, Roster
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
@@ -77,7 +74,7 @@ class RemoteFleet:
         self.state, self._keeps_sides = state, keeps_sides
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
-        self._clocks, self._roster, self._usual = clocks, Roster(links, patience, clocks), Usual()
+        self._clocks, self._roster, self._outliers = clocks, Roster(links, patience, clocks), OutlierFilter()
         self._samples = Samples(links)
         self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
         self._good: Kept | None = None
@@ -125,11 +122,11 @@ class RemoteFleet:
         for noted in [one, *under_way]:
             if noted is not None and not noted.noted and (answer := noted.answer_if_any()) is not None:
                 noted.noted, bits = True, getattr(noted.request, "bits", UNQUANTISED)
-                self._usual.note(*self._kind_and_place(noted), answer, bits, self._base_of(noted))
+                self._outliers.note(*self._kind_and_place(noted), answer, bits, self._base_of(noted))
 
         def read_bounded(answer: A) -> Value:
             value = read(answer)
-            factors = self._usual.check(*self._kind_and_place(one))
+            factors = self._outliers.check(*self._kind_and_place(one))
             if not factors:
                 return value
             self._roster.bounded(one.client, factors)
@@ -164,7 +161,7 @@ class RemoteFleet:
     # ------------------------------------------------------------------ who is there
     def begin(self, index: int) -> Bools:
         self._forget_steps()
-        self._usual.begin(index)
+        self._outliers.begin(index)
         if self._roster.most_were_wrong():
             self._undo()
         else:

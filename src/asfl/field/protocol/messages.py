@@ -4,7 +4,7 @@ The server asks, a client answers: `Request[A]` is answered by an `A`, or by a `
 other: the server says `Welcome`, the client says `Ready`.
 
 What a client says is a claim. Every number has a range in which it can be true of some network that still learns; what
-is beyond it is refused when it arrives. What is possible but unlike everybody else is for `asfl.field.usual`.
+is beyond it is refused when it arrives. What is possible but unlike everybody else is for `asfl.field.outliers`.
 """
 
 from dataclasses import dataclass, replace
@@ -17,34 +17,58 @@ from torch import Tensor
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.explain import explain
-from asfl.field.emulate.shaping import ShapedLink, links_of
-from asfl.field.protocol.codec import Message, numbers
-from asfl.field.protocol.kinds import (
-    MOST_SAMPLES,
-    MOST_SECONDS,
-    MOST_WEIGHT,
-    SQUARES,
-    Amount,
-    Bits,
-    Flag,
-    Labels,
-    Layers,
-    Loss,
-    Natural,
-    Octets,
-    Seconds,
-    Size,
-    Square,
-    Statistics,
-    Steps,
-    Tensors,
-    Text,
-    Vector,
-)
+from asfl.costs.decision import wrong_bits
+from asfl.field.protocol.codec import Message, check_numbers, numbers
+from asfl.field.protocol.wire import LARGEST
+from asfl.field.shaping import ShapedLink, links_of
 from asfl.schemes import scheme_named
 from asfl.train.fleet import FirstLayers
 from asfl.train.layout import ModelVectors
 from asfl.train.quantise import UNQUANTISED, Crossing, Quantised, QuantisedLayers
+
+MOST_SAMPLES = 10**9
+"""Of one client."""
+MOST_WEIGHT, MOST_SQUARE = 1e6, 1e12
+"""Sizes that parameters, activations and gradients, and squares of such, never have while anything is learnt."""
+MOST_SECONDS = 1e6
+"""Eleven days: nothing that is asked takes so long."""
+WEIGHTS, SQUARES, NATURALS = (-MOST_WEIGHT, MOST_WEIGHT), (-MOST_SQUARE, MOST_SQUARE), (0.0, float(LARGEST))
+
+
+def _check_bits(bits: int) -> int:
+    if wrong := wrong_bits(bits):
+        raise ValueError(wrong)
+    return bits
+
+
+def _check_layers(layers: ModelVectors) -> ModelVectors:
+    for name, within in (("parameters", WEIGHTS), ("statistics", SQUARES)):
+        try:
+            check_numbers(getattr(layers, name), (torch.float32,), axes=1, within=within)
+        except ValueError as error:
+            raise ValueError(f"({name}) {error}") from None
+    return layers
+
+
+Natural = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
+Size = Annotated[int, Strict(), Field(ge=1, le=LARGEST)]
+Amount = Annotated[float, Strict(), Field(ge=0, le=LARGEST)]
+Seconds = Annotated[float, Strict(), Field(ge=0, le=MOST_SECONDS)]
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+Bits = Annotated[int, Strict(), AfterValidator(_check_bits)]
+Square = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_SQUARE))]
+Loss = Annotated[Tensor, numbers(torch.float32, axes=0, within=(0.0, MOST_WEIGHT))]
+Vector = Annotated[Tensor, numbers(torch.float32, axes=1, within=WEIGHTS)]
+Statistics = Annotated[Tensor, numbers(torch.float32, axes=1, within=SQUARES)]
+Labels = Annotated[Tensor, numbers(torch.uint8, torch.int64, axes=1)]
+"""A byte each, or eight where there are more than 256 classes."""
+Steps = Annotated[Tensor, numbers(torch.int64, axes=1, within=NATURALS)]
+Octets = Annotated[Tensor, numbers(torch.uint8, axes=1)]
+Tensors = tuple[Annotated[Tensor, numbers(torch.float32, within=WEIGHTS)], ...]
+Layers = Annotated[ModelVectors, AfterValidator(_check_layers)]
+"""Parameters and running statistics of consecutive layers."""
+
 
 MOST_PROBED = 1 << 20
 """Bytes that a client sends back when it is probed, at most."""

@@ -12,8 +12,7 @@ from asfl.config import Config
 from asfl.costs.crossing import REPORTED_NUMBERS
 from asfl.costs.decision import MOST_BATCHES
 from asfl.data.shapes import INPUT_SHAPE
-from asfl.field.protocol.kinds import MOST_WEIGHT, Tensors
-from asfl.field.protocol.messages import Activations, Codes, Memory, Projected, Share, Uploaded
+from asfl.field.protocol.messages import MOST_WEIGHT, Activations, Codes, Memory, Projected, Share, Tensors, Uploaded
 from asfl.field.protocol.wire import DTYPE_NAMES, HEADER_LIMIT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel

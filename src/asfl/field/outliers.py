@@ -37,7 +37,7 @@ _BOUNDED = ("carry", "codes", "parameters", "values", "norm2")
 """What is made smaller; a loss and statistics are refused, or stay as they are."""
 
 
-class UnusualError(WireError):
+class OutlierError(WireError):
     """A size that nobody else comes near to."""
 
 
@@ -139,7 +139,7 @@ def _size(numbers: Tensor) -> float:
     return float(linalg.vector_norm(numbers)) / math.sqrt(max(numbers.numel(), 1))
 
 
-class Usual:
+class OutlierFilter:
     """Sizes by kind of answer, of the latest rounds."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Usual:
         limit, most = (median + max(math.log(times), apart) for times in (bound, FACTOR))
         if len(logs) >= _FEWEST_OTHERS and sizes[place] > most:
             times, allowed = (math.exp(min(value - median, 700.0)) for value in (sizes.pop(place), most))
-            raise UnusualError(f"{what} is {times:.3g} times as large as usual; {allowed:.3g} times would pass")
+            raise OutlierError(f"{what} is {times:.3g} times as large as usual; {allowed:.3g} times would pass")
         if sizes[place] <= limit or what.partition(".")[0] not in _BOUNDED:
             return 1.0
         factor = math.exp(limit - sizes[place])

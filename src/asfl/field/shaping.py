@@ -10,8 +10,7 @@ A profile is a TOML file with a table per change:
     latency_s = "20 ms"     # of a request and its answer
 
 A later table replaces an earlier one. The client keeps to it: a message waits as long as a link of that rate would have
-taken, so every transport can be shaped, and the server only sees that it takes longer. Where a whole network is to be
-had, `asfl.field.emulate.namespaces` shapes that instead.
+taken, so every transport can be shaped, and the server only sees that it takes longer.
 """
 
 import time

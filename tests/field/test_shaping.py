@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asfl.config.errors import AsflError
-from asfl.field.emulate.shaping import UNSHAPED, Pace, link_at, links_of, read_profile
+from asfl.field.shaping import UNSHAPED, Pace, link_at, links_of, read_profile
 
 PROFILE = """
 [[link]]
@@ -38,7 +38,7 @@ def test_the_latest_link_of_a_client_holds(file: Path) -> None:
 
 def test_messages_wait_as_long_as_they_would_take(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("asfl.field.emulate.shaping.time.sleep", waited.append)
+    monkeypatch.setattr("asfl.field.shaping.time.sleep", waited.append)
     pace = Pace(links_of(1, read_profile(file, clients=2)))
     pace.down(1000, 1)
     pace.up(1000)

@@ -1,1 +1,0 @@
-"""Networks that are worse than the real one, on purpose."""
