@@ -17,9 +17,8 @@ from torch import Tensor
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.field.client import ClientNode
+from asfl.field.client import ClientNode, LocalLink
 from asfl.field.engine import train
-from asfl.field.links import LocalLink
 from asfl.field.protocol import messages as msg
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records

@@ -7,6 +7,7 @@ order is refused with a reason. Then the server brings the client up to date wit
 
 import logging
 import time
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
 from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
+from asfl.field.links import LinkError, failed
 from asfl.field.measure.meters import CarefulMeter, Meter
 from asfl.field.measure.probe import layer_seconds
 from asfl.field.protocol import messages as msg
@@ -393,3 +395,30 @@ def _with_own_files(config: Config, data_dir: Path | None) -> Config:
         inner = PurePosixPath(name.replace("\\", "/")).name
         name = str((data_dir or Path.cwd()) / ("" if inner == ".." else inner))
     return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})
+
+
+class LocalLink:
+    """`asfl.field.links.Link` to a client in this process."""
+
+    def __init__(self, node: ClientNode, pool: Executor) -> None:
+        self._node, self._pool = node, pool
+        self._latest: Future[Answer] | None = None
+        self.generation = 0
+
+    @property
+    def trouble(self) -> str | None:
+        return "still busy" if self._latest is not None and not self._latest.done() else None
+
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        if self.trouble is not None:
+            return failed(LinkError(self.trouble))
+        try:
+            self._latest = self._pool.submit(self._answer, encode(request), time.monotonic() + deadline_s)
+        except (AsflError, RuntimeError) as error:  # a pool that was shut down
+            return failed(error)
+        return self._latest
+
+    def _answer(self, request: bytes, due: float) -> Answer:
+        if time.monotonic() > due:
+            raise LinkError("the request was too late")
+        return decode(self._node.answer(request), Answer, self._node.largest_message)

@@ -1,13 +1,11 @@
 """A way to ask one client something, whatever lies in between, and how long each exchange took."""
 
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Generic, Protocol
 
 from asfl.config.errors import AsflError
-from asfl.field.client import ClientNode
-from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import A, Answer, AnyRequest, Refusal, Request
 from asfl.field.protocol.wire import WireError
 
@@ -94,30 +92,3 @@ class OpenRequest(Generic[A]):
         if not isinstance(answer, self.request.answer_type()):
             raise WireError(f"{answer.name} is no answer to {self.request.name}")
         return Exchange(self.client, self.request, answer, self.sent_at, self._answered_at or monotonic())
-
-
-class LocalLink:
-    """`asfl.field.links.Link` to a client in this process."""
-
-    def __init__(self, node: ClientNode, pool: Executor) -> None:
-        self._node, self._pool = node, pool
-        self._latest: Future[Answer] | None = None
-        self.generation = 0
-
-    @property
-    def trouble(self) -> str | None:
-        return "still busy" if self._latest is not None and not self._latest.done() else None
-
-    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-        if self.trouble is not None:
-            return failed(LinkError(self.trouble))
-        try:
-            self._latest = self._pool.submit(self._answer, encode(request), monotonic() + deadline_s)
-        except (AsflError, RuntimeError) as error:  # a pool that was shut down
-            return failed(error)
-        return self._latest
-
-    def _answer(self, request: bytes, due: float) -> Answer:
-        if monotonic() > due:
-            raise LinkError("the request was too late")
-        return decode(self._node.answer(request), Answer, self._node.largest_message)

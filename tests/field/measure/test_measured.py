@@ -17,9 +17,8 @@ from asfl.config.errors import AsflError
 from asfl.costs.account import Accountant, ModelledAccountant
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.field.client import ClientNode
+from asfl.field.client import ClientNode, LocalLink
 from asfl.field.engine import agreement_for, measured_world, train
-from asfl.field.links import LocalLink
 from asfl.field.measure.clocks import MeasuredCost
 from asfl.field.measure.estimates import LinkState
 from asfl.field.measure.measured import MeasuredRound, MeasuredWorld
