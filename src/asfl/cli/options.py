@@ -20,7 +20,7 @@ ClientEngineName = Literal["local", "ray"]
 
 def _picture(path: Path | None) -> Path | None:
     if path is not None:
-        from asfl.results.figures.figure import check_figure_path
+        from asfl.results.charts.files import check_figure_path
 
         check_figure_path(path)
     return path

@@ -236,7 +236,7 @@ def plan_front(comparison: Comparison, data_dir: Path | None = None) -> list[Com
 
 def read_front(comparison: Comparison) -> dict[str, list[Run]]:
     """Finished runs of a comparison's front, by the price of energy; of its schemes."""
-    found = {}
+    found: dict[str, list[Run]] = {}
     for price in PRICES:
         folder = comparison.folder / FRONT / price
         if (folder / COMPARE_FILE).is_file():

@@ -27,8 +27,7 @@ from asfl.results.reproduce.claims import (
     agreement,
     judge,
 )
-from asfl.results.reproduce.outcome import Outcome
-from asfl.results.summary import Statistic, Summary
+from asfl.results.summary import Outcome, Statistic, Summary
 
 VERDICTS: list[Verdict] = ["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "not shown"]
 

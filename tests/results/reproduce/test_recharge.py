@@ -10,8 +10,7 @@ from asfl.config import load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
-from asfl.results.reproduce.archive import read_archive, write_archive
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.archive import Found, Point, read_archive, write_archive
 from asfl.results.reproduce.recharge import ALWAYS, CONFIGURED, RECORDED, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
@@ -136,7 +135,7 @@ def test_what_would_have_changed_the_rounds_is_refused(runs: dict[str, Run]) -> 
 
 
 def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
     gone = load_config("demo", [*TINY, "scenario.channel.kind=trace", "scenario.channel.trace_file=gone.npz"]).config
     worlds = [
         Point("demo", "", "demo", [runs["asfl"]]),

@@ -7,8 +7,8 @@ out is read as nothing, or as infinite where there is no nothing.
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from asfl.config import recorded_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.summary import Outcome, Summary, choose_targets
 from asfl.runs.files import write_whole
 from asfl.runs.records import RoundRecord
 
@@ -41,6 +41,38 @@ NEXT_COMMAND = "\n$ "
 """Between two commands that found different points of a recipe; so a page shows them."""
 RunKey = tuple[str, str, int]
 """World, scheme, seed."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """All finished runs of a recipe in one world."""
+
+    preset: str
+    label: str
+    world: str
+    """The name of the world's folder."""
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a recipe has found: all that its page and its pictures are made of."""
+
+    recipe: str
+    command: str
+    """That found it."""
+    points: Sequence[Point]
+    otherwise: Mapping[str, "Found"] = field(default_factory=dict)
+    """The same runs under other charges, by what these are called."""
+
+    def outcomes(self) -> dict[str, list[Outcome]]:
+        """By preset, in the order of the variants; all points of a preset have the same target accuracies."""
+        found: dict[str, list[Outcome]] = {}
+        for preset in dict.fromkeys(point.preset for point in self.points if point.runs):
+            points = [point for point in self.points if point.preset == preset and point.runs]
+            targets = choose_targets([run for point in points for run in point.runs])
+            found[preset] = [Outcome(preset, p.label, p.runs, Summary.of(p.runs, targets), p.world) for p in points]
+        return found
 
 
 def runs_of(found: Iterable[Found]) -> dict[RunKey, Run]:
