@@ -92,7 +92,7 @@ def draw(chart: Chart) -> "Figure":
         for axes, panel in zip(layout.values(), chart.panels, strict=True):
             _draw_panel(axes, panel)
             handles, names = axes.get_legend_handles_labels()
-            if panel.legend and not chart.legend:
+            if names and panel.legend and not chart.legend:
                 axes.legend(loc="best", fontsize=8)
             else:
                 named = dict(zip(names, handles, strict=True)) | named
