@@ -19,7 +19,7 @@ from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.plain import PlainTrainer
+from plain import PlainTrainer
 from asfl.train.privacy import Blur
 from asfl.train.trainer import RoundPlan
 

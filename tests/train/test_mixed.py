@@ -30,7 +30,7 @@ from asfl.schemes import scheme_named
 from asfl.train.fast import FastTrainer
 from asfl.train.mixed import ServerSteps, client_learning_rate
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.plain import PlainTrainer
+from plain import PlainTrainer
 from asfl.train.privacy import Blur, drawn_from
 from asfl.train.trainer import RoundPlan
 

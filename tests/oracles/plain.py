@@ -1,7 +1,7 @@
 """The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, with one optimiser
-per layer (`asfl.train.holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
+per layer (`holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
 is to be a robust one.
 """
 
@@ -19,7 +19,7 @@ from asfl.costs.modelled import Procedure
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.combine import Combining
-from asfl.train.holders import (
+from holders import (
     Holder,
     Kind,
     combine_states,
