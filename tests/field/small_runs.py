@@ -20,8 +20,8 @@ from asfl.field.local import LocalLink
 from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
 from asfl.optimize import Problem
-from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
-from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest
+from asfl.runs.folder import checkpoint_files, read_checkpoint
+from asfl.runs.manifest import MODEL_FILE, read_manifest
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
@@ -61,7 +61,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
     assert comparable(read_records(found)) == comparable(read_records(expected))
     assert (found / MODEL_FILE).read_bytes() == (expected / MODEL_FILE).read_bytes()
     fingerprint = read_manifest(expected).fingerprint
-    newest = [next(checkpoint_files(folder / CHECKPOINTS))[1] for folder in (found, expected)]
+    newest = [next(checkpoint_files(folder))[1] for folder in (found, expected)]
     states = [read_checkpoint(file, fingerprint).tensors for file in newest]
     assert states[0].keys() == states[1].keys()
     for name, tensor in states[1].items():

@@ -12,13 +12,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from asfl.config.randomness import random_stream
-from asfl.costs.modelled import Procedure
-from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.batches import Batches
-from asfl.train.combine import Combining
 from holders import (
     Holder,
     Kind,
@@ -31,6 +24,13 @@ from holders import (
     put_numbers,
     weighted,
 )
+from torch import Tensor
+
+from asfl.config.randomness import random_stream
+from asfl.costs.modelled import Procedure
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.batches import Batches
+from asfl.train.combine import Combining
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.privacy import Blur

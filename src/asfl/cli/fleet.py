@@ -18,7 +18,7 @@ from asfl.cli.run import conclude
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml, toml_value
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.lock import writer_of
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RECORDS_FILE, RoundRecord, records_so_far
@@ -91,7 +91,7 @@ def fleet(
     done, rounds = records_so_far(folder), config.training.rounds
     if not is_finished(folder, rounds):
         if begun is not None:
-            from asfl.runs.recovery import where_to_go_on
+            from asfl.runs.folder import where_to_go_on
 
             where_to_go_on(folder, begun, lose_rounds=lose_rounds)
         check_training(config, data_dir, real_clients=True)

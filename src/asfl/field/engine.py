@@ -15,7 +15,7 @@ from asfl.field.measure.measured import MeasuredWorld
 from asfl.field.measure.probe import probe
 from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.run import run
 from asfl.runs.this_process import usual_threads

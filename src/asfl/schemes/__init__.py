@@ -68,9 +68,15 @@ class Schemes(Registry[Scheme]):
         return super().unknown(name, inside)
 
 
+def parameters_of(scheme: Any) -> Mapping[str, Values]:
+    """What may follow its name, and with which values."""
+    found: Mapping[str, Values] = getattr(scheme, "parameters", {})
+    return found
+
+
 def _with_parameters(scheme: Any, given: str) -> Scheme:
     """A shipped scheme with fields such as "bits=8,mix=on"; those with their usual values aren't in its name."""
-    allowed: Mapping[str, Values] = getattr(scheme, "parameters", {})
+    allowed = parameters_of(scheme)
     fields: dict[str, object] = {}
     for part in given.split(","):
         key, _, text = part.partition("=")
@@ -153,6 +159,7 @@ __all__ = [
     "Decided",
     "Scheme",
     "check_scheme_settings",
+    "parameters_of",
     "register_scheme",
     "scheme_named",
     "split_names",

@@ -4,7 +4,8 @@ Lin et al., "Efficient Parallel Split Learning over Resource-constrained Wireles
 shorten the round in two ways: they average the last-layer gradients of a share φ of the sample positions over the
 clients, so that the server goes backward on φb + N(1−φ)b samples instead of Nb; and they choose sub-channels
 (greedily), power and the common cut (exhaustively) by block coordinate descent. They assume that everything sent
-arrives, so more power is always faster: without a limit on the sum of powers, which isn't modelled, all have P^max. What is minimised here is the delay as it is charged, with everybody arriving,
+arrives, so more power is always faster: without a limit on the sum of powers, which isn't modelled, all have P^max.
+What is minimised here is the delay as it is charged, with all packets arriving,
 
     max_n re-split  +  max_n [forward + activations up]  +  server(φ)  +  max_n [gradients down + backward].
 

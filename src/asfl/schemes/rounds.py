@@ -288,11 +288,7 @@ def _as_allocated(decision: Decision, round_: Round) -> Decision:
 
 def _assigns(problem: Problem, scheme: Scheme) -> bool:
     """Whether somebody has to say whose each block is; clients in turn have their best ones."""
-    return (
-        problem.round.block_gain is not None
-        and problem.rules.rb_sharing == "whole"
-        and not scheme.procedure.in_sequence
-    )
+    return problem.round.block_gain is not None and not scheme.procedure.in_sequence
 
 
 def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
@@ -310,7 +306,6 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             round_.profile.num_layers,
             round_.radio.num_rbs,
             round_.radio.max_tx_power_w,
-            rb_sharing=problem.rules.rb_sharing,
             in_sequence=scheme.procedure.in_sequence,
         )
         served = np.broadcast_to(decision.cut, round_.num_clients)[decision.scheduled]

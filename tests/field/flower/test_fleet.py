@@ -21,7 +21,7 @@ from asfl.config import Config, Resolved, by_name
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml
 from asfl.field.flower.federation import Federation, federation
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import run

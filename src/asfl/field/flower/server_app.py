@@ -44,7 +44,7 @@ def conduct(grid: Grid, order: Order, should_stop: ShouldStop) -> bool:
     """A run from the first node to the last bye; True if all rounds are done."""
     from asfl.field.engine import agreement_for, train  # with PyTorch, which takes its time
     from asfl.field.stream.server import StreamServer
-    from asfl.runs.finished import is_finished
+    from asfl.runs.folder import is_finished
     from asfl.runs.manifest import run_to_go_on_with
     from asfl.runs.run import check_training
 

@@ -57,12 +57,7 @@ def draw_decision(solution: Solution) -> "Figure":
 
 def _draw_blocks(axes: "Axes", solution: Solution) -> None:
     problem, decision = solution.problem, solution.decision
-    clients = np.arange(problem.round.num_clients)
     axes.set_title("Resource blocks")
-    if problem.rules.rb_sharing == "time":
-        axes.bar(clients, decision.rb_count, color=GOOD)
-        axes.set(xlabel="client", ylabel="share of blocks")
-        return
     owned = decision.rb_mask
     picture = np.zeros((problem.round.num_clients, problem.round.radio.num_rbs))
     picture[:, : owned.shape[1]] = owned
