@@ -14,11 +14,14 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure
 from asfl.data import load_data
 from asfl.field.client import ClientNode
+from asfl.field.devices.authority import Authority
+from asfl.field.devices.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link
 from asfl.field.local import LocalLink
 from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
+from asfl.field.stream.client import Identity
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import MODEL_FILE, read_manifest
@@ -44,6 +47,12 @@ def tiny(*overrides: str, rounds: int = 10) -> Config:
 
 def agreement_of(config: Config, scheme: str) -> Agreement:
     return Agreement(config, scheme, threads=1)
+
+
+def enrolled(folder: Path, clients: int = CLIENTS) -> tuple[Authority, list[Identity]]:
+    """An authority, and devices that it knows: number n is client n."""
+    authority, homes = Authority.of(folder / "server"), [folder / f"device-{n}" for n in range(clients)]
+    return authority, [enrol_here(home, authority, home.name, "", "").files(home) for home in homes]
 
 
 @contextmanager
