@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## the main job on the embedded data: every scheme trained and compared
 	@$(BIN)/asfl compare demo --out $(OUT)/demo
 
-fleet: $(STAMP)  ## a federation on this machine: Flower's SuperLink, four SuperNodes, one run
+fleet: $(STAMP)  ## a server and four clients in processes on this machine, one run
 	@$(BIN)/asfl fleet demo --clients 4 --out $(OUT)/fleet
 
 devices: $(STAMP)  ## a server and three devices with images of their own, in namespaces: one is lost and comes back

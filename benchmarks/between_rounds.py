@@ -13,7 +13,7 @@ from asfl.data import ImageData
 from asfl.models.cuttable import CuttableModel
 from asfl.train.evaluate import Evaluator
 from asfl.train.layout import Layout, layer_spreads
-from asfl.train.signals import sample_coordinates
+from asfl.train.reports import sample_coordinates
 from benchmarks.training import BATCH, CPU, new_model, random_images
 from benchmarks.turns import ratio, take_turns, timed, training_threads
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +12,12 @@ import psutil
 
 from asfl.config import Config, load_config
 from asfl.config.names import ModelSpec
+from asfl.field.devices.authority import Authority
+from asfl.field.devices.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.protocol.messages import Agreement
 from asfl.field.ray.clients import RayClients
-from asfl.field.stream.certificates import make_certificates
-from asfl.field.stream.client import serve
+from asfl.field.stream.client import Identity, take_part
 from asfl.field.stream.server import StreamServer
 from asfl.train.fleet import FleetMaker, LocalFleet
 
@@ -45,16 +45,17 @@ def in_process(agreement: Agreement, folder: Path) -> Iterator[Clients]:
 
 
 @contextmanager
-def by_stream(agreement: Agreement, folder: Path, *, tls: bool) -> Iterator[Clients]:
+def by_stream(agreement: Agreement, folder: Path) -> Iterator[Clients]:
     """Each client a fresh Python, as on a machine of its own."""
     context = get_context("spawn")
     with TemporaryDirectory() as own:
-        certificates = make_certificates(Path(own) / "pem", ["127.0.0.1"]) if tls else None
-        authority = certificates.authority if certificates else None
-        with StreamServer("127.0.0.1:0", agreement, certificates) as server:
+        authority = Authority.of(Path(own) / "server")
+        homes = [Path(own) / f"device-{client}" for client in range(agreement.config.scenario.clients)]
+        devices = [enrol_here(home, authority, home.name, "", "").files(home) for home in homes]
+        with StreamServer("127.0.0.1:0", agreement, authority) as server:
             processes = [
-                context.Process(target=_be_client, args=(server.address, token, authority, folder), daemon=True)
-                for token in server.access.tokens
+                context.Process(target=_be_client, args=(server.address, device, folder), daemon=True)
+                for device in devices
             ]
             try:
                 for process in processes:
@@ -68,8 +69,8 @@ def by_stream(agreement: Agreement, folder: Path, *, tls: bool) -> Iterator[Clie
                         process.join()
 
 
-def _be_client(address: str, token: str, authority: Path | None, folder: Path) -> None:
-    serve(address, token, authority=authority, data_dir=folder)
+def _be_client(address: str, identity: Identity, folder: Path) -> None:
+    take_part(address, identity, data_dir=folder)
 
 
 @contextmanager
@@ -85,8 +86,7 @@ def by_ray(agreement: Agreement, folder: Path) -> Iterator[Clients]:
 
 TRANSPORTS: dict[str, Transport] = {
     "in this process": in_process,
-    "gRPC": partial(by_stream, tls=False),
-    "gRPC, TLS": partial(by_stream, tls=True),
+    "gRPC, TLS": by_stream,
     "Ray actors": by_ray,
 }
 

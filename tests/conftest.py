@@ -16,7 +16,7 @@ from waiting import LONG_S
 
 # In tests, the shapes of the decision's arrays are checked; before anything of asfl is imported.
 jaxtyping.install_import_hook(
-    [f"asfl.optimize.{name}" for name in ("deadlines", "problem", "queues", "terms")], "shape_checks.checked"
+    [f"asfl.optimize.{name}" for name in ("problem", "queues", "search", "terms")], "shape_checks.checked"
 )
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import numpy as np
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.folders import read_run
-from asfl.runs.check import check_folder
+from asfl.runs.files import sealed_json
+from asfl.runs.folder import check_folder
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
 from asfl.runs.records import RECORDS_FILE, RoundRecord
 from asfl.runs.run import resume, run
-from asfl.runs.seals import sealed_json
 from studies.torture.counts import Counts
 
 FULL = 1000

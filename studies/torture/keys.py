@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from asfl.field.devices.authority import Authority, belong_together, certificate_in, key_in
-from asfl.field.devices.door import Door
-from asfl.field.devices.membership import Membership, enrol, pasted_code
+from asfl.field.devices.enrolment import EnrolmentServer, Membership, enrol, pasted_code
 from asfl.field.devices.registry import Registry
 from studies.torture.counts import Counts, only_errors
 
@@ -24,7 +23,7 @@ CONTEXT.set_forkserver_preload(["studies.torture.keys"])
 @only_errors()
 def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     counts, registry = Counts(), Registry(folder / "home")
-    with Door("127.0.0.1", 0, Authority.of(folder / "home"), registry, "7400") as door:
+    with EnrolmentServer("127.0.0.1", 0, Authority.of(folder / "home"), registry, "7400") as door:
         where, usual_s = f"127.0.0.1:{door.server_port}", 0.1
         for number in range(max(2, round(share * FULL / KILLS))):
             home, pasted = folder / str(number), pasted_code(door.fingerprint, registry.invite(1, 1)[0])

@@ -157,7 +157,6 @@ ENUMERATED = {
     "equations": ("corrected", "printed"),
     "uplink_power": ("auto", "shared", "each_rb"),
     "form": ("drift", "per_round_budgets"),
-    "rb_sharing": ("whole", "time"),
     "queue_rule": ("printed", "standard"),
     "fading": ("rayleigh", "known"),
     "error_weight": ("(1-s)^2", "s^2", "s"),

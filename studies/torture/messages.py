@@ -152,7 +152,7 @@ def _every_message() -> list[Message]:
     labels, octets = torch.zeros(4, dtype=torch.int64), torch.zeros(7, dtype=torch.uint8)
     carry = (torch.ones(4, 2), torch.ones(4, 3))
     return [
-        msg.Agreement(load_config("demo").config, "asfl", 1).welcome(0, "secret"), msg.Ready("node"),
+        msg.Agreement(load_config("demo").config, "asfl", 1).welcome(0), msg.Ready("node"),
         msg.Refusal("no"), msg.Where(2, 3), msg.Side(layers), msg.Side(), msg.ClientState(layers, memory),
         msg.Activations(labels, carry, busy_s=0.5, energy_j=2.0, battery=0.5), msg.Update(torch.tensor(1.0)),
         msg.Update(torch.tensor(1.0), torch.tensor(0.5)), msg.Values(vector), msg.Probed(octets),

@@ -17,10 +17,9 @@ import numpy as np
 import psutil
 
 from asfl.config.errors import AsflError
+from asfl.field.dashboard import Dashboard, MetricsPage
 from asfl.field.devices.authority import Authority
-from asfl.field.devices.board import Board, MetricsPage
-from asfl.field.devices.door import Door
-from asfl.field.devices.membership import enrol, pasted_code
+from asfl.field.devices.enrolment import EnrolmentServer, enrol, pasted_code
 from asfl.field.devices.registry import Registry
 from asfl.field.stream.link import StreamLink
 from asfl.results.page.serve import LivePage, open_server
@@ -42,8 +41,8 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     counts, home, before = Counts(), folder / "home", psutil.Process().num_fds()
     registry = Registry(home)
     with few_files(), ExitStack() as open_:
-        door = open_.enter_context(Door("127.0.0.1", 0, Authority.of(home), registry, "7400"))
-        page = open_.enter_context(MetricsPage("127.0.0.1", 0, Board(home, registry, [StreamLink()], "run", 10)))
+        door = open_.enter_context(EnrolmentServer("127.0.0.1", 0, Authority.of(home), registry, "7400"))
+        page = open_.enter_context(MetricsPage("127.0.0.1", 0, Dashboard(home, registry, [StreamLink()], "run", 10)))
         watch = open_.enter_context(open_server(LivePage(lambda: "", lambda version: "page", "library"), 0))
         for server in (door, page, watch):
             open_.enter_context(_strangers(server.server_port))

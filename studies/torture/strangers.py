@@ -1,8 +1,8 @@
-"""Strangers at the door of a run: 2,000 connections without a key, while its clients train.
+"""Strangers at the port of a run: 2,000 connections without a key, while its clients train.
 
 They come from another process, to the port of the streams: some say nothing, some send garbage, some begin a call and
-stop in the middle, some show credentials that don't exist; one has a key that is valid and never says that it is ready.
-The run must end with every bit as if nobody had been there, and clients must still be let in afterwards.
+stop in the middle, some show the certificate of another authority; one has a key that is valid and never says that it
+is ready. The run must end with every bit as if it had been alone, and clients must still be let in afterwards.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -25,10 +26,12 @@ import torch
 from asfl._version import __version__
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
+from asfl.field.devices.authority import SERVER_NAME, Authority
+from asfl.field.devices.enrolment import enrol_here
 from asfl.field.engine import train
 from asfl.field.protocol.messages import Agreement
-from asfl.field.stream.client import serve
-from asfl.field.stream.common import CREDENTIAL_KEY, METHOD, SERVICE, VERSION_KEY
+from asfl.field.stream.client import Identity, take_part
+from asfl.field.stream.framing import METHOD, SERVICE, VERSION_KEY
 from asfl.field.stream.server import StreamServer
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
@@ -49,14 +52,19 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     torch.set_num_threads(1)
     run(config, "asfl", alone, threads=1)
     agreement = Agreement(config, "asfl", threads=1)
-    with few_files(), StreamServer("127.0.0.1:0", agreement) as server:
-        callers = [threading.Thread(target=_be_client, args=(server.address, t)) for t in server.access.tokens]
+    authority, homes = Authority.of(folder / "server"), [folder / f"device-{n}" for n in range(CLIENTS)]
+    devices = [enrol_here(home, authority, home.name, "", "").files(home) for home in homes]
+    other, elsewhere = Authority.of(folder / "other"), folder / "stranger"
+    enrol_here(elsewhere, other, "device-0", "", "")
+    (elsewhere / "authority.pem").write_text(authority.pem)  # so that it calls at all
+    with few_files(), StreamServer("127.0.0.1:0", agreement, authority) as server:
+        callers = [threading.Thread(target=_be_client, args=(server.address, one)) for one in devices]
         for caller in callers:
             caller.start()
         server.wait_for_clients(_LONGEST_S)
         counts.tried = max(20, round(share * STRANGERS))
-        spare = server.access.renew(0, void=False)  # somebody who may come in, and never says that it is ready
-        strangers = _start_strangers(server.address, counts.tried, spare, int(random.integers(1 << 30)))
+        seed = int(random.integers(1 << 30))
+        strangers = _start_strangers(server.address, counts.tried, homes[0], elsewhere, seed)
         try:
             train(agreement, crowded, server.links)
             if strangers.wait(_LONGEST_S):
@@ -78,12 +86,15 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
 
 def _facts(folder: Path) -> tuple[list[RoundRecord], bytes]:
     model = folder / "model.safetensors"
-    return read_records(folder), model.read_bytes() if model.exists() else b""
+    records = [
+        replace(record, resplit_shift=0.0) for record in read_records(folder)
+    ]  # needs layers that no client sends
+    return records, model.read_bytes() if model.exists() else b""
 
 
-def _be_client(address: str, token: str) -> None:
+def _be_client(address: str, identity: Identity) -> None:
     with suppress(AsflError):  # whatever happened to it is in the records
-        serve(address, token, patience_s=_LONGEST_S)
+        take_part(address, identity, patience_s=_LONGEST_S)
 
 
 @contextmanager
@@ -106,12 +117,13 @@ def _config() -> Config:
 
 
 # ---------------------------------------------------------------------- their process
-def _start_strangers(address: str, count: int, credential: str, seed: int) -> "subprocess.Popen[bytes]":
-    arguments = [address, str(count), credential, str(seed)]
+def _start_strangers(address: str, count: int, silent: Path, stranger: Path, seed: int) -> "subprocess.Popen[bytes]":
+    """`silent`, `stranger`: folders of a device, and of one of another authority."""
+    arguments = [address, str(count), str(silent), str(stranger), str(seed)]
     return subprocess.Popen([sys.executable, "-m", "studies.torture.strangers", *arguments])
 
 
-def be_strangers(address: str, count: int, credential: str, seed: int) -> None:
+def be_strangers(address: str, count: int, silent: Path, stranger: Path, seed: int) -> None:
     """Open so many connections, some hundreds at a time, in whatever way."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _AT_ONCE + 200
@@ -119,10 +131,10 @@ def be_strangers(address: str, count: int, credential: str, seed: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
     host, _, port = address.rpartition(":")
     random, open_ones = np.random.default_rng(seed), []
-    silent = [_call(address, credential) for _ in range(20)]  # a key that is valid, and never a word
+    wordless = [_call(address, silent) for _ in range(20)]  # a key that is valid, and never a word
     for number in range(count):
         if number % 20 == 19:
-            call, channel = _call(address, f"{random.integers(5)}.{'ab' * 32}")
+            call, channel = _call(address, stranger)
             with suppress(grpc.RpcError):
                 next(call)
             channel.close()
@@ -138,21 +150,23 @@ def be_strangers(address: str, count: int, credential: str, seed: int) -> None:
             for caller in open_ones[: _AT_ONCE // 2]:
                 caller.close()
             open_ones = open_ones[_AT_ONCE // 2 :]
-    for _, channel in silent:
+    for _, channel in wordless:
         channel.close()
     os._exit(0)  # gRPC's threads still wait for words that nobody says
 
 
-def _call(address: str, credential: str) -> tuple[Iterator[bytes], grpc.Channel]:
-    channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+def _call(address: str, home: Path) -> tuple[Iterator[bytes], grpc.Channel]:
+    key, certificate, authority = ((home / name).read_bytes() for name in ("device.key", "device.pem", "authority.pem"))
+    shown = grpc.ssl_channel_credentials(authority, key, certificate)
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVER_NAME)]
+    channel = grpc.secure_channel(address, shown, options)
     work: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
-    metadata = ((CREDENTIAL_KEY, credential), (VERSION_KEY, __version__))
     nothing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    return iter(work(iter(nothing.get, None), metadata=metadata, timeout=30)), channel
+    return iter(work(iter(nothing.get, None), metadata=((VERSION_KEY, __version__),), timeout=30)), channel
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name, kind in (("address", str), ("count", int), ("credential", str), ("seed", int)):
+    for name, kind in (("address", str), ("count", int), ("silent", Path), ("stranger", Path), ("seed", int)):
         parser.add_argument(name, type=kind)
     be_strangers(**vars(parser.parse_args()))

@@ -6,9 +6,10 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel, ValidationError
 
 from asfl.cli.options import configuration
-from asfl.config import Config, Resolved, by_name, load_config, preset_names
+from asfl.config import Config, Resolved, by_name, load_config, preset_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.fields import valid_range
+from asfl.config.removed import SETTINGS
 from asfl.config.show import as_toml, changes_as_toml, own_settings, toml_value
 from asfl.costs.world import World
 from conftest import Asfl, assert_refused
@@ -34,6 +35,21 @@ def test_paper_presets_are_table_ii_as_printed(dataset: str) -> None:
     assert (config.decision.delay_budget_s, config.decision.energy_budget_j) == (20, 0.5)
     assert (config.training.rounds, config.training.batch_size, config.training.learning_rate) == (200, 64, 1e-4)
     assert (config.scenario.clients, config.data.dirichlet_alpha, config.data.name) == (10, 10, dataset)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_are_gone_say_what_to_use_and_run_folders_that_left_them_alone_are_read(name: str) -> None:
+    section, _, key = name.rpartition(".")
+    usual, sentence = SETTINGS[name]
+    with pytest.raises(AsflError) as caught:
+        load_config("demo", {name: usual})
+    assert str(caught.value) == f"{name} no longer exists: {sentence}"
+    recorded = Config().model_dump()
+    (recorded[section] if section else recorded)[key] = usual
+    assert recorded_config(recorded) == recorded_config(Config().model_dump())
+    (recorded[section] if section else recorded)[key] = object()
+    with pytest.raises(AsflError, match="no longer exists"):
+        recorded_config(recorded)
 
 
 @pytest.mark.parametrize("name", preset_names())

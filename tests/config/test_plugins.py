@@ -28,11 +28,10 @@ from asfl.radio.state import ChannelState
 from asfl.results.charts.chart import look_of
 from asfl.results.page.collect import collect
 from asfl.results.page.origins import run_command
-from asfl.runs.files import write_whole
+from asfl.runs.files import sealed_json, write_whole
 from asfl.runs.manifest import MANIFEST_FILE, Manifest
 from asfl.runs.play import play
 from asfl.runs.run import resume
-from asfl.runs.seals import sealed_json
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.asfl import AsflScheme
 from conftest import Asfl, assert_refused

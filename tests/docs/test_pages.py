@@ -229,7 +229,7 @@ def test_the_table_of_a_record_has_every_field() -> None:
     table = (DOCS / "runs.md").read_text("utf-8").partition("### rounds.jsonl")[2].partition("\n###")[0]
     first_and_second = re.findall(r"^\| (.*) \|$", table, re.MULTILINE)[2:]
     shown = {name for row in first_and_second for name in re.findall(r"`(\w+)`", row)} - {"null"}
-    assert shown == {field.name for field in dataclasses.fields(RoundRecord)} | {"seal"}
+    assert shown == {field.name for field in dataclasses.fields(RoundRecord)} | {"checksum"}
 
 
 def test_the_table_of_messages_has_every_request() -> None:

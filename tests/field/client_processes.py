@@ -3,25 +3,26 @@
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fork_server import CONTEXT
 from misbehaving import Misbehaving
+from small_runs import enrolled
 from waiting import LONG_S
 
 from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
 from asfl.field.protocol.messages import Agreement, Welcome
-from asfl.field.stream.certificates import Certificates
-from asfl.field.stream.client import serve
+from asfl.field.stream.client import Identity, take_part
 from asfl.field.stream.server import StreamServer
 
 
-def be_client(address: str, token: str, authority: Path | None, orders: Connection | None = None) -> None:
+def be_client(address: str, identity: Identity, orders: Connection | None = None) -> None:
     """With `orders`, misbehave as told."""
     logging.disable()
 
@@ -29,7 +30,7 @@ def be_client(address: str, token: str, authority: Path | None, orders: Connecti
         return ClientNode(welcome, data_dir) if orders is None else Misbehaving(welcome, data_dir, orders)
 
     try:
-        serve(address, token, authority=authority, patience_s=LONG_S, make_node=make_node)
+        take_part(address, identity, patience_s=LONG_S, make_node=make_node)
     except AsflError:
         os._exit(2)
 
@@ -37,17 +38,17 @@ def be_client(address: str, token: str, authority: Path | None, orders: Connecti
 class ClientProcesses:
     """One process per client of a server; each can be killed, stopped, continued and started again."""
 
-    def __init__(self, server: StreamServer, authority: Path | None) -> None:
-        self._server, self._authority = server, authority
+    def __init__(self, server: StreamServer, identities: Sequence[Identity]) -> None:
+        self._server, self._identities = server, identities
         self._processes: dict[int, ForkServerProcess] = {}
         self.orders: dict[int, Connection] = {}
         """To each process: what to do wrong (`misbehaving.Order`)."""
-        for client, token in enumerate(server.access.tokens):
-            self._start(client, token)
+        for client in range(len(identities)):
+            self._start(client)
 
-    def _start(self, client: int, token: str) -> None:
+    def _start(self, client: int) -> None:
         self.orders[client], theirs = CONTEXT.Pipe()
-        arguments = self._server.address, token, self._authority, theirs
+        arguments = self._server.address, self._identities[client], theirs
         process = CONTEXT.Process(target=be_client, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -63,10 +64,10 @@ class ClientProcesses:
         self._processes[client].join()
 
     def restart(self, client: int) -> None:
-        """With a new token: what the dead process had is gone."""
+        """As the same device: what the dead process had learnt is gone."""
         self._processes[client].close()
         self.orders[client].close()
-        self._start(client, self._server.access.renew(client))
+        self._start(client)
 
     def exit_code(self, client: int) -> int | None:
         self._processes[client].join(LONG_S)
@@ -82,14 +83,14 @@ class ClientProcesses:
 
 
 @contextmanager
-def client_processes(
-    agreement: Agreement, certificates: Certificates | None = None
-) -> Iterator[tuple[StreamServer, ClientProcesses]]:
+def client_processes(agreement: Agreement) -> Iterator[tuple[StreamServer, ClientProcesses]]:
     """A server on this machine with all its clients connected."""
-    with StreamServer("127.0.0.1:0", agreement, certificates) as server:
-        clients = ClientProcesses(server, certificates.authority if certificates else None)
-        try:
-            server.wait_for_clients(LONG_S)
-            yield server, clients
-        finally:
-            clients.end()
+    with TemporaryDirectory() as folder:
+        authority, identities = enrolled(Path(folder), agreement.config.scenario.clients)
+        with StreamServer("127.0.0.1:0", agreement, authority) as server:
+            clients = ClientProcesses(server, identities)
+            try:
+                server.wait_for_clients(LONG_S)
+                yield server, clients
+            finally:
+                clients.end()

@@ -1,29 +1,32 @@
-"""Somebody who speaks gRPC and says whatever they like."""
+"""A device that speaks gRPC and says whatever a test likes."""
 
 import queue
 
 import grpc
 
 from asfl._version import __version__
+from asfl.field.devices.authority import SERVER_NAME
 from asfl.field.protocol.codec import Message, encode
 from asfl.field.protocol.messages import Ready
-from asfl.field.stream.chunks import split
-from asfl.field.stream.common import CREDENTIAL_KEY, METHOD, SERVICE, VERSION_KEY
+from asfl.field.stream.client import Identity
+from asfl.field.stream.framing import METHOD, SERVICE, VERSION_KEY, split
 
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # everybody has a connection of their own, as clients elsewhere do
+    ("grpc.use_local_subchannel_pool", 1),  # each has a connection of its own, as clients elsewhere do
+    ("grpc.ssl_target_name_override", SERVER_NAME),
 ]
 READY = Ready("one")
 
 
 class Impostor:
-    def __init__(self, address: str, credential: str, version: str = __version__) -> None:
+    def __init__(self, address: str, identity: Identity, version: str = __version__) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address, _OPTIONS)
+        key, certificate, authority = identity
+        shown = grpc.ssl_channel_credentials(authority, key, certificate)
+        self._channel = grpc.secure_channel(address, shown, _OPTIONS)
         work: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
-        metadata = ((CREDENTIAL_KEY, credential), (VERSION_KEY, version))
-        self._call = work(iter(self._outbox.get, None), metadata=metadata, timeout=1200)
+        self._call = work(iter(self._outbox.get, None), metadata=((VERSION_KEY, version),), timeout=1200)
 
     def says(self, *chunks: bytes) -> None:
         """Chunks; each goes out when the one before has."""

@@ -14,14 +14,17 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure
 from asfl.data import load_data
 from asfl.field.client import ClientNode
+from asfl.field.devices.authority import Authority
+from asfl.field.devices.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link
 from asfl.field.local import LocalLink
 from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
+from asfl.field.stream.client import Identity
 from asfl.optimize import Problem
-from asfl.runs.checkpoints import checkpoint_files, read_checkpoint
-from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest
+from asfl.runs.folder import checkpoint_files, read_checkpoint
+from asfl.runs.manifest import MODEL_FILE, read_manifest
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
@@ -46,6 +49,12 @@ def agreement_of(config: Config, scheme: str) -> Agreement:
     return Agreement(config, scheme, threads=1)
 
 
+def enrolled(folder: Path, clients: int = CLIENTS) -> tuple[Authority, list[Identity]]:
+    """An authority, and devices that it knows: number n is client n."""
+    authority, homes = Authority.of(folder / "server"), [folder / f"device-{n}" for n in range(clients)]
+    return authority, [enrol_here(home, authority, home.name, "", "").files(home) for home in homes]
+
+
 @contextmanager
 def local_links(agreement: Agreement, data_dir: Path | None = None) -> Iterator[list[LocalLink]]:
     """All clients in this process."""
@@ -61,7 +70,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
     assert comparable(read_records(found)) == comparable(read_records(expected))
     assert (found / MODEL_FILE).read_bytes() == (expected / MODEL_FILE).read_bytes()
     fingerprint = read_manifest(expected).fingerprint
-    newest = [next(checkpoint_files(folder / CHECKPOINTS))[1] for folder in (found, expected)]
+    newest = [next(checkpoint_files(folder))[1] for folder in (found, expected)]
     states = [read_checkpoint(file, fingerprint).tensors for file in newest]
     assert states[0].keys() == states[1].keys()
     for name, tensor in states[1].items():

@@ -28,9 +28,8 @@ from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.wire import WireError, pack
 from asfl.field.roster import Roster
 from asfl.field.usual import BOUND, FACTOR, Kind, Place, UnusualError, Usual, bounded
-from asfl.runs.checkpoints import checkpoint_files
-from asfl.runs.finite import check_finite
-from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE
+from asfl.runs.folder import check_finite, checkpoint_files
+from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
 from asfl.runs.simulation import Simulation
@@ -406,7 +405,7 @@ def test_the_checkpoint_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Simulation, "tensors", spoilt)
     with pytest.raises(AsflError, match="after round 3: training has diverged"):
         run(config, "sfl", folder, threads=1)
-    assert next(checkpoint_files(folder / CHECKPOINTS))[0] == 2
+    assert next(checkpoint_files(folder))[0] == 2
     assert not (folder / MODEL_FILE).exists()
 
 

@@ -15,7 +15,7 @@ from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
-from asfl.train.trainer import RoundPlan
+from asfl.train.trainer import RoundPlan, Task
 
 CLIENTS, VICTIM = 4, 2
 CUT = 3
@@ -26,39 +26,34 @@ class LosingFleet(LocalFleet):
 
     stage = ""
 
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         if self.stage != "forward":
-            return super().forward(index, step, clients, cuts, bits, batch)
-        there = [place for place, client in enumerate(clients) if client != VICTIM]
-        if not there:
-            return [None] * len(clients)
-        asked, of_asked, their_bits = ([values[place] for place in there] for values in (clients, cuts, bits))
-        packets = dict(zip(asked, super().forward(index, step, asked, of_asked, their_bits, batch), strict=True))
-        return [packets.get(client) for client in clients]
+            return super().forward(tasks)
+        asked = [task for task in tasks if task.client != VICTIM]
+        packets = iter(super().forward(asked) if asked else [])
+        return [None if task.client == VICTIM else next(packets) for task in tasks]
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
-        norms = super().backward(clients, gradients)
-        return lambda: self._without(clients, norms(), "backward")
+    def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
+        norms = super().backward(tasks, gradients)
+        return lambda: self._without(tasks, norms(), "backward")
 
-    def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        losses, norms = super().learn(index, step, clients, bits, batch)
-        return self._without(clients, losses, "forward"), self._without(clients, norms, "forward")
+    def learn(self, tasks: Sequence[Task]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        losses, norms = super().learn(tasks)
+        return self._without(tasks, losses, "forward"), self._without(tasks, norms, "forward")
 
-    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
-        return self._without(clients, super().give(index, clients, bits), "forward", "backward", "give")
+    def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
+        given = iter(super().give([task for task in tasks if task.client in self._loaded]))
+        sides = [next(given) if task.client in self._loaded else None for task in tasks]
+        return self._without(tasks, sides, "forward", "backward", "give")
 
-    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
-        known = [client for client in clients if client in self._before]
+    def moved(self, tasks: Sequence[Task]) -> list[Tensor | None]:
+        known = [task for task in tasks if task.client in self._before]
         norms = dict(zip(known, super().moved(known), strict=True))
-        return self._without(clients, [norms.get(client) for client in clients], "backward")
+        return self._without(tasks, [norms.get(task) for task in tasks], "backward")
 
-    def _without(self, clients: Sequence[int], values: list[Any], *stages: str) -> list[Any]:
+    def _without(self, tasks: Sequence[Task], values: list[Any], *stages: str) -> list[Any]:
         lost = self.stage in stages
-        return [None if lost and client == VICTIM else value for client, value in zip(clients, values, strict=True)]
+        return [None if lost and task.client == VICTIM else value for task, value in zip(tasks, values, strict=True)]
 
 
 def trainer_of(procedure: str, *, local_steps: int = 1, merge: int = 2) -> FastTrainer:
@@ -101,7 +96,7 @@ def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_s
         assert name.startswith("clients.") or torch.equal(lossy.state.tensors()[name], tensor), name
 
 
-@pytest.mark.parametrize("procedure", ["asfl", "epsl", "asfl-mix"])
+@pytest.mark.parametrize("procedure", ["asfl", "epsl", "asfl:mix=on"])
 def test_lost_behind_the_pass_has_taught_the_server(procedure: str) -> None:
     whole, lossy = trainer_of(procedure), trainer_of(procedure)
     losing(lossy).stage = "backward"

@@ -12,6 +12,7 @@ from asfl.field.fleet import RemoteFleet
 from asfl.field.protocol.messages import Agreement
 from asfl.runs.records import RoundRecord
 from asfl.train.fleet import Packet
+from asfl.train.trainer import Task
 
 VICTIM, WHEN = 2, 1
 CUTS = [4, 2, 5, 3]
@@ -23,12 +24,10 @@ class Spoilt(RemoteFleet):
     step = 0
     lost = False
 
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
-        packets = super().forward(index, step, clients, cuts, bits, batch)
-        if (index, step) == (WHEN, self.step):
-            place = list(clients).index(VICTIM)
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        packets = super().forward(tasks)
+        if (tasks[0].round, tasks[0].step) == (WHEN, self.step):
+            place = [task.client for task in tasks].index(VICTIM)
             packet = packets[place]
             assert packet is not None
             if self.lost:
@@ -67,7 +66,7 @@ def assert_same(found: Model, expected: Model) -> None:
 
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
-@pytest.mark.parametrize("scheme", ["asfl-mix", "sfl-best-mix"])
+@pytest.mark.parametrize("scheme", ["asfl:mix=on", "sfl-best:mix=on"])
 def test_as_if_its_packet_had_been_lost(scheme: str, norm: str) -> None:
     """To the bit, and only the one who sent them is refused, though nobody's loss was finite in the mix."""
     agreement = agreement_for(scheme, f"model.norm={norm}")
@@ -87,7 +86,7 @@ def test_as_if_its_packet_had_been_lost(scheme: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("scheme", ["asfl-mix", "sfl-best-mix"])
+@pytest.mark.parametrize("scheme", ["asfl:mix=on", "sfl-best:mix=on"])
 def test_only_the_steps_that_it_spoilt_are_made_again(scheme: str, step: int) -> None:
     """Adam, two local steps: as if it had been lost in that one; what the server learnt in the one before stays."""
     agreement = agreement_for(

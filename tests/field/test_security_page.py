@@ -2,14 +2,12 @@
 
 import ast
 import re
-import stat
 from pathlib import Path
 
 import pytest
 import torch
 
 from asfl.config import Robustness, load_config
-from asfl.field.flower import door as gate_door, gate
 from asfl.field.measure import clocks
 from asfl.field.measure.estimates import MOST_CLIENT_W
 from asfl.field.patience import Patience
@@ -17,12 +15,10 @@ from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.kinds import MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
 from asfl.field.protocol.wire import HEADER_LIMIT, MOST_LETTERS, WireError
-from asfl.field.stream import access, descriptors, server
-from asfl.field.stream.chunks import CHUNK
-from asfl.field.stream.common import GREETING_LIMIT
+from asfl.field.stream import server
+from asfl.field.stream.framing import CHUNK, GREETING_LIMIT
 from asfl.field.usual import FACTOR, MEMORY_ROUNDS
 from asfl.runs import http_server
-from asfl.runs.engines.scratch import scratch_folder
 from asfl.train.layout import ModelVectors
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +35,6 @@ def ten_to(value: float) -> str:
     [
         f"two calls of {http_server.MOST_BYTES >> 10} KiB are answered",
         f"{http_server.PLACES} connections each, for {http_server.WITHIN_S:g} s",
-        f"{8 * access._BYTES} random bits",
         f"Chunks are {CHUNK >> 20} MiB at most",
         f"Before its first word a client may send {round(GREETING_LIMIT / HEADER_LIMIT)} MiB",
         f"for {WORDS[round(server.READY_WITHIN_S / 60)]} minutes at most",
@@ -55,11 +50,9 @@ def ten_to(value: float) -> str:
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
         f"{WORDS[Patience().bad_answers].capitalize()} rounds in a row",
         f"the largest and smallest {'fifth' if Robustness().trim == 1 / 5 else '?'} of each number",
-        f"two connections per client and {descriptors._STRANGERS} more",
+        f"two connections per client and {server._STRANGERS} more",
         f"after {server._QUIET_MS / 1e3:g} s, a",
-        f"{descriptors.RESERVED} open files are left",
-        f"{gate_door.PER_ADDRESS} connections of one address and {gate_door.IN_ALL} in all",
-        f"within {gate_door.HEADER_WITHIN_S:g} s, its body within {gate._BODY_WITHIN_S:g} s",
+        f"{server.RESERVED_FILES} open files are left",
     ],
 )
 def test_its_numbers_are_those_of_the_code(sentence: str) -> None:
@@ -123,7 +116,7 @@ def test_ranges_are_as_the_table_says(within: msg.Answer, beyond: msg.Answer) ->
 
 # ---------------------------------------------------------------------- nothing is executed
 def test_no_code_here_could_unpickle_or_run_what_arrives() -> None:
-    """Ray does, as the page says; Flower's nursery starts the commands of the fleet."""
+    """Ray does, as the page says."""
     unsafe = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "runpy", "eval", "exec", "compile", "load"}
     for file in (ROOT / "src" / "asfl" / "field").rglob("*.py"):
         if file.parent.name == "ray":
@@ -139,11 +132,6 @@ def test_no_code_here_could_unpickle_or_run_what_arrives() -> None:
                 if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in ("torch", "np"):
                     names = {node.func.attr}
             assert not names & unsafe, file
-
-
-def test_forks_are_asked_for_in_a_folder_that_nobody_else_enters() -> None:
-    with scratch_folder("asfl-test-") as folder:
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_robust_rules_and_noise_are_off_unless_wanted() -> None:

@@ -12,10 +12,10 @@ from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.processes import attempt
+from asfl.runs.files import write_sealed
 from asfl.runs.jobs import Ended, Job, Train, train
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, write_manifest
 from asfl.runs.records import Journal, RoundRecord, read_records, read_rounds
-from asfl.runs.seals import write_sealed
 from asfl.runs.watching import ShouldStop
 
 
@@ -82,12 +82,12 @@ def leave_run(folder: Path, manifest: Manifest, more: Sequence[RoundRecord] = ()
         write_manifest(folder, manifest)
     fingerprint = read_manifest(folder).fingerprint
     rounds = read_rounds(folder, fingerprint)
-    journal = Journal.after(folder, rounds, len(rounds.lines))
+    journal = Journal(folder, rounds, len(rounds.lines))
     for record in more:
         journal.append(record)
     if finished:
         played = len(rounds.lines) + len(more)
-        write_sealed(folder / MODEL_FILE, b"", round_index=played, fingerprint=fingerprint, records=journal.seal)
+        write_sealed(folder / MODEL_FILE, b"", round=played, fingerprint=fingerprint, records=journal.checksum)
 
 
 def pretend(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:

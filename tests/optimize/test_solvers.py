@@ -26,7 +26,6 @@ def assert_valid(solution: Solution) -> None:
         problem.round.profile.num_layers,
         problem.round.radio.num_rbs,
         problem.round.radio.max_tx_power_w,
-        rb_sharing=problem.rules.rb_sharing,
     )
     assert decision.scheduled.sum() >= problem.min_participants
     assert np.isfinite(solution.objective)
@@ -138,15 +137,6 @@ def test_impossible_budgets_are_named() -> None:
         missed = solution.missed_budgets()
         assert missed["delay_s"] == pytest.approx(float(solution.expected.delay_s) - 1e-9)
         assert set(missed["energy_j"]) == {0, 1, 2}
-
-
-@given(seeds)
-@settings(max_examples=15)
-def test_time_sharing_serves_more_clients_than_blocks(seed: int) -> None:
-    problem = random_problem(seed, clients=6, num_rbs=2, rb_sharing="time", min_participants=6)
-    solution = ooe_bcd(problem)
-    assert_valid(solution)
-    assert solution.decision.scheduled.all()
 
 
 @given(seeds)

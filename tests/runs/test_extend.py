@@ -19,14 +19,11 @@ from asfl.costs.world import World
 from asfl.models.mlp import build_mlp
 from asfl.radio.channel import RayleighChannel
 from asfl.results.folders import read_run
-from asfl.runs.check import check_folder
-from asfl.runs.checkpoints import checkpoint_files, save_checkpoint
-from asfl.runs.files import append_line
-from asfl.runs.finished import is_finished
+from asfl.runs.files import append_line, read_sealed, write_sealed
+from asfl.runs.folder import check_folder, checkpoint_files, is_finished, save_checkpoint
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest, with_rounds, write_manifest
-from asfl.runs.records import RECORDS_FILE, Journal, RoundRecord, first_seal, read_records
+from asfl.runs.records import RECORDS_FILE, Journal, RoundRecord, Rounds, read_records
 from asfl.runs.run import resume, run
-from asfl.runs.seals import read_sealed, write_sealed
 from asfl.schemes.asfl import AsflScheme
 from conftest import Asfl, assert_refused
 
@@ -42,7 +39,7 @@ def tiny(rounds: int, *overrides: str) -> Config:
 
 def bits(folder: Path) -> tuple[list[RoundRecord], bytes, bytes]:
     """Everything but seals, which are of the run as it began."""
-    newest = next(file for _, file in checkpoint_files(folder / CHECKPOINTS))
+    newest = next(file for _, file in checkpoint_files(folder))
     assert all(finding.intact for finding in check_folder(folder))
     return read_records(folder), (folder / MODEL_FILE).read_bytes(), newest.read_bytes()
 
@@ -180,12 +177,12 @@ def relabelled(folder: Path, config: Config) -> None:
     manifest = replace(read_manifest(folder), config=config)
     write_manifest(folder, manifest)
     (folder / RECORDS_FILE).unlink()
-    journal = Journal(folder, first_seal(manifest.fingerprint))
+    journal = Journal(folder, Rounds(manifest.fingerprint), 0)
     for record in records:
         journal.append(record)
     model = (folder / MODEL_FILE).read_bytes()
-    fingerprint, seal = manifest.fingerprint, journal.seal
-    write_sealed(folder / MODEL_FILE, model, round_index=len(records), fingerprint=fingerprint, records=seal)
+    fingerprint, seal = manifest.fingerprint, journal.checksum
+    write_sealed(folder / MODEL_FILE, model, round=len(records), fingerprint=fingerprint, records=seal)
 
 
 def own_things() -> None:
@@ -224,9 +221,9 @@ def test_what_is_refused_changes_nothing(asfl: Asfl, tmp_path: Path) -> None:
     for name, (override, _) in later.items():
         relabelled(shutil.copytree(tmp_path / "old", tmp_path / name), tiny(2, override))
     manifest = read_manifest(tmp_path / "old")
-    for number, file in checkpoint_files(tmp_path / "old" / CHECKPOINTS):
+    for number, file in checkpoint_files(tmp_path / "old"):
         seal, _ = read_sealed(file)
-        save_checkpoint(file.parent, number, {}, manifest.fingerprint, seal.records)
+        save_checkpoint(tmp_path / "old", number, {}, manifest.fingerprint, seal.records)
     refused = {name: words for name, (*_, words) in (own | later).items()} | {"old": "doesn't fit this run: no "}
     for name, words in refused.items():
         with untouched(tmp_path / name):
@@ -298,7 +295,7 @@ def test_fields_that_came_later_do_not_make_it_another_run(tmp_path: Path) -> No
     assert "augment" not in json.loads((folder / "manifest.json").read_text())["config"]["data"]
     assert read_manifest(folder) == manifest
     (folder / RECORDS_FILE).unlink()
-    journal = Journal(folder, first_seal(manifest.fingerprint))
+    journal = Journal(folder, Rounds(manifest.fingerprint), 0)
     for record in records:
         journal.append(record)
     assert read_records(folder) == records

@@ -1,5 +1,6 @@
 """Run folders under attack: two writers, damaged files, kills at bad moments. Nothing lost, nothing silent."""
 
+import hashlib
 import json
 import logging
 import os
@@ -21,17 +22,13 @@ from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.compare import plan_comparison, read_comparison
 from asfl.runs import lock
-from asfl.runs.check import check_folder
-from asfl.runs.checkpoints import checkpoint_files
-from asfl.runs.files import write_whole
-from asfl.runs.finished import MODEL_SEAL, is_finished
+from asfl.runs.files import read_sealed, sealed_json, write_sealed, write_whole
+from asfl.runs.folder import MODEL_SEAL, check_folder, checkpoint_files, is_finished, where_to_go_on
 from asfl.runs.jobs import Ended
 from asfl.runs.lock import writer_of, writing
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
-from asfl.runs.recovery import where_to_go_on
 from asfl.runs.run import resume, run
-from asfl.runs.seals import sealed_json
 from conftest import Asfl, assert_refused
 
 TINY = [
@@ -147,11 +144,11 @@ def _rewrite(file: Path, change: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "says"),
     [
-        (RECORDS_FILE, _change_digit, "line 1: its seal doesn't match"),
+        (RECORDS_FILE, _change_digit, "line 1: its checksum doesn't match"),
         (RECORDS_FILE, lambda file: _rewrite(file, lambda lines: lines[:2]), "2 of 4 rounds intact, but"),
         (RECORDS_FILE, lambda file: _rewrite(file, lambda lines: [*lines[:2], *lines[1:]]), "line 3: round 2 where"),
         (RECORDS_FILE, lambda file: _rewrite(file, lambda lines: [lines[1], lines[0], *lines[2:]]), "line 1: round 2"),
-        (RECORDS_FILE, lambda file: file.write_bytes(b"\xff\n"), "line 1: not the sealed record"),
+        (RECORDS_FILE, lambda file: file.write_bytes(b"\xff\n"), "line 1: not the record of a round"),
         (RECORDS_FILE, lambda file: file.unlink(), "0 of 4 rounds intact, but"),
         (MODEL_FILE, lambda file: file.write_bytes(b""), "it has 0 bytes instead of"),
         (MODEL_FILE, lambda file: file.unlink(), "it is gone"),
@@ -187,9 +184,32 @@ def test_what_is_removed_behind_the_last_round_is_said(
 def test_rounds_of_another_run_are_not_taken_for_ours(copy: Path, tmp_path: Path) -> None:
     run(tiny("scenario.seed=2"), "asfl", tmp_path / "other", threads=1)
     shutil.copy(tmp_path / "other" / RECORDS_FILE, copy / RECORDS_FILE)
-    with pytest.raises(AsflError, match=r"line 1: its seal doesn't match.*asfl check says what is intact"):
+    with pytest.raises(AsflError, match=r"line 1: its checksum doesn't match.*asfl check says what is intact"):
         read_records(copy)
     assert not is_finished(copy)
+
+
+def test_a_folder_of_the_version_before_goes_on(stopped: Path, whole: Path) -> None:
+    """There every line had a checksum of itself and of the one before it."""
+    fingerprint, old, marks = read_manifest(stopped).fingerprint, b"", [read_manifest(stopped).fingerprint[:16]]
+    for record in read_records(stopped):
+        body = record.to_line().rstrip("\n")
+        marks.append(hashlib.sha256((marks[-1] + body).encode()).hexdigest()[:16])
+        old += f'{body[:-1]}, "seal": "{marks[-1]}"}}\n'.encode()
+    before = read_records(stopped)
+    (stopped / RECORDS_FILE).write_bytes(old)
+    for number, file in checkpoint_files(stopped):
+        write_sealed(file, read_sealed(file)[1], round=number, fingerprint=fingerprint, records=marks[number])
+    assert read_records(stopped) == before
+    assert all(finding.intact for finding in check_folder(stopped))
+    again: list[int] = []
+    assert resume(stopped, on_round=lambda record: again.append(record.round))
+    assert again == [4]
+    assert read_records(stopped) == read_records(whole)
+    assert is_finished(stopped)
+    _change_digit(stopped / RECORDS_FILE)
+    with pytest.raises(AsflError, match="line 1: its checksum doesn't match"):
+        read_records(stopped)
 
 
 @pytest.mark.parametrize("delay_s", [0.1, -1.0, float("nan"), None])
@@ -255,7 +275,7 @@ def test_every_value_of_a_record_has_a_type_and_a_range(name: str, value: object
 
 # ---------------------------------------------------------------------- going back
 def test_two_unreadable_checkpoints_are_told(stopped: Path, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for _, file in checkpoint_files(stopped / CHECKPOINTS):
+    for _, file in checkpoint_files(stopped):
         file.write_bytes(b"")
     with caplog.at_level(logging.WARNING):
         assert resume(stopped)
@@ -366,7 +386,7 @@ def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "stopped" in out
-    newest, _ = next(checkpoint_files(folder / CHECKPOINTS))
+    newest, _ = next(checkpoint_files(folder))
     assert newest == len(records_so_far(folder)) > 0
     assert all(finding.intact for finding in check_folder(folder))
 

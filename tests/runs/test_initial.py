@@ -125,7 +125,7 @@ def test_another_file_in_its_place_is_refused(weights: Path, tmp_path: Path) -> 
     assert read_manifest(folder).sources["training.initial"].origin == str(mine)
     save_file({name: 2 * tensor for name, tensor in load_file(mine).items()}, mine)
     before = (folder / RECORDS_FILE).read_bytes()
-    with pytest.raises(AsflError, match="training.initial isn't what it was when the run began"):
+    with pytest.raises(AsflError, match=r"training\.initial isn't what it was when the run began"):
         run(config, "asfl", folder, threads=1)
     assert (folder / RECORDS_FILE).read_bytes() == before
     mine.write_bytes(weights.read_bytes())

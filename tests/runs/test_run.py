@@ -17,7 +17,7 @@ from waiting import LONG_S, wait_until
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.runs.files import append_line
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from asfl.config import Config, load_config
-from asfl.runs.check import check_folder
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import check_folder, is_finished
 from asfl.runs.manifest import MODEL_FILE, comparable
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import run

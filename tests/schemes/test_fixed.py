@@ -98,7 +98,7 @@ def test_no_block_that_is_left_would_help_another_client_more(seed: int, scheme:
 def test_without_any_client_nothing_is_decided() -> None:
     problem = problem_for(1)
     nobody = replace(problem, round=replace(problem.round, channel_gain=np.zeros(4)))
-    decision = scheme_named("best-gains").decide(nobody, 1)
+    decision = decided_by(scheme_named("best-gains"), nobody, 1).decision
     assert not decision.scheduled.any()
 
 
@@ -110,7 +110,7 @@ def test_what_ships_has_the_tools_of_asfl_plus() -> None:
         decision = decided_by(scheme, problem, 1).decision
         assert decision.bits == 4
         assert scheme.procedure.exchanges_client_model or decision.synced == decision.cut
-    best, equal = (scheme_named(name).decide(problem, 1) for name in ("best-gains", "equal-error"))
+    best, equal = (decided_by(scheme_named(name), problem, 1).decision for name in ("best-gains", "equal-error"))
     assert (best.rb_count == 1).all()
     assert (best.tx_power_w == problem.round.radio.max_tx_power_w).all()
     assert (equal.scheduled.sum(), equal.rb_count.sum()) == (6, 8)

@@ -1,5 +1,6 @@
 """Robust rounds: where nothing is clipped they are the usual ones, and one client's nonsense moves nothing far."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,17 +14,16 @@ from asfl.train.combine import Combining, Rule
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet, Packet
 from asfl.train.optimizers import Name, rule_named
+from asfl.train.trainer import Task
 
 
 class Shouting(LocalFleet):
     """Client 0 sends activations that are a million times too large."""
 
-    def forward(self, *args: object) -> list[Packet | None]:
-        sent = super().forward(*args)  # type: ignore[arg-type]
-        clients = args[2]
-        assert isinstance(clients, list)
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        sent = super().forward(tasks)
         for place, packet in enumerate(sent):
-            if clients[place] == 0 and packet is not None:
+            if tasks[place].client == 0 and packet is not None:
                 loud = tuple(1e6 * tensor for tensor in packet.carry if isinstance(tensor, torch.Tensor))
                 sent[place] = Packet(loud, packet.labels)
         return sent

@@ -12,7 +12,8 @@ from asfl.costs.crossing import Overheads, report_bits
 from asfl.models.profile import ModelProfile
 from asfl.train.fast import FastTrainer
 from asfl.train.layout import layer_spreads
-from asfl.train.signals import Projections, Signals, layer_norms, projected_spreads, sample_coordinates
+from asfl.train.reports import Projections, projected_spreads, sample_coordinates
+from asfl.train.signals import Signals, layer_norms
 from asfl.train.trainer import Trained
 
 

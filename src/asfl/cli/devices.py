@@ -69,8 +69,7 @@ def invite(
 ) -> None:
     """More codes; each lets one device in."""
     from asfl.field.devices.authority import Authority
-    from asfl.field.devices.door import fingerprint_of
-    from asfl.field.devices.membership import pasted_code
+    from asfl.field.devices.enrolment import fingerprint_of, pasted_code
     from asfl.field.devices.registry import Registry
 
     _check_home(home)
@@ -84,7 +83,7 @@ def _check_home(home: Path) -> None:
 
 
 def _devices(home: Path) -> list[dict[str, Any]]:
-    from asfl.field.devices.board import STATUS_FILE
+    from asfl.field.dashboard import STATUS_FILE
     from asfl.field.devices.registry import Registry
 
     _check_home(home)

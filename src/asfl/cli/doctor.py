@@ -20,15 +20,14 @@ from asfl.runs.this_process import usual_threads
 OLDEST_PYTHON = (3, 11)
 _EXTRAS = {
     "train": (("torch", "safetensors"), "training, and profiles of any network"),
-    "fast": (("numba",), "the decision's search compiled: the same bits, sooner"),
     "frames": (("pandas", "pyarrow"), "runs as tables; .rounds and .summary in Python"),
     "report": (("plotly", "jinja2"), "asfl report and asfl watch"),
     "traces": (("h5py",), "RENEW/Argos channel measurements"),
     "sionna": (("sionna",), "3GPP channels"),
     "city": (("mitsuba",), "rays through a city"),
     "privacy": (("opacus",), "how much noise tells about a sample"),
-    "field": (("grpc", "cryptography"), "clients in other processes and on other machines"),
-    "flower": (("flwr",), "asfl fleet and federations of devices"),
+    "field": (("grpc", "cryptography"), "asfl fleet, serve and join: clients in other processes and on other machines"),
+    "flower": (("flwr",), "a Flower app for a SuperLink of your own"),
     "ray": (("ray",), "--engine ray"),
     "tensorboard": (("tensorboard",), "output.track = tensorboard"),
     "wandb": (("wandb",), "output.track = wandb"),
@@ -83,15 +82,13 @@ def _torch() -> Finding:
 
 
 def _llvm() -> Finding:
-    """Numba compiles with it; where it is broken, the same search runs uncompiled."""
-    if util.find_spec("numba") is None:
-        return Finding("LLVM", False, "not installed: decisions are searched uncompiled, with the same bits")
+    """Numba compiles the search for decisions with it."""
     try:
         import llvmlite.binding as llvm
 
         return Finding("LLVM", True, ".".join(map(str, llvm.llvm_version_info)))
     except Exception as error:
-        return Finding("LLVM", False, f"doesn't load ({error}): decisions are searched uncompiled")
+        return Finding("LLVM", False, f"doesn't load, and no decision is found without it: {error}")
 
 
 def _extras() -> list[Finding]:

@@ -146,9 +146,9 @@ def listed(texts: Sequence[str]) -> list[str]:
 
 def schemes_named(texts: Sequence[str] | None) -> list[str]:
     """The schemes of `--schemes`; without it, all but variants."""
-    from asfl.schemes import scheme_named, usual_schemes
+    from asfl.schemes import scheme_named, split_names, usual_schemes
 
-    return usual_schemes() if texts is None else [scheme_named(name).name for name in listed(texts)]
+    return usual_schemes() if texts is None else [scheme_named(name).name for name in split_names(texts)]
 
 
 def accuracies(texts: Sequence[str] | None) -> list[float] | None:

@@ -20,7 +20,7 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run, with_note
 from asfl.results.words import NO_CLIENT
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import run as run_here

@@ -76,17 +76,18 @@ def serve(
     config = options.configuration(preset, [*(overrides or []), *wished]).config
     scheme_named(scheme)
     log_to_stderr(as_json=log_json)
-    from asfl.field.devices.service import Listening, serve_run
+    from asfl.field.serve import Listening, Waiting, serve_run
 
     listen_host, port = _host_and_port("--address", address)
     folder = out or Path(config.output.folder) / f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
     shown = host or (socket.gethostname() if listen_host in ("0.0.0.0", "[::]") else listen_host)
     page = None if metrics is None else _host_and_port("--metrics", metrics)
 
-    def invited(where: str, new: Sequence[str]) -> None:
-        say_invitations(where, new, hours)
-        if codes is not None:
-            write_whole(codes, "".join(f"{code}\n" for code in new).encode(), mode=0o600)
+    def listening(waiting: Waiting) -> None:
+        if waiting.codes:
+            say_invitations(waiting.enrolment, waiting.codes, hours)
+            if codes is not None:
+                write_whole(codes, "".join(f"{code}\n" for code in waiting.codes).encode(), mode=0o600)
 
     def played(record: RoundRecord) -> None:
         accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.3f}"
@@ -102,7 +103,7 @@ def serve(
             Listening(listen_host, port, shown, page),
             code_hours=hours,
             wait_s=wait_s,
-            on_invited=invited,
+            on_listening=listening,
             on_waiting=lambda there, wanted: _log.info("%d of %d devices are here", there, wanted),
             on_round=played,
             should_stop=stop,

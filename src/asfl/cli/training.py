@@ -14,7 +14,7 @@ from asfl.results.compare import Comparison
 from asfl.results.curves import OURS
 from asfl.runs.engines import Engine, OnEvent
 from asfl.runs.files import remove_abandoned, write_whole
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.jobs import error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.this_process import stopping_on_ctrl_c

@@ -13,6 +13,7 @@ from asfl.config.errors import AsflError, nearest, short
 from asfl.config.explain import explain
 from asfl.config.fields import CHECK_NAMES
 from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
+from asfl.config.removed import refuse_removed, without_removed
 from asfl.config.tree import Config
 
 DEFAULT_PRESET = "demo"
@@ -64,6 +65,7 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
         for path, value in _leaves(layer.values):
             _put(merged, path, value, layer.source)
             sources[".".join(path)] = layer.source
+    refuse_removed(sources)
     try:
         config = Config.model_validate(merged, context=CHECK_NAMES)
     except ValidationError as error:
@@ -74,6 +76,7 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
 
 def recorded_config(values: Mapping[str, Any]) -> Config:
     """A configuration as a run recorded it. What didn't exist then is as it was."""
+    values = without_removed(values)
     decision = {"overheads": "free", "discrepancy_sample_ratio": 0.05, **values.get("decision", {})}
     return Config.model_validate({**values, "decision": decision})
 
@@ -119,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 def _named_layer(name: Any, value: Any, source: str) -> _Layer:
     """Of the name "a.b" and a value: the tree {a: {b: value}}."""
-    parts = name.split(".") if isinstance(name, str) else []
+    parts = _parts(name) if isinstance(name, str) else []
     if not parts or not all(parts) or len(parts) > MAX_DEPTH:
         raise AsflError(f"{short(name)} is no name of a field: write section.field, such as training.batch_size")
     for part in reversed(parts):
@@ -127,9 +130,15 @@ def _named_layer(name: Any, value: Any, source: str) -> _Layer:
     return _Layer(value, source)
 
 
+def _parts(name: str) -> list[str]:
+    """Of "a.b": a and b. A scheme with parameters is one part, as in "schemes.epsl:share=0.3.learning_rate"."""
+    first, *rest = name.split(".")
+    return [first, ".".join(rest[:-1]), rest[-1]] if first == "schemes" and len(rest) > 1 else [first, *rest]
+
+
 def _override_layer(text: str) -> _Layer:
-    path, equals, value = text.partition("=")
-    parts = path.strip().split(".")
+    path, equals, value = text.rpartition("=") if text.startswith("schemes.") else text.partition("=")
+    parts = _parts(path.strip())
     if not equals or not all(parts) or len(parts) > MAX_DEPTH:
         raise AsflError(f"--set {short(text)}: write it as section.field=value, for example --set scenario.clients=20")
     if not is_text(text):  # the shell passes on any bytes

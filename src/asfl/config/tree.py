@@ -1,9 +1,9 @@
 """The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
 
 import math
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from asfl.config.budget import TotalBudgets
 from asfl.config.channels import ChannelSettings, Radio
@@ -49,6 +49,7 @@ from asfl.config.names import (
 from asfl.config.network import Network
 from asfl.config.protection import Privacy, Robustness
 from asfl.config.registry import NAME_PATTERN
+from asfl.config.removed import scheme_today
 
 
 class Scenario(Section):
@@ -206,8 +207,6 @@ class RoundRules(Section):
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
     """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
-    rb_sharing: Literal["whole", "time"] = "whole"
-    """Whole resource blocks, or blocks shared in time so that counts become real numbers."""
     queue_rule: Literal["printed", "standard"] = "printed"
     """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
     queue_memory: Share = 0.5
@@ -250,14 +249,13 @@ class DecisionRules(RoundRules):
     """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
     objective; chosen by measurement (docs/decision.md)."""
     energy_price: NonNegative = 1.0
-    """What energy weighs against delay where progress per cost is what counts (`asfl-rate`, `asfl-plus`), both in units
-    of their budgets; 0: energy is free."""
+    """What energy weighs against delay where progress per cost counts (`asfl:rate=on`, `asfl-plus`), both in units of
+    their budgets; 0: energy is free."""
     discrepancy_sample_ratio: PositiveShare | Literal["auto"] = "auto"
     """ι: share of its parameters each client reports for the discrepancy; "auto": a random projection of each layer
     instead (docs/training.md)."""
     min_participants: AutoIndex = "auto"
-    """At least this many clients get a resource block each round; "auto" is half of min(N, K), or all N with
-    `rb_sharing = "time"`."""
+    """At least this many clients get a resource block each round; "auto" is half of min(N, K)."""
     participation_floor: AutoShare = "auto"
     """Long-run share of rounds each client must get; 0 is off, "auto" is half of min(1, K/N)."""
 
@@ -299,7 +297,7 @@ class Output(Section):
         return self
 
 
-SchemeName = Annotated[str, Field(pattern=NAME_PATTERN)]
+SchemeName = Annotated[str, Field(pattern=NAME_PATTERN[:-1] + r"(:[a-z_]+=[a-z0-9.]+(,[a-z_]+=[a-z0-9.]+)*)?$")]
 """Which schemes there are isn't known here: `asfl.schemes.check_scheme_settings`."""
 
 
@@ -332,6 +330,11 @@ class Config(Section):
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
     """Settings of single schemes, by their names; `asfl tune` finds good ones."""
 
+    @field_validator("schemes", mode="before")
+    @classmethod
+    def _as_named_today(cls, values: Any) -> Any:
+        return {scheme_today(name): own for name, own in values.items()} if isinstance(values, dict) else values
+
     def for_scheme(self, name: str) -> Self:
         """The same experiment with what this scheme has of its own."""
         if not self.schemes:
@@ -359,9 +362,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if isinstance(self.decision.min_participants, int):
-            limit = self.scenario.clients
-            if self.decision.rb_sharing == "whole":
-                limit = min(limit, self.radio.num_rbs)
+            limit = min(self.scenario.clients, self.radio.num_rbs)
             if self.decision.min_participants > limit:
                 raise ValueError(
                     f"decision.min_participants = {self.decision.min_participants} is more than can be served: "

@@ -22,7 +22,7 @@ class Decision:
     cut: int | NDArray[np.int64]
     """How many layers the client holds, 1 … M−1; one number, or one per client [N] (ACC-SFL)."""
     rb_count: NDArray[np.float64]
-    """[N] resource blocks per client; 0 means the client sits out. Whole unless blocks are shared in time."""
+    """[N] resource blocks per client; 0 means the client sits out."""
     tx_power_w: NDArray[np.float64]
     """[N] transmit power in W, 0 … P^max."""
     bits: int | NDArray[np.int64] = BITS_PER_VALUE
@@ -62,7 +62,6 @@ def check_decision(
     num_rbs: int,
     max_tx_power_w: float,
     *,
-    rb_sharing: str = "whole",
     in_sequence: bool = False,
 ) -> None:
     """Raise an AsflError naming the field if the decision breaks a constraint (30d)–(30i) of the paper.
@@ -75,8 +74,7 @@ def check_decision(
         raise AsflError(f"decision.cut = {wrong[0]} must be 1 … {num_layers - 1} for a model of {num_layers} layers")
     count, power = decision.rb_count, decision.tx_power_w
     _check_each("decision.rb_count", count, np.isfinite(count) & (count >= 0), "a number ≥ 0")
-    if rb_sharing == "whole":
-        _check_each("decision.rb_count", count, count == np.round(count), "a whole number")
+    _check_each("decision.rb_count", count, count == np.round(count), "a whole number")
     used = count.max(initial=0) if in_sequence else count.sum()
     if used > num_rbs * (1 + 1e-9):
         raise AsflError(f"decision.rb_count gives out {used:g} resource blocks, but radio.num_rbs = {num_rbs}")

@@ -41,9 +41,9 @@ from asfl.train.layout import ModelVectors
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, nobody_knows
-from asfl.train.quantise import UNQUANTISED
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
+from asfl.train.trainer import Task
 
 _log = logging.getLogger(__name__)
 
@@ -124,12 +124,10 @@ class ClientNode:
         self._state.make_room(cut)
         parts = self._model, self._state, self._batches, self._rule
         self._fleet = LocalFleet(*parts, keeps_sides=self._keeps_sides, first_client=self.client, blur=self._blur)
-        self._open: tuple[int, int, int] | None = None
-        """Round, step and cut of a forward pass whose backward pass is to come."""
-        self._open_bits = UNQUANTISED
-        self._open_batch: int | None = None
-        self._done: tuple[int, int, int] | None = None
-        """Likewise of the latest whole step."""
+        self._open: Task | None = None
+        """A forward pass whose backward pass is to come."""
+        self._done: Task | None = None
+        """The latest whole step."""
 
     def _check_turn(self, request: AnyRequest) -> int:
         """The round of a request that fits the state."""
@@ -204,24 +202,22 @@ class ClientNode:
             raise WireError(f"cut = {request.cut} must be 1 … {self._layout.num_units - 1}")
         if request.cut < self._agreement.config.privacy.min_cut:
             raise WireError(f"cut = {request.cut}, but privacy.min_cut = {self._agreement.config.privacy.min_cut}")
-        place = self._begin_step(request, request.cut)
-        (packet,) = self._fleet.forward(*place[:2], [0], [request.cut], [request.bits], request.batch)
+        task = self._begin_step(request, request.cut)
+        (packet,) = self._fleet.forward([task])
         assert packet is not None
-        self._open, self._done, self.round_index = place, None, place[0]
-        self._open_bits, self._open_batch = request.bits, request.batch
+        self._open, self._done, self.round_index = task, None, task.round
         labels = packet.labels if self._shapes.num_classes > 256 else packet.labels.to(torch.uint8)
         return msg.Activations(labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
 
     @_do.register
     def _backward(self, request: msg.Backward) -> msg.Update:
         asked = self._check_turn(request), request.step
-        if self._open is None or self._open[:2] != asked:
+        if self._open is None or (self._open.round, self._open.step) != asked:
             raise WireError(f"no forward pass of round {asked[0]}, step {asked[1]} is waiting for it")
-        parts = request.gradients, request.codes
-        cut, bits, batch = self._open[2], self._open_bits, self._open_batch
-        gradients = self._shapes.check_crossing("gradients", *parts, cut, bits, batch)
-        self._done, self._open = self._open, None
-        (norm2,) = self._fleet.backward([0], [gradients])()
+        task, parts = self._open, (request.gradients, request.codes)
+        gradients = self._shapes.check_crossing("gradients", *parts, task.cut, task.bits, task.batch)
+        self._done, self._open = task, None
+        (norm2,) = self._fleet.backward([task], [gradients])()
         assert norm2 is not None
         return msg.Update(norm2)
 
@@ -229,54 +225,54 @@ class ClientNode:
     def _learn(self, request: msg.Learn) -> msg.Update:
         if self._blur is not None:
             raise WireError("privacy: a loss leaves as it is; without a cut nothing is hidden")
-        place = self._begin_step(request, self._layout.num_units)
-        (loss,), (norm2,) = self._fleet.learn(*place[:2], [0], [request.bits], request.batch)
+        task = self._begin_step(request, self._layout.num_units)
+        (loss,), (norm2,) = self._fleet.learn([task])
         assert norm2 is not None
-        self._open, self._done, self.round_index = None, place, place[0]
+        self._open, self._done, self.round_index = None, task, task.round
         return msg.Update(norm2, loss)
 
-    def _begin_step(self, request: msg.Forward | msg.Learn, cut: int) -> tuple[int, int, int]:
-        """Round, step and cut, which must follow what was done before."""
+    def _begin_step(self, request: msg.Forward | msg.Learn, cut: int) -> Task:
+        """What is asked, which must follow what was done before."""
         index, step, steps = self._check_turn(request), request.step, self._batches.local_steps
         if step >= steps or cut < 1:
             raise WireError(f"step = {step}, cut = {cut}: must be below {steps}, and from 1 on")
-        if step and self._done != (index, step - 1, cut):
+        done = self._done
+        if step and (done is None or (done.round, done.step, done.cut) != (index, step - 1, cut)):
             raise WireError(f"step {step} of round {index} doesn't follow what was done before")
         if self._keeps_sides and cut > self._state.cut:
             raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
         self._shapes.check_batch(request.batch)
+        task = Task(index, 0, cut, step, request.bits, request.batch)
         if not self._keeps_sides and step == 0:
-            self._fleet.load([0], [self._shapes.check_side(request.side, request.codes, cut, request.bits)])
-        return index, step, cut
+            self._fleet.announce([task], [self._shapes.check_side(request.side, request.codes, cut, request.bits)])
+        return task
 
     @_do.register
     def _give(self, request: msg.Give) -> msg.Side:
-        self._check_done(request)
+        done = self._check_done(request)
         if self._keeps_sides:
             raise WireError("client sides are kept in this scheme; gather asks for them")
-        assert request.round is not None
-        (side,) = self._fleet.give(request.round, [0], [request.bits])
+        (side,) = self._fleet.give([replace(done, bits=request.bits)])
         assert side is not None
         return msg.Side(*msg.side_of(side))
 
     @_do.register
     def _moved(self, request: msg.Moved) -> msg.Update:
-        self._check_done(request)
+        done = self._check_done(request)
         if self._batches.local_steps == 1:
             raise WireError("with one local step, backward and learn give the norm")
-        (norm2,) = self._fleet.moved([0])
+        (norm2,) = self._fleet.moved([done])
         assert norm2 is not None
         return msg.Update(norm2)
 
     @_do.register
     def _upload(self, request: msg.Upload) -> msg.Uploaded:
-        self._check_done(request)
+        done = self._check_done(request)
         self._check_depth(request.depth)
         if request.shared is not None:
             known = self._layout.front(self._state.server, request.depth).parameters
             known.copy_(self._shapes.check("shared", request.shared, tuple(known.shape)))
-        assert request.round is not None
-        sent = self._fleet.upload(request.round, [request.depth], [0], [request.bits])
+        sent = self._fleet.upload([replace(done, cut=request.depth, bits=request.bits)])
         return msg.Uploaded(*msg.parts_of(sent[0]))
 
     @_do.register
@@ -293,10 +289,12 @@ class ClientNode:
         if not (self._keeps_sides and 1 <= depth <= self._state.cut):
             raise WireError(f"depth = {depth} must be 1 … {self._state.cut}, in a scheme that keeps client sides")
 
-    def _check_done(self, request: AnyRequest) -> None:
+    def _check_done(self, request: AnyRequest) -> Task:
+        """The latest step of a round that is done."""
         index = self._check_turn(request)
-        if self._done is None or self._done[:2] != (index, self._batches.local_steps - 1):
+        if self._done is None or (self._done.round, self._done.step) != (index, self._batches.local_steps - 1):
             raise WireError(f"round {index} isn't done here")
+        return self._done
 
     # ------------------------------------------------------------------ small things
     @_do.register

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Unpack
 
 from asfl.config import Config
+from asfl.config.names import is_own_file
 from asfl.costs.budgets import Budgets
 from asfl.costs.world import World
 from asfl.field.emulate.shaping import read_profile
@@ -15,7 +16,7 @@ from asfl.field.measure.measured import MeasuredWorld
 from asfl.field.measure.probe import probe
 from asfl.field.patience import Patience
 from asfl.field.protocol.messages import Agreement
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.run import run
 from asfl.runs.this_process import usual_threads
@@ -56,6 +57,13 @@ def train(
     watching["threads"] = agreement.threads
     fleet = remote_fleet(links, patience, clocks)
     return run(config, agreement.scheme, folder, budgets=budgets, fleet=fleet, world=world, **watching)
+
+
+def data_folder(config: Config, data_dir: Path | None) -> str | None:
+    """Where clients with the same files look for their data: under the same path as here."""
+    if is_own_file(config.data.name):
+        return str(Path(config.data.name).absolute().parent)
+    return str(data_dir.absolute()) if data_dir else config.data.folder or None
 
 
 def measured_world(config: Config) -> MeasuredWorld:

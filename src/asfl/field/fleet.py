@@ -42,8 +42,9 @@ from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, N
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.quantise import UNQUANTISED, Crossing
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
+from asfl.train.trainer import Task
 
 Value = TypeVar("Value")
 
@@ -87,7 +88,6 @@ class RemoteFleet:
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        self._loads: dict[int, FirstLayers] = {}
         self._given: dict[int, tuple[FirstLayers, Tensor]] = {}
         """Client models that went down, and copies of their parameters: the server may step its own."""
         self._started: dict[int, OpenRequest[Any] | None] = {}
@@ -99,8 +99,6 @@ class RemoteFleet:
         self._norms: dict[int, Tensor | None] = {}
         self._pass_began = time.monotonic()
         """Since when the server is busy with what the latest `forward` gave."""
-        self._pass_batch: int | None = None
-        """Samples in its mini-batches, if not as many as are configured."""
 
     # ------------------------------------------------------------------ asking
     def _ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
@@ -283,91 +281,60 @@ class RemoteFleet:
         return came
 
     # ------------------------------------------------------------------ stages 2 and 3
-    def announce(
-        self,
-        index: int,
-        step: int,
-        clients: Sequence[int],
-        cuts: Sequence[int],
-        bits: Sequence[int],
-        sides: Sequence[FirstLayers] | None,
-        batches: Sequence[int | None],
-    ) -> None:
-        loads = dict(zip(clients, sides or (), strict=sides is not None))
-        for client, cut, own_bits, batch in zip(clients, cuts, bits, batches, strict=True):
-            self._start(client, step, cut, own_bits, loads.get(client), batch)
+    def announce(self, tasks: Sequence[Task], sides: Sequence[FirstLayers] | None = None) -> None:
+        loads = {} if sides is None else {task.client: side for task, side in zip(tasks, sides, strict=True)}
+        for task in tasks:
+            self._start(task, loads.get(task.client))
 
-    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
-        """Goes along with the next `forward` or `learn`; if that was announced, it is on its way."""
-        self._loads = {n: side for n, side in zip(clients, sides, strict=True) if n not in self._started}
-
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
-        started = self._all_started(clients, step, cuts, bits, batch)
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        started = [self._started.pop(task.client) for task in tasks]
         others = [*started, *self._started.values()]
-        agreed = zip(cuts, bits, strict=True)
-        reads = [partial(self._shapes.check_activations, cut=c, bits=b, batch=batch) for c, b in agreed]
+        reads = [partial(self._shapes.check_activations, cut=t.cut, bits=t.bits, batch=t.batch) for t in tasks]
         packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
-        self._pass_began, self._pass_batch = time.monotonic(), batch
+        self._pass_began = time.monotonic()
         return packets
 
-    def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        everything = [self._shapes.layout.num_units] * len(clients)
-        started = self._all_started(clients, step, everything, bits, batch)
+    def learn(self, tasks: Sequence[Task]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        started = [self._started.pop(task.client) for task in tasks]
         learnt = [self._answer(one, self._loss_and_norm, [*started, *self._started.values()]) for one in started]
-        for client, found in zip(clients, learnt, strict=True):
+        for task, found in zip(tasks, learnt, strict=True):
             if found is not None:
-                self._has_learnt(client)
+                self._has_learnt(task.client)
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
-    def _all_started(
-        self, clients: Sequence[int], step: int, cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[OpenRequest[Any] | None]:
-        """Passes that were announced are under way; the others begin now."""
-        for client, cut, own_bits in zip(clients, cuts, bits, strict=True):
-            if client not in self._started:
-                self._start(client, step, cut, own_bits, self._loads.pop(client, None), batch)
-        return [self._started.pop(client) for client in clients]
-
-    def _start(self, client: int, step: int, cut: int, bits: int, model: FirstLayers | None, batch: int | None) -> None:
-        side, codes = (None, None) if model is None else msg.side_of(model)
-        self._place[client] = step, cut
+    def _start(self, task: Task, model: FirstLayers | None) -> None:
+        client, (side, codes) = task.client, (None, None) if model is None else msg.side_of(model)
+        self._place[client] = task.step, task.cut
         if model is not None:
             same = [kept for sent, kept in self._given.values() if sent is model]
             own = model.received(self.state.server.parameters.new_zeros(()))
             self._given[client] = model, same[0] if same else own.parameters.clone()
-        whole = cut == self._shapes.layout.num_units
-        parts = side, bits, codes, batch
-        request = msg.Learn(step, *parts) if whole else msg.Forward(step, cut, *parts)
+        whole, parts = task.cut == self._shapes.layout.num_units, (side, task.bits, codes, task.batch)
+        request = msg.Learn(task.step, *parts) if whole else msg.Forward(task.step, task.cut, *parts)
         self._started[client] = self._ask(client, request)
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
+    def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
         if self._clocks is not None:
-            cuts = [self._place[client][1] for client in clients]
-            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began, self._pass_batch)
-        for client, crossing in zip(clients, gradients, strict=True):
+            cuts = [task.cut for task in tasks]
+            self._clocks.server_pass(cuts, time.monotonic() - self._pass_began, tasks[0].batch)
+        for task, crossing in zip(tasks, gradients, strict=True):
             parts = msg.tensors_of(crossing), msg.codes_of(crossing)
-            self._returning[client] = self._ask(client, msg.Backward(*self._place[client], *parts, self._pass_batch))
-        return lambda: [self._norm_of(client) for client in clients]
+            request = msg.Backward(task.step, task.cut, *parts, task.batch)
+            self._returning[task.client] = self._ask(task.client, request)
+        return lambda: [self._norm_of(task.client) for task in tasks]
 
-    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
-        bits_of = dict(zip(clients, bits, strict=True))
-        asked = {client: self._ask(client, msg.Give(own)) for client, own in bits_of.items()}
+    def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
+        asked = [self._ask(task.client, msg.Give(task.bits)) for task in tasks]
 
-        def read(client: int, answer: msg.Side) -> FirstLayers:
-            return self._shapes.check_side(answer.layers, answer.codes, self._place[client][1], bits_of[client])
+        def read(task: Task, answer: msg.Side) -> FirstLayers:
+            return self._shapes.check_side(answer.layers, answer.codes, task.cut, task.bits)
 
-        return [self._answer(one, partial(read, client), asked.values()) for client, one in asked.items()]
+        return [self._answer(one, partial(read, task), asked) for task, one in zip(tasks, asked, strict=True)]
 
-    def upload(
-        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
-    ) -> dict[int, FirstLayers]:
-        wanted = dict(zip(clients, zip(depths, bits, strict=True), strict=True))
-        asked = {n: self._ask(n, self._averaging.upload(self.state.server, *own, n)) for n, own in wanted.items()}
-        reads = {n: self._averaging.reads(*own) for n, own in wanted.items()}
+    def upload(self, tasks: Sequence[Task]) -> dict[int, FirstLayers]:
+        averaging, server = self._averaging, self.state.server
+        asked = {t.client: self._ask(t.client, averaging.upload(server, t.cut, t.bits, t.client)) for t in tasks}
+        reads = {t.client: averaging.reads(t.cut, t.bits) for t in tasks}
         found = {n: self._answer(one, reads[n], asked.values()) for n, one in asked.items()}
         return {n: layers for n, layers in found.items() if layers is not None}
 
@@ -381,9 +348,9 @@ class RemoteFleet:
         if depth == self.state.cut:
             self._copies.side[:] = self._averaging.has_shared[:] = True
 
-    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
-        norms = self._ask_all(clients, lambda _: msg.Moved(), self._norm)
-        return [norms.get(client) for client in clients]
+    def moved(self, tasks: Sequence[Task]) -> list[Tensor | None]:
+        norms = self._ask_all([task.client for task in tasks], lambda _: msg.Moved(), self._norm)
+        return [norms.get(task.client) for task in tasks]
 
     def _end_backward(self, client: int) -> None:
         if client in self._returning:

@@ -25,7 +25,6 @@ from asfl.optimize.printed_power import powers_as_printed
 from asfl.optimize.problem import Problem
 from asfl.optimize.rbs import best_rb_counts
 from asfl.optimize.selective import with_blocks
-from asfl.optimize.sharing import best_shares
 from asfl.optimize.solution import Solution, plan_at, same_plan, silent_if_idle
 from asfl.optimize.terms import CutTerms
 
@@ -60,7 +59,7 @@ def ooe_bcd(
     """
     started = time.perf_counter()
     assigns = problem.round.block_gain is not None and problem.round.blocks is None and rb_count is None
-    if assigns and problem.rules.rb_sharing == "whole" and not counting:
+    if assigns and not counting:
         relaxed = ooe_bcd(problem, cuts=cuts, tx_power_w=tx_power_w, counting=True)
         solve = partial(ooe_bcd, cuts=cuts, tx_power_w=tx_power_w)
         return replace(with_blocks(problem, relaxed, solve), seconds=time.perf_counter() - started)
@@ -135,8 +134,7 @@ class _Descent:
         if problem.rules.solver == "printed":
             drawn_counts, drawn_power = self._drawn()
             return 0, counts if self.fixed_rbs else drawn_counts, power if self.fixed_power else drawn_power
-        # Whole blocks are shares too, so time sharing starts from them if they suffice.
-        if not self.fixed_rbs and problem.min_participants <= problem.round.radio.num_rbs:
+        if not self.fixed_rbs:
             powers = power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
             rows = whole_or_none(self.terms)
             some = self.terms.only(*rows.tolist())
@@ -220,9 +218,8 @@ class _Descent:
         """Best counts; whether they moved."""
         if self.fixed_rbs:
             return False
-        improve = best_rb_counts if self.problem.rules.rb_sharing == "whole" else best_shares
         decision = self.decision
-        counts = improve(self.problem, self.here, decision.tx_power_w, decision.rb_count)
+        counts = best_rb_counts(self.problem, self.here, decision.tx_power_w, decision.rb_count)
         moved = bool((counts != decision.rb_count).any())
         if moved:
             self.decision = replace(decision, rb_count=counts)
@@ -256,7 +253,6 @@ class _Descent:
 
 
 def _fair_counts(problem: Problem) -> Floats:
-    """A start for time sharing, and where nothing better is found: the same for everybody who can be reached."""
+    """A start where nothing better is found: the same for all clients that can be reached."""
     num_rbs, reachable = problem.round.radio.num_rbs, problem.reachable
-    share = num_rbs / max(int(reachable.sum()), 1)
-    return np.where(reachable, share if problem.rules.rb_sharing == "time" else np.floor(share), 0.0)
+    return np.where(reachable, np.floor(num_rbs / max(int(reachable.sum()), 1)), 0.0)

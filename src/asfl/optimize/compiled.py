@@ -1,18 +1,36 @@
-"""The deadline search, compiled by Numba: the same boxes in the same order, and the same sums, as `deadlines`.
+"""The deadline search (`asfl.optimize.search`), compiled by Numba. Sums go over clients in order, ties to the first.
 
-Needs the extra `asfl[fast]`; `search` imports it once that pays. Blocks shared in time stay with NumPy.
+What is compiled is kept beside this file, or in the user's cache folder, for the next process.
 """
 
 import heapq
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
 
-from asfl.optimize.allocate import is_programmable
-from asfl.optimize.compiled_allocate import allocate
-from asfl.optimize.deadlines import PRICE_STEPS, Choices, Pick, SearchResult
-from asfl.optimize.penalties import DelayPenalty, Numbers
+PRICE_STEPS = 12
+"""How often the price of server load is adapted once the deadlines of a box are known."""
+BLOCK_PRICES = 30
+"""Prices per block tried, at most."""
+MET = 1e-12
+"""Relative difference at which a choice and its bound are the same."""
+
+Delay = tuple[bool, float, float, float]
+"""`Penalty.numbers`."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """By Numba when it is first called; compiled again in every process where no folder can keep it."""
+    try:
+        return cast("F", njit(cache=True)(function))
+    except RuntimeError:
+        return cast("F", njit(function))
+
 
 BOX = np.dtype(
     [
@@ -28,50 +46,8 @@ BOX = np.dtype(
 )
 
 
-NO_PICK = NO_COUNTS = np.zeros(0, np.int64)
-
-
-def covers(choices: Choices) -> bool:
-    """Whether the compiled search knows how candidates are chosen here."""
-    return choices.supply is None or choices.supply.shares is None
-
-
-def search_compiled(
-    choices: Choices,
-    delay: DelayPenalty,
-    start: Pick | None,
-    tolerance: float,
-    max_boxes: int,
-    least_scale: float,
-    at_most: float = np.inf,
-) -> SearchResult | None:
-    """`asfl.optimize.search.search_deadlines`, compiled."""
-    candidates, supply = choices.candidates, choices.supply
-    blocks, limits = NO_COUNTS, (1, 0, 0, False)
-    if supply is not None:
-        num_rbs, need, clients = supply.num_rbs, supply.min_served, candidates.load.shape[1]
-        blocks = np.concatenate([[0], supply.counts])
-        programmable = is_programmable(len(blocks), clients, num_rbs, need if need < clients else 0)
-        limits = (supply.powers, num_rbs, need, programmable)
-    best_cut, *found = _search(
-        candidates.stage_s,
-        candidates.load,
-        candidates.cost,
-        choices.server_s,
-        np.ascontiguousarray(choices.least_waits),
-        choices.once,
-        delay.numbers,
-        blocks,
-        limits,
-        NO_PICK if start is None else start,
-        (float(tolerance), float(least_scale), float(at_most)),
-        (choices.batch, max_boxes),
-    )
-    return SearchResult(best_cut, *found) if best_cut >= 0 else None
-
-
-@njit(cache=True)
-def _at(delay: Numbers, amount: float) -> float:
+@compiled
+def _at(delay: Delay, amount: float) -> float:
     is_drift, a, b, c = delay
     if is_drift:
         following = max(b + a * amount, 0.0)
@@ -79,16 +55,16 @@ def _at(delay: Numbers, amount: float) -> float:
     return max(amount - b, 0.0) * a / c
 
 
-@njit(cache=True)
-def _slope(delay: Numbers, amount: float) -> float:
+@compiled
+def _slope(delay: Delay, amount: float) -> float:
     is_drift, a, b, c = delay
     if is_drift:
         return max(b + a * amount, 0.0) * a
     return a / c if amount >= b else 0.0
 
 
-@njit(cache=True)
-def _support(delay: Numbers, low: float, price: float) -> float:
+@compiled
+def _support(delay: Delay, low: float, price: float) -> float:
     is_drift, a, b, _ = delay
     if is_drift and a == 0:
         return _at(delay, low)
@@ -96,7 +72,7 @@ def _support(delay: Numbers, low: float, price: float) -> float:
     return _at(delay, amount) - price * (amount - low)
 
 
-@njit(cache=True)
+@compiled
 def _choose(priced: Any, blocks: Any, supply: Any, cost: Any, power: Any, pick: Any) -> float:
     """Fills `pick` [N] from priced candidates [O, N]; returns a bound of their cost, infinite where there is no choice.
 
@@ -135,8 +111,8 @@ def _choose(priced: Any, blocks: Any, supply: Any, cost: Any, power: Any, pick: 
     return float(bound)
 
 
-@njit(cache=True)
-def _search(
+@compiled
+def search(
     stage_s: Any,
     load: Any,
     cost: Any,
@@ -255,13 +231,13 @@ def _search(
     return best_cut, best_pick, best_value, closed_bounds, evaluated
 
 
-@njit(cache=True)
+@compiled
 def _enough(best_value: float, tolerance: float, least_scale: float) -> float:
     """A bound from which on a box can't be better by more than the tolerance."""
     return best_value - tolerance * max(least_scale, abs(best_value))
 
 
-@njit(cache=True)
+@compiled
 def _totals(stage_s: Any, load: Any, cost: Any, cut: int, pick: Any) -> Any:
     """Deadlines [3], load and cost of a choice, added up in the order of the clients."""
     waits = np.zeros(3)
@@ -275,7 +251,7 @@ def _totals(stage_s: Any, load: Any, cost: Any, cut: int, pick: Any) -> Any:
     return waits, loaded, spent
 
 
-@njit(cache=True)
+@compiled
 def _push(heap: Any, kept: Any, known: int, box: Any, delay: Any, closed_bounds: Any, enough: float) -> Any:
     bound = _support(delay, box.low[0] + box.low[1] + box.low[2], box.price) + box.separable
     if bound >= enough:
@@ -288,3 +264,183 @@ def _push(heap: Any, kept: Any, known: int, box: Any, delay: Any, closed_bounds:
     kept[known] = box
     heapq.heappush(heap, (bound, known))
     return kept, known + 1
+
+
+@compiled
+def allocate(cost: Any, blocks: Any, num_rbs: int, min_served: int, programmable: bool, rows: Any) -> float:
+    """Fills `rows` [N] from costs [1 + L, N]; returns a lower bound of any choice's cost."""
+    clients = cost.shape[1]
+    if len(blocks) == 2 and blocks[1] == 1:
+        _pick_singles(cost, num_rbs, min_served, rows)
+        served = rows.sum()
+        return _spent(cost, rows) if min_served <= served <= num_rbs else np.inf
+    if min_served >= clients:
+        cost[0] = np.inf
+        min_served = 0
+    bound = _by_price(cost, blocks, num_rbs, min_served, rows)
+    if programmable:
+        total = _spent(cost, rows)
+        if total - bound > MET * max(1.0, abs(total)):
+            _by_programming(cost, blocks, num_rbs, min_served, rows)
+            bound = _spent(cost, rows)
+    return bound
+
+
+@compiled
+def _spent(cost: Any, rows: Any) -> float:
+    total = cost[rows[0], 0]
+    for n in range(1, len(rows)):
+        total += cost[rows[n], n]
+    return float(total)
+
+
+@compiled
+def _used(blocks: Any, rows: Any) -> int:
+    used = 0
+    for n in range(len(rows)):
+        used += blocks[rows[n]]
+    return used
+
+
+@compiled
+def _pick_singles(cost: Any, num_rbs: int, min_served: int, rows: Any) -> None:
+    gain = np.where(cost[1] < np.inf, cost[1] - cost[0], np.inf)
+    clients = len(gain)
+    rows[:] = 0
+    if num_rbs <= min_served < clients:
+        _mark_least(gain, num_rbs, rows)
+    else:
+        order = np.argsort(gain, kind="mergesort")
+        for rank in range(clients):
+            n = order[rank]
+            if rank < min_served or (gain[n] < 0 and rank < num_rbs):
+                rows[n] = 1
+
+
+@compiled
+def _mark_least(values: Any, number: int, marks: Any) -> None:
+    last = np.partition(values, number - 1)[number - 1]
+    left = number - (values < last).sum()
+    for n in range(len(values)):
+        if values[n] < last:
+            marks[n] = 1
+        elif values[n] == last and left > 0:
+            marks[n] = 1
+            left -= 1
+
+
+@compiled
+def _by_price(cost: Any, blocks: Any, num_rbs: int, min_served: int, rows: Any) -> float:
+    clients = cost.shape[1]
+    least, most, cheapest = np.ones(clients, np.int64), np.ones(clients, np.int64), cost[1].copy()
+    for row in range(2, len(blocks)):
+        for n in range(clients):
+            value = cost[row, n]
+            least[n] = row if (cheapest[n] == np.inf) & (value < np.inf) else least[n]
+            better = value < cheapest[n]
+            cheapest[n] = value if better else cheapest[n]
+            most[n] = row if better else most[n]
+    serving, found, gain = np.zeros(clients, np.int64), np.zeros(clients, np.int64), np.zeros(clients)
+    low_used, low_spent = _take_at(0.0, most, cost, blocks, min_served, rows, gain)
+    if low_spent == np.inf:
+        return np.inf
+    bound = low_spent
+    if low_used > num_rbs:
+        lowest, highest = np.inf, -np.inf
+        for n in range(clients):
+            for value in (cost[0, n], cost[least[n], n], cost[most[n], n]):
+                value = value if value < np.inf else 0.0
+                lowest, highest = min(lowest, value), max(highest, value)
+        enormous = 2.0 * (highest - lowest) + 1e-9
+        high_used, high_spent = _take_at(enormous, least, cost, blocks, min_served, rows, gain)
+        if high_used > num_rbs or high_spent == np.inf:
+            return np.inf
+        for _ in range(BLOCK_PRICES):
+            price = (high_spent - low_spent) / (low_used - high_used)
+            meet = low_spent + price * (low_used - num_rbs)
+            for n in range(clients):
+                best, serving[n] = np.inf, least[n]
+                for row in range(least[n], most[n] + 1):
+                    value = cost[row, n] + price * blocks[row]
+                    if value < best:
+                        best, serving[n] = value, row
+            used, spent = _take_at(price, serving, cost, blocks, min_served, found, gain)
+            dual = spent + price * (used - num_rbs)
+            bound = max(bound, dual)
+            if used <= num_rbs:
+                least[:], rows[:] = serving, found
+                high_used, high_spent = used, spent
+            else:
+                most[:] = serving
+                low_used, low_spent = used, spent
+            if dual >= meet - MET * max(1.0, abs(meet)) or used == num_rbs:
+                break
+    _give_the_rest(cost, blocks, num_rbs, rows)
+    return float(min(bound, _spent(cost, rows)))
+
+
+@compiled
+def _take_at(price: float, serving: Any, cost: Any, blocks: Any, min_served: int, rows: Any, gain: Any) -> Any:
+    """Fills `rows`; returns their blocks and cost. `gain` is for scratch."""
+    willing = 0
+    for n in range(len(rows)):
+        value = cost[serving[n], n]
+        gain[n] = value + price * blocks[serving[n]] - cost[0, n] if value < np.inf else np.inf
+        rows[n] = gain[n] < 0
+        willing += rows[n]
+    if willing < min_served:
+        rows[:] = 0
+        _mark_least(gain, min_served, rows)
+    for n in range(len(rows)):
+        rows[n] *= serving[n]
+    return _used(blocks, rows), _spent(cost, rows)
+
+
+@compiled
+def _give_the_rest(cost: Any, blocks: Any, num_rbs: int, rows: Any) -> None:
+    left = num_rbs - _used(blocks, rows)
+    while left > 0:
+        most, best_row, client = 0.0, 0, 0
+        for row in range(1, len(blocks)):
+            for n in range(len(rows)):
+                more = blocks[row] - blocks[rows[n]]
+                if 0 < more <= left:
+                    each = (cost[rows[n], n] - cost[row, n]) / more
+                    if each > most:
+                        most, best_row, client = each, row, n
+        if most == 0.0:
+            break
+        left -= blocks[best_row] - blocks[rows[client]]
+        rows[client] = best_row
+
+
+@compiled
+def _by_programming(cost: Any, blocks: Any, num_rbs: int, min_served: int, chosen: Any) -> None:
+    rows, clients = cost.shape
+    need = min_served
+    values = np.full((clients + 1, need + 1, num_rbs + 1), np.inf)
+    values[0, 0, 0] = 0.0
+    given = np.zeros((clients, need + 1, num_rbs + 1), np.int64)
+    for n in range(clients):
+        for served in range(need + 1):
+            after, of_client = values[n + 1, served], given[n, served]
+            idle = values[n, served]
+            origin = values[n, served - 1] if served > 0 else idle
+            if 0 < served == need:
+                origin = np.minimum(origin, idle)
+            for row in range(rows - 1, -1, -1):
+                if row > 0 and served == 0 and need > 0:
+                    continue  # nobody is served yet
+                price, taken, before = cost[row, n], blocks[row], origin if row > 0 else idle
+                if price < np.inf:
+                    for used in range(taken, num_rbs + 1):
+                        reached = before[used - taken] + price
+                        better = reached < after[used]
+                        after[used] = reached if better else after[used]
+                        of_client[used] = row if better else of_client[used]
+    served, used = need, int(values[clients, need].argmin())
+    for n in range(clients - 1, -1, -1):
+        row = chosen[n] = given[n, served, used]
+        used -= blocks[row]
+        if need > 0 and row > 0 and not (served == need and values[n, need, used] < values[n, need - 1, used]):
+            served = max(served - 1, 0)

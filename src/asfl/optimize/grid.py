@@ -6,10 +6,8 @@ import numpy as np
 
 from asfl.config.machine import check_memory
 from asfl.config.shapes import Floats, Ints
-from asfl.optimize.allocate import Supply
-from asfl.optimize.deadlines import Choices, Pick
 from asfl.optimize.problem import Problem
-from asfl.optimize.search import search_deadlines
+from asfl.optimize.search import Choices, Pick, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, Links
 
 PRUNED_ABOVE = 10_000

@@ -2,8 +2,7 @@
 
 Every client's candidates are all pairs of a count and a power from a grid; the deadline search runs over all cuts
 together and is optimal on that grid up to `TOLERANCE`. The powers are then refined off the grid, and OOE-BCD's own
-answer is taken if it should be better. Whole resource blocks only; with time sharing, and where blocks differ,
-the answer is OOE-BCD's.
+answer is taken if it should be better. Where blocks differ, the answer is OOE-BCD's.
 """
 
 import time
@@ -35,7 +34,7 @@ def solve_jointly(problem: Problem, *, start: Solution | None = None) -> Solutio
     started = time.perf_counter()
     best = ooe_bcd(problem, start=start)
     round_ = problem.round
-    if problem.rules.rb_sharing == "time" or round_.allocation is not None or round_.block_gain is not None:
+    if round_.allocation is not None or round_.block_gain is not None:
         return best
     trace, lower_bound = list(best.trace), -np.inf
     terms = plan_terms(problem)

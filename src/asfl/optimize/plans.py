@@ -15,9 +15,8 @@ from asfl.config.shapes import Ints
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.round import Round
-from asfl.optimize.deadlines import Choices
 from asfl.optimize.problem import BeyondLearning, Problem
-from asfl.optimize.search import search_deadlines
+from asfl.optimize.search import Choices, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, Links
 
 TOLERANCE = 1e-6

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.modelled import times
-from asfl.optimize.deadlines import Choices
 from asfl.optimize.problem import Problem
-from asfl.optimize.search import search_deadlines
+from asfl.optimize.search import Choices, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, Links, one_if_idle
 from asfl.radio.link import SmoothRate, uplink_noise_w
 

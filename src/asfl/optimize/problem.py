@@ -133,7 +133,7 @@ class Rules(DecisionRules):
 
         With whole blocks and N > K somebody sits out, and scheduling nobody would be the cheapest round of all; the
         paper has neither number and needs both. If all who can be served had to be, N ≥ K would leave every client
-        exactly one block, and nothing to allocate. Blocks shared in time serve everybody.
+        exactly one block, and nothing to allocate.
         """
         here = cls.model_fields.keys() - {"outage_s"}  # of the round that is decided, not a rule of the decision
         given = {name: getattr(rules, name) for name in type(rules).model_fields if name in here}
@@ -141,9 +141,7 @@ class Rules(DecisionRules):
         given |= {
             "delay_budget_s": delay_budget_s,
             "energy_budget_j": energy_budget_j,
-            "min_participants": _default_participants(rules, num_clients, num_rbs)
-            if min_participants is None
-            else min_participants,
+            "min_participants": (min(num_clients, num_rbs) + 1) // 2 if min_participants is None else min_participants,
             "participation_floor": fair_share if participation_floor is None else participation_floor,
             "relative_floor": relative_floor,
         }
@@ -153,14 +151,9 @@ class Rules(DecisionRules):
             raise AsflError(explain(error, cls)) from None
 
 
-def can_be_served(rules: RoundRules, num_clients: int, num_rbs: int) -> int:
-    """How many clients can get a resource block in one round, or a share of one."""
-    return num_clients if rules.rb_sharing == "time" else min(num_clients, num_rbs)
-
-
-def _default_participants(rules: RoundRules, num_clients: int, num_rbs: int) -> int:
-    most = can_be_served(rules, num_clients, num_rbs)
-    return most if rules.rb_sharing == "time" else (most + 1) // 2
+def can_be_served(num_clients: int, num_rbs: int) -> int:
+    """How many clients can get a resource block in one round."""
+    return min(num_clients, num_rbs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +287,7 @@ class Problem:
     def progress(self) -> Progress:
         """What arrivals are worth; B is 1 before anything is known."""
         beyond, round_ = self.learning.beyond, self.round
-        served = can_be_served(self.rules, round_.num_clients, round_.radio.num_rbs)
+        served = can_be_served(round_.num_clients, round_.radio.num_rbs)
         return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale, self.switches.mix)
 
     @cached_property
@@ -374,7 +367,4 @@ class Problem:
     @cached_property
     def min_participants(self) -> int:
         """How many clients must be scheduled, as far as they can be reached and blocks suffice."""
-        limit = int(self.reachable.sum())
-        if self.rules.rb_sharing == "whole":
-            limit = min(limit, self.round.radio.num_rbs)
-        return min(self.rules.min_participants, limit)
+        return min(self.rules.min_participants, int(self.reachable.sum()), self.round.radio.num_rbs)

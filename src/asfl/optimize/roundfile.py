@@ -18,6 +18,7 @@ from asfl.config.errors import AsflError
 from asfl.config.explain import explain
 from asfl.config.fields import Section, is_tiny, too_small
 from asfl.config.files import parse_json, read_text
+from asfl.config.removed import refuse_removed
 from asfl.config.tree import Compute, RoundRules
 from asfl.costs.crossing import Overheads
 from asfl.costs.decision import Decision, check_decision
@@ -129,7 +130,7 @@ class RoundFile(RoundRules):
     outage_s: Annotated[Number, Gt(0)] | None = None
     """A stage ends after this time for whoever isn't done, and its packet is lost; left out: never."""
     min_participants: Annotated[int, Field(strict=True), Ge(0)] | None = None
-    """At least this many clients get a resource block; left out: min(N, K), or N with time sharing."""
+    """At least this many clients get a resource block; left out: min(N, K)."""
     participation_floor: Annotated[Number, Ge(0), Le(1)] | None = None
     """Long-run share of rounds for each client, 0: off; left out: half of min(1, K/N)."""
     decision: RoundDecision | None = None
@@ -202,7 +203,6 @@ class RoundFile(RoundRules):
             num_layers=self._profile().num_layers,
             num_rbs=self.radio.num_rbs,
             max_tx_power_w=self.radio.max_tx_power_w,
-            rb_sharing=self.rb_sharing,
         )
         return decision
 
@@ -215,7 +215,7 @@ class RoundFile(RoundRules):
             values = getattr(learning, name)
             if values is not None and len(values) != layers:
                 raise AsflError(f"learning.{name} has {len(values)} entries, but the model has {layers} layers")
-        most = can_be_served(self, clients, num_rbs)
+        most = can_be_served(clients, num_rbs)
         least = most if self.min_participants is None else self.min_participants
         if least > most:
             raise AsflError(
@@ -260,6 +260,7 @@ def parse_round(data: Any) -> RoundFile:
     """Validate a round that was read from JSON."""
     if not isinstance(data, dict):
         raise AsflError("a round file is a JSON object with the keys profile, clients, decision, …")
+    refuse_removed(f"decision.{key}" for key in data)
     try:
         return RoundFile.model_validate(data)
     except ValidationError as error:

@@ -1,22 +1,86 @@
-"""The deadline search: by NumPy or, with the extra `asfl[fast]`, compiled. Both give the same bits, which is tested.
+"""Minimise delay penalty + Σ client costs when the round waits for its slowest client in each of three stages.
 
-Loading the compiled one takes a few tenths of a second, and compiling it, the first time on a machine, some seconds. So
-it waits until NumPy has searched for about as long. A controller that can't pause calls `compile_search` first.
+    min  Φ( max_n t¹ + max_n t² + max_n t³ + S Σ_n a_n ) + Σ_n c_n        over each client's choice of a candidate
+
+Φ is convex and nondecreasing, so only two things couple the clients: three deadlines, and the server's load Σ a. The
+search branches on the deadlines: inside a box low ≤ deadlines ≤ high, candidates slower than `high` are out, the
+deadlines cost at least Φ at `low`, and Φ's tangent turns the load into a price per arrival, which leaves a problem that
+is separable but for the resource blocks (`choose`). That gives a lower bound; the solution found there, with its true
+deadlines, gives an upper one. Boxes that can't improve are dropped, and the search ends when none is left or the best
+bound is within the tolerance: the result is optimal up to `tolerance`, and `lower_bound` proves it.
 """
 
-from functools import lru_cache
-from time import perf_counter
-from types import ModuleType
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from asfl.optimize.deadlines import Choices, Pick, SearchResult, search_plainly
+from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.optimize.penalties import DelayPenalty, HardBudget
 from asfl.optimize.terms import Candidates
 
-PAYS_AFTER_S = 0.25
-"""When searches by NumPy have taken so long, in this process, the compiled one is loaded."""
-_searched_s = 0.0
+Pick = NDArray[np.int64]
+
+BATCH = 16
+"""Boxes split before the search asks again which are the most promising."""
+BATCH_ELEMENTS = 12_000
+"""Fewer boxes where there are many candidates: about this many at a time."""
+PROGRAMMABLE = 300_000
+"""Beyond this many steps, dynamic programming doesn't close the gap that a price per block leaves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Supply:
+    """The blocks that candidates draw on. Candidate 0 takes none; candidate 1 + i·P + j takes counts[i] blocks."""
+
+    num_rbs: int
+    min_served: int
+    counts: Int[Ints, "counts"]
+    """Numbers of blocks that a client may have, rising."""
+    powers: int = 1
+    """P: how many candidates there are for each number of blocks."""
+
+    def is_programmable(self, clients: int) -> bool:
+        """Whether dynamic programming takes few enough steps."""
+        need = self.min_served if self.min_served < clients else 0
+        return clients * (1 + len(self.counts)) * self.num_rbs * (1 + need) <= PROGRAMMABLE
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """What the search chooses from: a cut, and a candidate for every client."""
+
+    candidates: Candidates
+    """Of links [O, N] at C cuts."""
+    server_s: Float[Floats, "cuts"]
+    """S: the server's time for one client that arrived."""
+    least_waits: Float[Floats, "cuts 3"]
+    """Deadlines that no choice can beat."""
+    supply: Supply | None
+    """The resource blocks that candidates take; None: they are given already."""
+    once: Float[Floats, "cuts"]
+    """What a cut costs whatever else is chosen."""
+
+    @property
+    def batch(self) -> int:
+        """How many boxes the search looks at before it asks again which are the most promising."""
+        return min(BATCH, max(1, BATCH_ELEMENTS // self.candidates.load.size))
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    cut_index: int
+    pick: Int[Ints, "clients"]
+    """The candidate of each client."""
+    value: float
+    bounds: Float[Floats, "cuts"]
+    """No choice at a cut is better than its bound, or the bound is out of reach of the value found."""
+    boxes: int
+    """How many boxes were evaluated."""
+
+    @property
+    def lower_bound(self) -> float:
+        return min(self.value, float(self.bounds.min()))
 
 
 def search_deadlines(
@@ -33,32 +97,33 @@ def search_deadlines(
     `tolerance` is relative to the value found, or to `least_scale` if that is larger. None if there is no choice at
     all, or none below `at_most` by more than the tolerance.
     """
-    global _searched_s
-    if _searched_s >= PAYS_AFTER_S and (compiled := _compiled()) is not None and compiled.covers(choices):
-        found: SearchResult | None
-        found = compiled.search_compiled(choices, delay, start, tolerance, max_boxes, least_scale, at_most)
-        return found
-    started = perf_counter()
-    found = search_plainly(choices, delay, start, tolerance, max_boxes, least_scale, at_most)
-    _searched_s += perf_counter() - started
-    return found
+    from asfl.optimize import compiled  # Numba takes some tenths of a second to load
+
+    candidates, supply = choices.candidates, choices.supply
+    blocks, limits = np.zeros(0, np.int64), (1, 0, 0, False)
+    if supply is not None:
+        blocks = np.concatenate([[0], supply.counts])
+        limits = (supply.powers, supply.num_rbs, supply.min_served, supply.is_programmable(candidates.load.shape[1]))
+    best_cut, *found = compiled.search(
+        candidates.stage_s,
+        candidates.load,
+        candidates.cost,
+        choices.server_s,
+        np.ascontiguousarray(choices.least_waits),
+        choices.once,
+        delay.numbers,
+        blocks,
+        limits,
+        np.zeros(0, np.int64) if start is None else start,
+        (float(tolerance), float(least_scale), float(at_most)),
+        (choices.batch, max_boxes),
+    )
+    return SearchResult(best_cut, *found) if best_cut >= 0 else None
 
 
-def compile_search() -> bool:
-    """Compile the search now and use it from now on; False if Numba isn't installed."""
-    global _searched_s
-    if _compiled() is None:
-        return False
-    _searched_s = PAYS_AFTER_S
+def compile_search() -> None:
+    """Compile the search now: seconds, the first time on a machine. A controller that can't pause calls this first."""
     nothing = Candidates(np.zeros((3, 1, 1, 1)), np.zeros((1, 1)), np.zeros((1, 1, 1)))
-    choices = Choices(nothing, np.zeros(1), np.zeros((1, 3)), None, np.zeros(1))
-    return search_deadlines(choices, HardBudget(1.0, 1.0, 1.0), None, 1.0) is not None
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> ModuleType | None:
-    try:
-        from asfl.optimize import compiled
-    except ImportError:  # without the extra
-        return None
-    return compiled
+    search_deadlines(
+        Choices(nothing, np.zeros(1), np.zeros((1, 3)), None, np.zeros(1)), HardBudget(1.0, 1.0, 1.0), None, 1.0
+    )

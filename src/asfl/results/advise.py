@@ -21,7 +21,7 @@ from asfl.results.summary import choose_targets, said_once, trained_and_charged
 from asfl.runs.play import Playthrough, play_all
 from asfl.schemes import SAME_TOOLS
 
-ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best-mix", "acc-sfl", "epsl", *SAME_TOOLS)
+ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best:mix=on", "acc-sfl", "epsl", *SAME_TOOLS)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
-from asfl.runs.finished import is_finished, model_round, was_finished
+from asfl.runs.folder import is_finished, model_round, was_finished
 from asfl.runs.manifest import MANIFEST_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, read_records
 

@@ -18,16 +18,12 @@ from asfl.config.errors import AsflError, MissingExtraError, printable
 from asfl.results.folders import FoundRun, read_run, run_folders
 from asfl.results.summary import summarize_run
 from asfl.runs.files import cell, write_whole
+from asfl.runs.records import by_client_fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Per = Literal["round", "client", "run"]
-_BY_CLIENT = (
-    "rb_count", "tx_power_w", "packet_error_rate", "arrived", "energy_j", "resplit_energy_j", "energy_queue",
-    "participation_queue", "update_norm2",
-)  # fmt: skip
-"""Fields of a record that hold one entry per client."""
 
 
 def load_runs(*folders: str | Path, per: Per = "round") -> "pd.DataFrame":
@@ -87,10 +83,10 @@ def _rows(run: FoundRun, per: Per) -> Iterator[dict[str, Any]]:
         if per == "client":
             cuts = record.cut if isinstance(record.cut, list) else [record.cut] * len(record.rb_count)
             for client, cut in enumerate(cuts):
-                of_client = {name: plain[name][client] for name in _BY_CLIENT}
+                of_client = {name: plain[name][client] for name in by_client_fields()}
                 yield {"round": record.round, "client": client, "cut": cut, **of_client}
             continue
-        whole = {name: value for name, value in plain.items() if name not in _BY_CLIENT}
+        whole = {name: value for name, value in plain.items() if name not in by_client_fields()}
         yield {
             **whole,
             "cut": record.mean_cut,

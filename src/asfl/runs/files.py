@@ -1,18 +1,28 @@
-"""Files reach the disk whole or not at all, and only where they seem to go: through no link."""
+"""Files reach the disk whole or not at all, only where they seem to go (through no link), and with a checksum.
 
+A small JSON file has a `seal`, the checksum of the rest of it. A file of numbers has such a file beside it, written
+last, with its length and SHA-256, and with the run and the rounds it belongs to. Checksums, not signatures: they tell
+accidents, not forgers.
+"""
+
+import hashlib
+import json
 import os
 import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from asfl._version import __version__
 from asfl.config.errors import AsflError
-from asfl.config.files import open_ordinary
+from asfl.config.files import MAX_TEXT_BYTES, no_key_twice, open_ordinary, read_file
 
 LOCK_FILE = ".lock"
 """Who writes to a folder (`asfl.runs.lock`)."""
-_BEING_WRITTEN = re.compile(r"\..+\.(?:[0-9a-f]{8}|part)\.tmp")
+_BEING_WRITTEN = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 def write_whole(path: Path, content: bytes | str, mode: int = 0o666) -> None:
@@ -49,11 +59,6 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
     except OSError as error:
         raise AsflError(f"can't write {folder}: {error.strerror or error}") from None
-
-
-def part_of(path: Path) -> Path:
-    """Where a file that arrives in pieces is put together."""
-    return path.with_name(f".{path.name}.part.tmp")
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -112,3 +117,114 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
+
+
+# ---------------------------------------------------------------------- a JSON file with its checksum in it
+_SEAL = "seal"
+MAX_JSON_BYTES = 1 << 30
+"""A manifest may hold what ASFL decided in every round."""
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+RoundsChecksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+def sealed_json(data: dict[str, Any]) -> bytes:
+    return json.dumps({**data, _SEAL: _checksum(data)}, indent=2).encode()
+
+
+def read_sealed_json(file: Path, format_: int) -> dict[str, Any]:
+    """What is in such a file; `AsflError` if it isn't of this format or was changed, ValueError if it isn't JSON."""
+    try:
+        data = json.loads(read_file(file, MAX_JSON_BYTES), object_pairs_hook=no_key_twice)
+    except (OSError, RecursionError) as error:
+        raise ValueError(getattr(error, "strerror", None) or str(error)) from None
+    if not isinstance(data, dict) or "format" not in data:
+        raise ValueError("no format in it")
+    if data["format"] != format_:
+        raise AsflError(
+            f"{file}: format {ascii(data['format'])[:40]}, but this asfl ({__version__}) reads format {format_}"
+        )
+    if _SEAL not in data:
+        raise ValueError("no seal in it")
+    try:
+        return _opened(data)
+    except ValueError:
+        raise AsflError(
+            f"{file} was changed or damaged after it was written: its seal doesn't match; bring back the file as it was"
+        ) from None
+
+
+def _opened(data: Any) -> dict[str, Any]:
+    """Without its seal, which must match."""
+    if not isinstance(data, dict) or data.pop(_SEAL, None) != _checksum(data):
+        raise ValueError("the seal doesn't match")
+    return data
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------- a file of numbers with its checksum beside it
+class Seal(BaseModel):
+    """What is written beside a checkpoint or a model."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    round: Annotated[int, Field(ge=0)]
+    """How many rounds were played."""
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Sha256
+    fingerprint: Sha256
+    """Of the run."""
+    records: RoundsChecksum
+    """Checksum of the last of those rounds, in rounds.jsonl."""
+    before: "Seal | None" = None
+    """Of the file that is being replaced: until the new one is in its place, the old one is valid."""
+
+
+def seal_of(file: Path) -> Path:
+    return file.with_suffix(".json")
+
+
+def write_sealed(file: Path, content: bytes, *, round: int, fingerprint: str, records: str, mode: int = 0o666) -> None:
+    """First the content, then the seal that makes it valid. A file that is replaced is valid at every moment."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    seal = Seal(round=round, bytes=len(content), sha256=sha256, fingerprint=fingerprint, records=records)
+    with suppress(DamagedError):
+        before, _ = read_sealed(file)
+        if before.sha256 != sha256:
+            _write_seal(file, seal.model_copy(update={"before": before}))
+    write_whole(file, content, mode)
+    _write_seal(file, seal)
+
+
+def _write_seal(file: Path, seal: Seal) -> None:
+    write_whole(seal_of(file), sealed_json(seal.model_dump(exclude_none=True)))
+
+
+class DamagedError(Exception):
+    """A sealed file isn't what was written. The message says in which way."""
+
+
+def read_sealed(file: Path) -> tuple[Seal, bytes]:
+    """Seal and content, if they belong together; else `DamagedError`."""
+    if not file.is_file():
+        raise DamagedError("it is gone")
+    try:
+        seal = Seal.model_validate(_opened(json.loads(read_file(seal_of(file)), object_pairs_hook=no_key_twice)))
+    except FileNotFoundError:
+        raise DamagedError("it has no seal: its writing was never finished, or the seal was removed") from None
+    except (OSError, ValueError, RecursionError):  # a ValidationError is a ValueError
+        raise DamagedError(f"its seal, {seal_of(file).name}, was changed or can't be read") from None
+    try:
+        content = read_file(file, max(seal.bytes, seal.before.bytes if seal.before else 0, MAX_TEXT_BYTES))
+    except OSError as error:
+        raise DamagedError(f"it can't be read ({error.strerror})") from None
+    checksum = hashlib.sha256(content).hexdigest()
+    if seal.before is not None and checksum == seal.before.sha256:
+        return seal.before, content
+    if len(content) != seal.bytes:
+        raise DamagedError(f"it has {len(content):,} bytes instead of {seal.bytes:,}")
+    if checksum != seal.sha256:
+        raise DamagedError("its content was changed: the checksum doesn't match")
+    return seal.model_copy(update={"before": None}), content

@@ -17,11 +17,11 @@ from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.plugins import loaded_plugins
+from asfl.config.removed import scheme_today
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.reserves import Reserves
-from asfl.runs.files import is_untouched, write_whole
-from asfl.runs.seals import LineSeal, Sha256, read_sealed_json, sealed_json
+from asfl.runs.files import RoundsChecksum, Sha256, is_untouched, read_sealed_json, sealed_json, write_whole
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 MOST_THREADS = 1024
@@ -77,8 +77,8 @@ class Manifest:
     begun_with_rounds: int | None = None
     """How many rounds it was to have at first, if it was extended."""
     replayed: str | None = None
-    """Seal of the record that was evaluated as the last one of the shorter run, and isn't the last any more: where it
-    is still there, its round is to be played again."""
+    """Checksum of the record that was evaluated as the last one of the shorter run, and isn't the last any more: where
+    it is still there, its round is to be played again."""
     unknown_then: frozenset[str] = frozenset()
     """Fields that didn't exist when it began; they don't count, and have the values they have if nobody sets them."""
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class _ManifestFile(_Part):
     facts: dict[str, JsonValue]
     recorded: list[_Recorded]
     begun_with_rounds: Annotated[int, Field(ge=1)] | None = None
-    replayed: LineSeal | None = None
+    replayed: RoundsChecksum | None = None
     sources: dict[str, Source] = {}
     config: dict[str, JsonValue]
 
@@ -220,7 +220,7 @@ def read_manifest(folder: Path) -> Manifest:
     unknown_then = by_name(config.model_dump(mode="json")).keys() - by_name(read.config).keys()
     return Manifest(
         config,
-        read.scheme,
+        scheme_today(read.scheme),
         budgets,
         read.threads,
         read.facts,

@@ -1,7 +1,7 @@
-"""What a round leaves behind, as one line of JSON; and all rounds of a run, in order and sealed.
+"""What a round leaves behind, as one line of JSON; and all rounds of a run, in order.
 
-The last entry of a line, `seal`, is a short checksum of the line and of the seal before it. So a line that was changed,
-is missing, comes twice or belongs to another run is noticed: the chain begins with the run's fingerprint.
+The last entry of a line is a checksum of the line and of the run's fingerprint. So a line that was changed or belongs
+to another run is noticed; rounds count from 1, so one that is missing or comes twice is noticed, too.
 """
 
 import hashlib
@@ -9,7 +9,8 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,15 +27,13 @@ from asfl.runs.files import append_line, write_whole
 from asfl.runs.manifest import read_manifest
 
 RECORDS_FILE = "rounds.jsonl"
-_OPTIONAL = (
-    "rb_owner", "synced", "bits", "noise_scale", "epsilon", "time_left_s", "battery_left_j", "batch", "faults",
-    "measured", "device_accuracy", "gradient",
-)  # fmt: skip
-"""Left out of a line if there is none."""
-_BY_CLIENT = (
-    "rb_count", "tx_power_w", "packet_error_rate", "arrived", "energy_j", "resplit_energy_j", "energy_queue",
-    "participation_queue", "update_norm2",
-)  # fmt: skip
+
+BY_CLIENT = {"by_client": True}
+"""Of a field: a list with one entry per client, in every record."""
+SIX_DIGITS, ALL_DIGITS = {"digits": 6}, {"digits": 17}
+"""Of a field: archives keep it (`to_columns`), with so many digits. Accuracies have all: a target is reached or not."""
+ALSO_NULL = {"also_null": True}
+"""Of a field with a default: it stands in a line even if it is None, where others are left out."""
 
 _MEASURED = {"uplink_bps", "uplink_bps_error"}
 """What is known of links, wherever anything is."""
@@ -80,60 +79,60 @@ class Fault(TypedDict):
 class RoundRecord:
     """One round of one run. Lists have one entry per client; what doesn't exist is None."""
 
-    round: Annotated[int, Strict(), Field(ge=1, le=10**9)]
+    round: Annotated[int, Strict(), Field(ge=1, le=10**9)] = field(metadata=SIX_DIGITS)
     """Counted from 1."""
-    cut: Cut | list[Cut] | None
+    cut: Cut | list[Cut] | None = field(metadata=SIX_DIGITS)
     """One for all, one per client (ACC-SFL), or None (FedAvg)."""
-    rb_count: Annotated[list[Annotated[Amount, Field(le=10**6)]], MinLen(1)]
-    tx_power_w: list[Amount]
-    packet_error_rate: list[Share]
+    rb_count: Annotated[list[Annotated[Amount, Field(le=10**6)]], MinLen(1)] = field(metadata=BY_CLIENT | SIX_DIGITS)
+    tx_power_w: list[Amount] = field(metadata=BY_CLIENT | SIX_DIGITS)
+    packet_error_rate: list[Share] = field(metadata=BY_CLIENT | SIX_DIGITS)
     """Expected; 1 for a client without resource block."""
-    arrived: list[Annotated[int, Strict(), Field(ge=0, le=1)]]
+    arrived: list[Annotated[int, Strict(), Field(ge=0, le=1)]] = field(metadata=BY_CLIENT | SIX_DIGITS)
     """1 if its packet arrived, else 0."""
-    delay_s: AmountOrInfinite
-    resplit_delay_s: AmountOrInfinite
+    delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS)
+    resplit_delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS)
     """Stage 1: part of `delay_s`, like the two below."""
     uplink_stage_delay_s: AmountOrInfinite
     server_stage_delay_s: AmountOrInfinite
-    energy_j: list[OrInfinite]
-    resplit_energy_j: list[OrInfinite]
+    energy_j: list[OrInfinite] = field(metadata=BY_CLIENT | SIX_DIGITS)
+    resplit_energy_j: list[OrInfinite] = field(metadata=BY_CLIENT)
     """Part of `energy_j`; below 0 only where `decision.resplit_energy` is "signed"."""
-    total_delay_s: AmountOrInfinite
+    total_delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS)
     """Of all rounds so far; simulated seconds."""
-    total_energy_j: OrInfinite
+    total_energy_j: OrInfinite = field(metadata=SIX_DIGITS)
     """Of all rounds and clients so far."""
     delay_queue: AmountOrInfinite
     """After the round; so are the others."""
-    energy_queue: list[AmountOrInfinite]
-    participation_queue: list[AmountOrInfinite]
+    energy_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT)
+    participation_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT)
     train_loss: Number | None
     """Mean over the clients that arrived; None if nobody did."""
-    update_norm2: list[Amount | None]
+    update_norm2: list[Amount | None] = field(metadata=BY_CLIENT)
     """‖Δ_n‖² of those who arrived."""
     update_scale: OrNan
     """U, the running mean of ‖Δ‖² after the round."""
-    spread: OrNan
+    spread: OrNan = field(metadata=SIX_DIGITS)
     """(1/N) Σ_n ‖w̄^c − w_n^c‖² in stage 2, as the server knows it (sampled); 0 where client sides are averaged."""
-    discrepancy: OrNan
+    discrepancy: OrNan = field(metadata=SIX_DIGITS)
     """Spread plus the share of updates expected to be lost, in updates: the corrected objective, g_obj."""
     resplit_shift: OrNan
     """‖·‖² by which stage 1 moved the average model."""
-    accuracy: Share | None
+    accuracy: Share | None = field(metadata=ALL_DIGITS)
     """Of the average model on the test images, 0 … 1, with norm statistics measured anew (`asfl.train.calibrate`); None
     in rounds that aren't evaluated."""
     test_loss: Number | None
     """Of the same."""
-    client_accuracy: Share | None
+    client_accuracy: Share | None = field(metadata=ALL_DIGITS)
     """Mean over clients of [own client side; server side], each with the running statistics that come with them."""
-    uncalibrated_accuracy: Share | None = None
+    uncalibrated_accuracy: Share | None = field(default=None, metadata=ALL_DIGITS | ALSO_NULL)
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
-    rb_owner: list[Count | None] | None = None
+    rb_owner: list[Count | None] | None = field(default=None, metadata=SIX_DIGITS)
     """[K] whose each resource block was, None: nobody's; only where blocks differ, and clients don't take turns."""
-    synced: Cut | None = None
+    synced: Cut | None = field(default=None, metadata=SIX_DIGITS)
     """How many client-side layers were averaged at the end of the round; like the two below only in schemes that decide
     more than the paper's (docs/beyond.md)."""
-    bits: list[Annotated[int, Strict(), Field(ge=4, le=32)]] | None = None
+    bits: list[Annotated[int, Strict(), Field(ge=4, le=32)]] | None = field(default=None, metadata=SIX_DIGITS)
     """Of every value that crossed."""
     noise_scale: Amount | None = None
     """B: at how many mini-batches noise and signal of the gradient are equal, as the server saw it before the round."""
@@ -144,7 +143,7 @@ class RoundRecord:
     """Of `budget.total_delay_s`, after the round; None without such a budget."""
     battery_left_j: list[Amount] | None = None
     """Of `budget.battery_j`; None without such a budget."""
-    batch: list[Annotated[int, Strict(), Field(ge=1, le=10**9)]] | None = None
+    batch: list[Annotated[int, Strict(), Field(ge=1, le=10**9)]] | None = field(default=None, metadata=SIX_DIGITS)
     """Samples in each client's mini-batch, in schemes that decide it (HASFL)."""
     device_accuracy: list[Share | None] | None = None
     """As each device says it is on images that only it has: claims, of which `accuracy` is the mean."""
@@ -196,11 +195,11 @@ class RoundRecord:
         return Decision(self.cut, np.array(self.rb_count), np.array(self.tx_power_w))
 
     def to_line(self) -> str:
-        """Without a seal, which only a line among others has."""
+        """Without the checksum, which a line in a run folder has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
-        for name in _OPTIONAL:
-            if getattr(self, name) is None:
-                del plain[name]
+        for one in fields(self):
+            if one.default is None and getattr(self, one.name) is None and "also_null" not in one.metadata:
+                del plain[one.name]
         return json.dumps(plain, allow_nan=False) + "\n"
 
     @classmethod
@@ -218,7 +217,7 @@ class RoundRecord:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        lengths = {len(getattr(record, name)) for name in _BY_CLIENT}
+        lengths = {len(getattr(record, name)) for name in by_client_fields()}
         by_client = (record.cut, record.bits, record.battery_left_j, record.batch, *(record.measured or {}).values())
         lengths |= {len(each) for each in by_client if isinstance(each, list)}
         if record.measured and not record.measured.keys() >= _MEASURED:
@@ -230,6 +229,35 @@ class RoundRecord:
             if [float(owned[client]) for client in range(len(record.rb_count))] != record.rb_count:
                 raise ValueError("rb_owner: not as many blocks of each client as rb_count says")
         return record
+
+
+def by_client_fields() -> list[str]:
+    return [one.name for one in fields(RoundRecord) if "by_client" in one.metadata]
+
+
+def to_columns(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
+    """Rounds as plain JSON by field, as far as archives keep them."""
+    plain = [json.loads(record.to_line()) for record in records]
+    kept = {one.name: one.metadata["digits"] for one in fields(RoundRecord) if "digits" in one.metadata}
+    return {name: [_rounded(row.get(name), digits) for row in plain] for name, digits in kept.items()}
+
+
+def from_columns(columns: Mapping[str, Sequence[Any]]) -> list[RoundRecord]:
+    """Rounds as an archive has them; what it doesn't keep is None, infinite or NaN."""
+    records = []
+    for row in zip(*columns.values(), strict=True):
+        known = dict(zip(columns, row, strict=True))
+        clients = len(known["rb_count"])
+        blank: dict[str, Any] = {one.name: None for one in fields(RoundRecord) if one.default is MISSING}
+        blank |= {name: [None] * clients for name in by_client_fields()}
+        records.append(RoundRecord.from_line(json.dumps({**blank, "tx_power_w": [0.0] * clients, **known})))
+    return records
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _no_constant(name: str) -> float:
@@ -251,39 +279,33 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- all rounds of a run
-_SEALED = re.compile(rb'(\{.*), "seal": "([0-9a-f]{16})"\}')
+_LINE = re.compile(rb'(\{.*), "(checksum|seal)": "([0-9a-f]{16})"\}')
+"""Earlier versions wrote a `seal`: a checksum of the line and of the seal before it."""
 
 
-def first_seal(fingerprint: str) -> str:
-    """Where the chain of a run begins."""
-    return fingerprint[:16]
-
-
-def sealed_line(record: RoundRecord, seal_before: str) -> tuple[str, str]:
-    """A line of rounds.jsonl, and its seal."""
-    body = record.to_line().rstrip("\n")
-    seal = _chained(seal_before, body.encode())
-    return f'{body[:-1]}, "seal": "{seal}"}}\n', seal
-
-
-def _chained(seal_before: str, body: bytes) -> str:
-    return hashlib.sha256(seal_before.encode() + body).hexdigest()[:16]
+def _checksum(of: str, body: bytes) -> str:
+    return hashlib.sha256(of.encode() + body).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Rounds:
     """The rounds of a folder as far as they are intact, and what is wrong behind them."""
 
-    records: list[RoundRecord]
-    lines: list[bytes]
-    seals: list[str]
-    """One more: before the first round, and after each."""
+    fingerprint: str
+    """Of the run."""
+    records: list[RoundRecord] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    checksums: list[str] = field(default_factory=list)
     problem: str = ""
     """Why the next line isn't taken; empty if there is none, or one that was never finished."""
     written: int = 0
     """How many lines there are, good or bad."""
     torn: bool = False
     """Whether another line was begun, and never finished."""
+
+    def checksum(self, count: int) -> str:
+        """Of the last of so many rounds."""
+        return self.checksums[count - 1] if count else self.fingerprint[:16]
 
     def are_all(self, wished: int) -> bool:
         """Whether these are as many as wished, or as many as total budgets allow."""
@@ -293,27 +315,23 @@ class Rounds:
 class Journal:
     """rounds.jsonl while rounds are added to it."""
 
-    def __init__(self, folder: Path, seal: str) -> None:
-        """`seal`: of the last round in it."""
-        self._file, self.seal = folder / RECORDS_FILE, seal
-
-    @classmethod
-    def after(cls, folder: Path, rounds: Rounds, count: int) -> "Journal":
-        """Keep so many rounds, to the byte; whatever comes after them goes."""
-        file, kept = folder / RECORDS_FILE, b"".join(rounds.lines[:count])
-        if not file.is_file() or file.stat().st_size != len(kept) or file.read_bytes() != kept:
-            write_whole(file, kept)
-        return cls(folder, rounds.seals[count])
+    def __init__(self, folder: Path, rounds: Rounds, count: int) -> None:
+        """Keep so many rounds, to the byte; what comes after them goes."""
+        self._file, self._fingerprint, self.checksum = folder / RECORDS_FILE, rounds.fingerprint, rounds.checksum(count)
+        kept = b"".join(rounds.lines[:count])
+        if not self._file.is_file() or self._file.stat().st_size != len(kept) or self._file.read_bytes() != kept:
+            write_whole(self._file, kept)
 
     def append(self, record: RoundRecord) -> None:
-        line, seal = sealed_line(record, self.seal)
-        append_line(self._file, line)
-        self.seal = seal
+        body = record.to_line().rstrip("\n")
+        checksum = _checksum(self._fingerprint, body.encode())
+        append_line(self._file, f'{body[:-1]}, "checksum": "{checksum}"}}\n')
+        self.checksum = checksum
 
 
 def read_rounds(folder: Path, fingerprint: str) -> Rounds:
     """The rounds of the run with this fingerprint; nothing is raised but for a file that can't be read."""
-    file, found = folder / RECORDS_FILE, Rounds([], [], [first_seal(fingerprint)])
+    file, found = folder / RECORDS_FILE, Rounds(fingerprint)
     problem, written, torn = "", 0, False
     try:
         with open_to_read(file) as content:
@@ -332,13 +350,12 @@ def read_rounds(folder: Path, fingerprint: str) -> Rounds:
 def _take(line: bytes, into: Rounds) -> str:
     """Add a line to the rounds before it, or say what is wrong with it."""
     number = len(into.lines) + 1
-    match = _SEALED.fullmatch(line)
-    body = match[1] + b"}" if match else b""
-    if match is None or _chained(into.seals[-1], body) != match[2].decode():
-        there = _round_in(line)
-        if there is not None and there != number:
-            return f"line {number}: round {there} where round {number} belongs"
-        return f"line {number}: its seal doesn't match" if match else f"line {number}: not the sealed record of a round"
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return f"line {number}: not the record of a round with its checksum"
+    body, checksum = match[1] + b"}", match[3].decode()
+    if checksum != _checksum(into.fingerprint if match[2] == b"checksum" else into.checksum(number - 1), body):
+        return f"line {number}: its checksum doesn't match"
     try:
         record = RoundRecord.from_line(body)
     except ValueError as error:
@@ -347,14 +364,8 @@ def _take(line: bytes, into: Rounds) -> str:
         return f"line {number}: round {record.round} where round {number} belongs"
     into.records.append(record)
     into.lines.append(line + b"\n")
-    into.seals.append(match[2].decode())
+    into.checksums.append(checksum)
     return ""
-
-
-def _round_in(line: bytes) -> int | None:
-    """The number a line begins with, whatever else is wrong with it."""
-    match = re.match(rb'\{"round": ([0-9]{1,12}),', line)
-    return int(match[1]) if match else None
 
 
 def read_records(folder: Path) -> list[RoundRecord]:

@@ -6,9 +6,9 @@
     model.safetensors the average model, once the run is finished; model.json is its seal
     tensorboard/ …    what trackers leave, if any (asfl.runs.callbacks)
 
-Every file is sealed (asfl.runs.seals), and one process at a time may write (asfl.runs.lock). Resuming goes back to the
-newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed and round, so they come out
-the same, bit for bit.
+Every file has a checksum (asfl.runs.files), and one process at a time may write (asfl.runs.lock). Resuming goes back to
+the newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed and round, so they come
+out the same, bit for bit.
 """
 
 import json
@@ -26,8 +26,8 @@ from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.runs.callbacks import Settings, Tracking, check_trackers, trackers_for
 from asfl.runs.estimate import check_run
-from asfl.runs.files import remove_abandoned
-from asfl.runs.finished import is_finished
+from asfl.runs.files import remove_abandoned, write_sealed
+from asfl.runs.folder import Checkpoint, check_finite, is_finished, save_checkpoint, where_to_go_on
 from asfl.runs.initial import check_initial
 from asfl.runs.lock import writing
 from asfl.runs.manifest import (
@@ -40,7 +40,6 @@ from asfl.runs.manifest import (
     write_manifest,
 )
 from asfl.runs.records import Journal, read_rounds
-from asfl.runs.seals import write_sealed
 from asfl.runs.sources import check_sources, sources_of
 from asfl.runs.this_process import usual_threads
 from asfl.runs.watching import Watching
@@ -48,7 +47,6 @@ from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
 if TYPE_CHECKING:
-    from asfl.runs.checkpoints import Checkpoint
     from asfl.runs.simulation import Simulation
     from asfl.train.fleet import FleetMaker
 
@@ -167,7 +165,6 @@ def _go_on(
     import torch
 
     from asfl.data import load_data
-    from asfl.runs.recovery import where_to_go_on
     from asfl.runs.simulation import Simulation
     from asfl.train.fleet import LocalFleet
     from asfl.train.memory import keep_freed_memory
@@ -215,7 +212,7 @@ def _replaying(folder: Path, shorter: Manifest, longer: Manifest, test_images: i
             f"{folder}: its last round was evaluated as last rounds are, on all test images, and would have to be "
             "played again; but it was measured, which can't be repeated"
         )
-    return replace(longer, replayed=rounds.seals[-1])
+    return replace(longer, replayed=rounds.checksums[-1])
 
 
 def _play(
@@ -230,15 +227,9 @@ def _play(
     """Round after round, to the last one (True) or until somebody says stop; CPU time counts from `started` on."""
     from safetensors.torch import save
 
-    from asfl.runs.checkpoints import save_checkpoint
-    from asfl.runs.finite import check_finite
-
     def save_state(*, whole: bool = True) -> float:
         tensors = simulation.tensors(whole=whole)
-        check_finite(tensors, simulation.round_index)
-        save_checkpoint(
-            folder / CHECKPOINTS, simulation.round_index, tensors, manifest.fingerprint, records_seal=journal.seal
-        )
+        save_checkpoint(folder, simulation.round_index, tensors, manifest.fingerprint, journal.checksum)
         so_far: dict[str, Any] = {"cpu_s": round(manifest.cpu_s + time.process_time() - started, 1)}
         if manifest.config.data.private:
             so_far["samples"] = simulation.trainer.state.samples.tolist()  # as far as devices have said
@@ -270,14 +261,14 @@ def _play(
     write_sealed(
         folder / MODEL_FILE,
         save(model),
-        round_index=simulation.round_index,
+        round=simulation.round_index,
         fingerprint=manifest.fingerprint,
-        records=journal.seal,
+        records=journal.checksum,
     )
     return True
 
 
-def _restore(simulation: "Simulation", checkpoint: "Checkpoint") -> None:
+def _restore(simulation: "Simulation", checkpoint: Checkpoint) -> None:
     """A whole checkpoint may still be of another version, with other tensors in it."""
     try:
         simulation.restore(checkpoint.tensors)

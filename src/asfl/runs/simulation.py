@@ -36,7 +36,7 @@ from asfl.runs.scoring import Evaluation, scoring_of
 from asfl.runs.stand_in import Drift, StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
-from asfl.schemes.base import watches_noise
+from asfl.schemes.base import switches_of, watches_noise
 from asfl.schemes.rounds import (
     AccountedRound,
     DecidedRound,
@@ -45,7 +45,6 @@ from asfl.schemes.rounds import (
     budgets_of,
     decide_round,
     rules_of,
-    switches_of,
 )
 from asfl.train.batches import Batches
 from asfl.train.beyond import BeyondSignals
@@ -57,7 +56,8 @@ from asfl.train.gradients import Gradients, is_due
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import Blur, drawn_from, epsilon
-from asfl.train.signals import Signals, sample_coordinates
+from asfl.train.reports import sample_coordinates
+from asfl.train.signals import Signals
 from asfl.train.trainer import RoundPlan, Trained
 
 Bools = NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """What a run takes from outside its folder: data, a trace, code of one's own; from where, and with which checksum.
 
-By the field that names it: `data.name`, `scenario.channel.trace_file`, `training.initial`; and `scheme`, `scenario.channel.kind` and
-`model.architecture`, where a plugin says what the name means.
+By the field that names it: `data.name`, `scenario.channel.trace_file`, `training.initial`; and `scheme`,
+`scenario.channel.kind` and `model.architecture`, where a plugin says what the name means.
 """
 
 import hashlib

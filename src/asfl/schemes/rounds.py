@@ -24,7 +24,7 @@ from asfl.optimize.lasting import Pace, lasting_prices
 from asfl.optimize.prices import Prices
 from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.progress import Rate
-from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by
+from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by, switches_of
 
 Bools = NDArray[np.bool_]
 
@@ -247,12 +247,6 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift, deepest)
 
 
-def switches_of(scheme: Scheme) -> Switches:
-    """Which decisions beyond the paper a scheme makes."""
-    found: Switches = getattr(scheme, "switches", PUBLISHED)
-    return found
-
-
 def budgets_of(world: World, scheme: Scheme) -> Budgets:
     """The budgets of a scheme in a world; one that can't move its cut has those of its own cut."""
     return resolve_budgets(world, scheme.procedure, getattr(scheme, "cuts", None))
@@ -294,11 +288,7 @@ def _as_allocated(decision: Decision, round_: Round) -> Decision:
 
 def _assigns(problem: Problem, scheme: Scheme) -> bool:
     """Whether somebody has to say whose each block is; clients in turn have their best ones."""
-    return (
-        problem.round.block_gain is not None
-        and problem.rules.rb_sharing == "whole"
-        and not scheme.procedure.in_sequence
-    )
+    return problem.round.block_gain is not None and not scheme.procedure.in_sequence
 
 
 def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
@@ -316,7 +306,6 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             round_.profile.num_layers,
             round_.radio.num_rbs,
             round_.radio.max_tx_power_w,
-            rb_sharing=problem.rules.rb_sharing,
             in_sequence=scheme.procedure.in_sequence,
         )
         served = np.broadcast_to(decision.cut, round_.num_clients)[decision.scheduled]

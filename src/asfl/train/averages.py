@@ -1,6 +1,7 @@
 """An average of client sides: the first layers of all clients become equal again, for what it costs to send them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -22,19 +23,21 @@ def average_sides(
     came.
     """
     depth, layout = plan.synced, state.layout
-    depths = [min(int(plan.cut[client]), depth) for client in clients]
-    sent = fleet.upload(plan.index, depths, clients, [plan.bits_of(client) for client in clients])
+    asked = [replace(task, cut=min(task.cut, depth)) for task in map(plan.task, clients)]
+    sent = fleet.upload(asked)
     if not sent:
         return None
-    shared, bits = layout.front(state.server, depth).parameters, max(map(plan.bits_of, sent))
+    tasks = [task for task in asked if task.client in sent]
+    shared, bits = layout.front(state.server, depth).parameters, max(task.bits for task in tasks)
     sides = [
-        _with_server(layout, sent[client].received(layout.front(state.server, own).parameters), server, own, depth)
-        for client, own in zip(clients, depths, strict=True)
-        if client in sent
+        _with_server(
+            layout, sent[task.client].received(layout.front(state.server, task.cut).parameters), server, task.cut, depth
+        )
+        for task in tasks
     ]
     parameters = torch.stack([side.parameters for side in sides])
     coins = rounding(seed, "layers", plan.index, EVERYBODY)
-    senders = [client for client in clients if client in sent]
+    senders = [task.client for task in tasks]
     crossing = layers_to_send(layout, state.average(parameters, shared, senders), shared, depth, bits, coins)
     statistics = torch.stack([side.statistics for side in sides])
     known = layout.front(state.server, depth).statistics

@@ -5,22 +5,22 @@ comes back is how far the client moved from what it was given. The server adds t
 rounding did to the way down is not in the average.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from asfl.train.fleet import FirstLayers
 from asfl.train.quantise import EVERYBODY, quantise_side, rounding
 from asfl.train.state import TrainingState
+from asfl.train.trainer import Task
 
 
 def models_to_send(
-    state: TrainingState, seed: int, index: int, cuts: Iterable[int], bits: Iterable[int], client: int = EVERYBODY
+    state: TrainingState, seed: int, tasks: Sequence[Task], client: int = EVERYBODY
 ) -> list[FirstLayers]:
     """The first layers of the server's model for each cut and number of bits; the coins are those of a client."""
 
-    def model(cut: int, own_bits: int) -> FirstLayers:
-        front, coins = state.layout.front(state.server, cut), rounding(seed, "model", index, client)
-        return FirstLayers(quantise_side(state.layout, front.parameters, cut, own_bits, coins), front.statistics)
+    def model(cut: int, bits: int) -> FirstLayers:
+        front, coins = state.layout.front(state.server, cut), rounding(seed, "model", tasks[0].round, client)
+        return FirstLayers(quantise_side(state.layout, front.parameters, cut, bits, coins), front.statistics)
 
-    pairs = [(int(cut), own_bits) for cut, own_bits in zip(cuts, bits, strict=True)]
-    made = {pair: model(*pair) for pair in set(pairs)}
-    return [made[pair] for pair in pairs]
+    made = {pair: model(*pair) for pair in {(task.cut, task.bits) for task in tasks}}
+    return [made[task.cut, task.bits] for task in tasks]

@@ -17,7 +17,7 @@ from asfl.train.fleet import Fleet, Norms, Packet
 from asfl.train.mixed import ServerSteps
 from asfl.train.quantise import quantise_carry, restore_carry, rounding
 from asfl.train.replica import Replica
-from asfl.train.trainer import RoundPlan
+from asfl.train.trainer import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +36,7 @@ class Exchange:
     """Of what clients sent in this round, step by step."""
 
     def run(
-        self,
-        plan: RoundPlan,
-        step: int,
-        clients: Sequence[int],
-        cuts: Sequence[int],
-        statistics: Sequence[Tensor],
-        weights: Floats | None = None,
+        self, tasks: Sequence[Task], statistics: Sequence[Tensor], weights: Floats | None = None
     ) -> tuple[list[Tensor | None], Norms]:
         """Forward on the clients, server pass, backward and a step on the clients. Cuts must not fall;
         mini-batches must be of the same size.
@@ -51,25 +45,24 @@ class Exchange:
         of the losses goes backward, so each client gets the gradient of its own mean loss, and the server the sum over
         clients, by these weights (None: each counts once).
         """
-        bits, batch = [plan.bits_of(client) for client in clients], plan.batch_of(clients[0])
-        if cuts[0] == self.units:  # FedAvg: the client has the loss itself
-            learnt, learnt_norms = self.fleet.learn(plan.index, step, clients, bits, batch)
+        if tasks[0].cut == self.units:  # FedAvg: the client has the loss itself
+            learnt, learnt_norms = self.fleet.learn(tasks)
             return learnt, lambda: learnt_norms
-        sent = self.fleet.forward(plan.index, step, clients, cuts, bits, batch)
+        sent = self.fleet.forward(tasks)
         before = [each.clone() for each in statistics]
         while True:
             there, packets = _who_sent(sent)
             if not packets:
                 return [None] * len(sent), lambda: [None] * len(sent)
-            joining = _by_cut(packets, [cuts[place] for place in there], self.dtype)
+            joining = _by_cut(packets, [tasks[place].cut for place in there], self.dtype)
             logits = self._growing_pass(joining, [statistics[place] for place in there])
             losses = _own_losses(logits, [packet.labels for packet in packets])
-            if not self._refused(losses, there, clients, sent):
+            if not self._refused(losses, there, tasks, sent):
                 break
             for now, earlier in zip(statistics, before, strict=True):  # again, without those who were refused
                 now.copy_(earlier)
         for place, packet in zip(there, packets, strict=True):
-            self._note_error(clients[place], packet)
+            self._note_error(tasks[place].client, packet)
         shared = round(self.aggregated_share * self.batches.batch_size)
         weigh = losses.new_ones(len(packets)) if weights is None else torch.from_numpy(weights[there]).to(losses)
         if shared:
@@ -83,22 +76,20 @@ class Exchange:
             if weight != 1:  # a client's own gradient is that of its own loss
                 for gradient in own:
                     gradient.div_(weight)
-        norms = self._send_back(plan, step, clients, there, by_client)
+        norms = self._send_back(tasks, there, by_client)
         return _in_place(list(losses.detach()), there, len(sent)), norms
 
-    def run_mixed(
-        self, plan: RoundPlan, step: int, clients: Sequence[int], cuts: Sequence[int], server: ServerSteps
-    ) -> tuple[list[Tensor | None], Norms]:
+    def run_mixed(self, tasks: Sequence[Task], server: ServerSteps) -> tuple[list[Tensor | None], Norms]:
         """The same where the server makes a step with every mini-batch, mixed from all clients' (`asfl.train.mixed`).
 
         If a loss isn't finite, all steps are taken back, and made again without those whose own loss isn't.
         """
-        sent = self.fleet.forward(plan.index, step, clients, cuts, [plan.bits_of(client) for client in clients], None)
+        sent = self.fleet.forward(tasks)
         while True:
             there, packets = _who_sent(sent)
             if not packets:
                 return [None] * len(sent), lambda: [None] * len(sent)
-            own_cuts = [cuts[place] for place in there]
+            own_cuts = [tasks[place].cut for place in there]
             losses, by_client = self._mixed_passes(packets, own_cuts, there, server)
             if bool(torch.isfinite(losses).all()):
                 break
@@ -106,11 +97,11 @@ class Exchange:
             with torch.no_grad():
                 logits = self._growing_pass(_by_cut(packets, own_cuts, self.dtype), [None] * len(packets))
                 alone = _own_losses(logits, [packet.labels for packet in packets])
-            if not self._refused(alone, there, clients, sent):
+            if not self._refused(alone, there, tasks, sent):
                 break
         for place, packet in zip(there, packets, strict=True):
-            self._note_error(clients[place], packet)
-        return _in_place(list(losses), there, len(sent)), self._send_back(plan, step, clients, there, by_client)
+            self._note_error(tasks[place].client, packet)
+        return _in_place(list(losses), there, len(sent)), self._send_back(tasks, there, by_client)
 
     def _mixed_passes(
         self, packets: Sequence[Packet], cuts: Sequence[int], there: list[int], server: ServerSteps
@@ -140,14 +131,15 @@ class Exchange:
         if packet.error is not None:
             self.errors.setdefault(client, []).append(packet.error)
 
-    def _send_back(
-        self, plan: RoundPlan, step: int, clients: Sequence[int], there: Sequence[int], gradients: Sequence[Carry]
-    ) -> Norms:
+    def _send_back(self, tasks: Sequence[Task], there: Sequence[int], gradients: Sequence[Carry]) -> Norms:
         """Gradients to those who are `there` among the clients, who go backward and step; ‖update‖² of all."""
-        asked = [clients[place] for place in there]
-        coins = (rounding(self.batches.seed, "down", plan.index, client, step) for client in asked)
-        norms = self.fleet.backward(asked, list(map(quantise_carry, gradients, map(plan.bits_of, asked), coins)))
-        return lambda: _in_place(norms(), there, len(clients))
+        asked, seed = [tasks[place] for place in there], self.batches.seed
+        crossing = [
+            quantise_carry(own, task.bits, rounding(seed, "down", task.round, task.client, task.step))
+            for own, task in zip(gradients, asked, strict=True)
+        ]
+        norms = self.fleet.backward(asked, crossing)
+        return lambda: _in_place(norms(), there, len(tasks))
 
     def _growing_pass(
         self, joining: "Sequence[_Joining]", statistics: Sequence[Tensor | None], *, together: bool = False
@@ -170,13 +162,13 @@ class Exchange:
         (logits,) = self.server.run(carry, cut, self.units)
         return logits
 
-    def _refused(self, losses: Tensor, there: Sequence[int], clients: Sequence[int], sent: list[Packet | None]) -> bool:
+    def _refused(self, losses: Tensor, there: Sequence[int], tasks: Sequence[Task], sent: list[Packet | None]) -> bool:
         """Whether the fleet does without those whose loss isn't finite; they are taken out of what was sent."""
         finite, refused = torch.isfinite(losses), False
         if bool(finite.all()):
             return False
         for place, loss, good in zip(there, losses.tolist(), finite.tolist(), strict=True):
-            if not good and self.fleet.refuse(clients[place], f"the server's pass gives a loss of {loss:g}"):
+            if not good and self.fleet.refuse(tasks[place].client, f"the server's pass gives a loss of {loss:g}"):
                 sent[place], refused = None, True
         return refused
 

@@ -44,7 +44,7 @@ from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.replica import Replica
 from asfl.train.robust import RobustStep
 from asfl.train.state import TrainingState
-from asfl.train.trainer import RoundPlan, Trained
+from asfl.train.trainer import RoundPlan, Task, Trained
 
 Ints = NDArray[np.int64]
 Outcome = dict[int, tuple[Tensor, Tensor]]
@@ -156,35 +156,32 @@ class FastTrainer:
         exchanges = not self.procedure.keeps_client_sides
         begins, ends = step == 0, step == self._batches.local_steps - 1  # between them, client models stay there
         total = torch.zeros_like(server.parameters) if exchanges and ends else None
-        bits, batches = list(map(plan.bits_of, arrived)), list(map(plan.batch_of, arrived))
-        sides = models_to_send(state, self._batches.seed, plan.index, cuts, bits) if exchanges and begins else None
+        tasks = [plan.task(client, step) for client in arrived.tolist()]
+        sides = models_to_send(state, self._batches.seed, tasks) if exchanges and begins else None
         watch = self._watch_noise and robust is None and not self.procedure.mixes
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if watch else None
-        self.fleet.announce(plan.index, step, arrived.tolist(), cuts.tolist(), bits, sides, batches)
-        for members in self._groups(cuts, batches):
-            clients, own_cuts = arrived[members].tolist(), cuts[members].tolist()
-            if sides is not None:
-                self.fleet.load(clients, [sides[member] for member in members])
+        self.fleet.announce(tasks, sides)
+        for members in self._groups(tasks):
+            group = [tasks[member] for member in members]
             own_statistics, own_weights = [statistics[m] for m in members], None if robust else weights[members]
             if self.procedure.mixes:  # there is one group
                 about = state.server_optimizer, self._server_gradient, cuts[members], weights[members]
                 steps = ServerSteps(self.layout, self.rule, server, *about)
-                of_group, norms = self._exchange.run_mixed(plan, step, clients, own_cuts, steps)
+                of_group, norms = self._exchange.run_mixed(group, steps)
                 statistics.copy_(server.statistics)
             else:
-                of_group, norms = self._exchange.run(plan, step, clients, own_cuts, own_statistics, own_weights)
+                of_group, norms = self._exchange.run(group, own_statistics, own_weights)
             losses.update((m, loss) for m, loss in zip(members, of_group, strict=True) if loss is not None)
             if noise is not None:
-                samples = batches[members[0]] or self._batches.batch_size
+                samples = group[0].batch or self._batches.batch_size
                 noise.add(sum(loss is not None for loss in of_group), self._batches.batch_size / samples)
             if robust is not None:
                 robust.take_gradient(members[0], self._server_gradient)
             waiting.append((members, norms))
             if total is not None:
-                own_sides = self.fleet.give(plan.index, clients, [bits[member] for member in members])
-                for member, cut, side in zip(members, own_cuts, own_sides, strict=True):
+                for member, task, side in zip(members, group, self.fleet.give(group), strict=True):
                     if side is not None:
-                        gave[member] = True
+                        gave[member], cut = True, task.cut
                         received = side.received(given[: edges[cut]]).parameters
                         total[: edges[cut]].add_(received, alpha=float(weights[member]))
                         if robust is not None:
@@ -265,18 +262,18 @@ class FastTrainer:
                 had = server.statistics[here]
                 had.copy_(self.state.average(of_clients[:, here], had, arrived[passed].tolist()))
 
-    def _groups(self, cuts: Ints, batches: Sequence[int | None]) -> Iterator[list[int]]:
+    def _groups(self, tasks: Sequence[Task]) -> Iterator[list[int]]:
         """Positions among the arrived clients that share a server pass, in the order of their cuts.
 
         Their mini-batches are of the same size.
         """
         everybody = self.procedure.aggregated_share > 0 or self.procedure.mixes
-        together = len(cuts) if everybody else self._merge
+        together = len(tasks) if everybody else self._merge
         if not self.state.combining.plain:
             together = 1
         elif self._watch_noise and not everybody:
-            together = min(together, max(1, len(cuts) // 2))
-        sizes = np.array([batch or 0 for batch in batches])
+            together = min(together, max(1, len(tasks) // 2))
+        sizes, cuts = np.array([task.batch or 0 for task in tasks]), np.array([task.cut for task in tasks])
         for size in np.unique(sizes):
             alike = np.flatnonzero(sizes == size)
             order = alike[np.argsort(cuts[alike], kind="stable")].tolist()
@@ -295,20 +292,21 @@ class FastTrainer:
         averages_sides = not self.procedure.keeps_client_sides
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
             copy, optimizer = server.clone(), state.server_optimizer.clone()
-            bits = plan.bits_of(client)
-            if averages_sides:
-                self.fleet.load([client], models_to_send(state, self._batches.seed, plan.index, [cut], [bits]))
+            task = plan.task(client)
+            sides = models_to_send(state, self._batches.seed, [task]) if averages_sides else None
             self._server.bind(copy, self._server_gradient, cut, units)
             of_client: list[Tensor] = []
             for step in range(local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                (loss,), _ = self._exchange.run(plan, step, [client], [cut], [copy.statistics])
+                now = replace(task, step=step)
+                self.fleet.announce([now], sides if step == 0 else None)
+                (loss,), _ = self._exchange.run([now], [copy.statistics])
                 if loss is None:
                     break
                 of_client.append(loss)
                 self._step_server(copy, self._server_gradient, optimizer, cut)
-            (norm,) = self.fleet.moved([client])
-            side = self.fleet.give(plan.index, [client], [bits])[0] if averages_sides else None
+            (norm,) = self.fleet.moved([task])
+            side = self.fleet.give([task])[0] if averages_sides else None
             if len(of_client) < local_steps or (averages_sides and side is None):
                 continue
             losses[client], norms[client] = torch.stack(of_client).mean(), norm
@@ -359,23 +357,25 @@ class FastTrainer:
         outcome: Outcome = {}
         for client in order:
             before = state.server.parameters[edges[cut] :].clone() if several else None
-            bits = plan.bits_of(client)
-            self.fleet.load([client], models_to_send(state, self._batches.seed, plan.index, [cut], [bits], client))
+            task = plan.task(client)
+            sides = models_to_send(state, self._batches.seed, [task], client)
             of_client: list[Tensor] = []
             for step in range(self._batches.local_steps):
                 self._server_gradient[edges[cut] :].zero_()
-                (loss,), norms = self._exchange.run(plan, step, [client], [cut], [state.server.statistics])
+                now = replace(task, step=step)
+                self.fleet.announce([now], sides if step == 0 else None)
+                (loss,), norms = self._exchange.run([now], [state.server.statistics])
                 if loss is None:
                     break
                 of_client.append(loss)
                 on_server = self._step_server(state.server, self._server_gradient, state.server_optimizer, cut)
             if not of_client:
                 continue
-            (norm,) = norms() if before is None else self.fleet.moved([client])
+            (norm,) = norms() if before is None else self.fleet.moved([task])
             if before is not None:
                 on_server = (state.server.parameters[edges[cut] :] - before).square().sum()
             outcome[client] = torch.stack(of_client).mean(), _plus(norm, on_server)
-            (side,) = self.fleet.give(plan.index, [client], [bits])
+            (side,) = self.fleet.give([task])
             if side is not None:  # else the next client gets what this one got
                 front.copy_(side.received(front.parameters))
         return outcome

@@ -33,8 +33,9 @@ from asfl.train.quantise import (
     rounding,
 )
 from asfl.train.replica import Replica
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
+from asfl.train.trainer import Task
 
 Bools = NDArray[np.bool_]
 
@@ -93,53 +94,34 @@ class Fleet(Protocol):
         """Stage 1: move layers between the server and all clients (`TrainingState.resplit`)."""
         ...
 
-    def announce(
-        self,
-        index: int,
-        step: int,
-        clients: Sequence[int],
-        cuts: Sequence[int],
-        bits: Sequence[int],
-        sides: Sequence[FirstLayers] | None,
-        batches: Sequence[int | None],
-    ) -> None:
-        """Whom `forward` or `learn` will ask in this step, group by group: clients elsewhere begin at once.
+    def announce(self, tasks: Sequence[Task], sides: Sequence[FirstLayers] | None = None) -> None:
+        """What `forward` or `learn` will ask for in this step, group by group: clients elsewhere begin at once.
 
-        `sides` are what `load` will give them, if it will.
+        `sides`: each client takes a copy of its client side for the round, in schemes that exchange client models.
         """
         ...
 
-    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
-        """Each client takes a copy of its client side for the round, in schemes that exchange client models."""
-        ...
-
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch.
 
-        `batch`: how many samples it has, if not as many as are configured.
+        Mini-batches of tasks that are given together are of the same size.
         """
         ...
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
+    def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
         """Stage 3: back from the gradients of what `forward` gave, and a step; ‖update‖² of the client side."""
         ...
 
-    def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """Without a cut: a whole step on the clients; losses and ‖update‖². `bits` are those that `load` came with."""
+    def learn(self, tasks: Sequence[Task]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Without a cut: a whole step on the clients; losses and ‖update‖²."""
         ...
 
-    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
-        """The client sides that `load` gave, trained; with few bits, how far each is from what it began with."""
+    def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
+        """The client sides that came with `announce`, trained; with few bits, how far each is from what it was."""
         ...
 
-    def upload(
-        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
-    ) -> dict[int, FirstLayers]:
-        """The first layers of these clients' sides, for an average, with so many bits; of those who weren't lost.
+    def upload(self, tasks: Sequence[Task]) -> dict[int, FirstLayers]:
+        """The layers of these clients' sides up to the task's cut, for an average; of those who weren't lost.
 
         With few bits they cross as differences to what all last shared, which `state.server` still has.
         """
@@ -149,7 +131,7 @@ class Fleet(Protocol):
         """Everybody takes the average of its first layers; with few bits, its difference to what all last shared."""
         ...
 
-    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
+    def moved(self, tasks: Sequence[Task]) -> list[Tensor | None]:
         """‖client side − client side at the start of the round‖²; the start is the first `forward`."""
         ...
 
@@ -158,7 +140,7 @@ class Fleet(Protocol):
         ...
 
     def projections(self) -> tuple[Tensor, Sequence[int]]:
-        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.signals`), and whose."""
+        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.reports`), and whose."""
         ...
 
     def gather(self, *, optimizers: bool = False) -> None:
@@ -228,11 +210,10 @@ class LocalFleet:
         self._replicas: list[Replica] = []
         self._gradients = state.server.parameters.new_zeros(0, 0)
         self._carries: list[Carry] = []
+        self._given: dict[int, FirstLayers] = {}
         self._loaded: dict[int, ModelVectors] = {}
         self._began_with: dict[int, Tensor] = {}
         self._before: dict[int, Tensor] = {}
-        self._cuts: list[int] = []
-        self._now = 0, 0
 
     def begin(self, index: int) -> Bools:
         return np.ones(self.state.num_clients, dtype=np.bool_)
@@ -240,102 +221,93 @@ class LocalFleet:
     def resplit(self, cut: int, scheduled: Bools) -> float:
         return self.state.resplit(cut, scheduled)
 
-    def announce(
-        self,
-        index: int,
-        step: int,
-        clients: Sequence[int],
-        cuts: Sequence[int],
-        bits: Sequence[int],
-        sides: Sequence[FirstLayers] | None,
-        batches: Sequence[int | None],
-    ) -> None:
-        pass  # one after the other saves memory, and nobody waits
+    def announce(self, tasks: Sequence[Task], sides: Sequence[FirstLayers] | None = None) -> None:
+        """Passes are made one after the other: that saves memory. Client sides are copied when their turn comes."""
+        if sides is not None:
+            self._given = {task.client: side for task, side in zip(tasks, sides, strict=True)}
 
-    def load(self, clients: Sequence[int], sides: Sequence[FirstLayers]) -> None:
+    def _load(self, clients: Sequence[int]) -> None:
         nothing = self.state.server.parameters.new_zeros(())  # a whole model is the difference to that
-        self._loaded = {n: side.received(nothing).clone() for n, side in zip(clients, sides, strict=True)}
-        few = [n for n, side in zip(clients, sides, strict=True) if isinstance(side.parameters, QuantisedLayers)]
+        given = {client: self._given.pop(client) for client in clients}
+        self._loaded = {client: side.received(nothing).clone() for client, side in given.items()}
+        few = [client for client, side in given.items() if isinstance(side.parameters, QuantisedLayers)]
         self._began_with = {client: self._loaded[client].parameters.clone() for client in few}
 
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
-        labels = self._forward(index, step, clients, cuts, batch)
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        labels = self._forward(tasks)
         sent: list[Packet | None] = []
-        for client, own_bits, carry, truth in zip(clients, bits, self._carries, labels, strict=True):
+        for task, carry, truth in zip(tasks, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
-            coins = rounding(self._batches.seed, "up", index, self._first + client, step)
-            crossing = quantise_carry(carry, own_bits, coins)
-            error = None if own_bits == UNQUANTISED else relative_error(carry, crossing)
+            coins = rounding(self._batches.seed, "up", task.round, self._first + task.client, task.step)
+            crossing = quantise_carry(carry, task.bits, coins)
+            error = None if task.bits == UNQUANTISED else relative_error(carry, crossing)
             sent.append(Packet(crossing, truth, error))
         return sent
 
-    def _forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], batch: int | None
-    ) -> list[Tensor]:
+    def _forward(self, tasks: Sequence[Task]) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
-        self._prepare(max(cuts), len(clients))
-        self._cuts, self._now = list(cuts), (index, step)
+        if tasks[0].client in self._given:
+            self._load([task.client for task in tasks])
+        self._prepare(max(task.cut for task in tasks), len(tasks))
         self._carries = []
         all_labels: list[Tensor] = []
-        for replica, gradient, client, cut in zip(self._replicas, self._gradients, clients, cuts, strict=False):
-            side = self._side(client)
-            if step == 0 and self._batches.local_steps > 1:
-                self._before[client] = side.parameters.clone()
+        for replica, gradient, task in zip(self._replicas, self._gradients, tasks, strict=False):
+            side, cut, client = self._side(task.client), task.cut, self._first + task.client
+            if task.step == 0 and self._batches.local_steps > 1:
+                self._before[task.client] = side.parameters.clone()
             gradient[: self._layout.parameter_edges[cut]].zero_()
             replica.bind(side, gradient, 0, cut)
-            images, labels = self._batches.batch(index, self._first + client, step, batch)
+            images, labels = self._batches.batch(task.round, client, task.step, task.batch)
             carry = replica.run((images,), 0, cut)
             if self._blur is not None and cut < self._layout.num_units:
-                carry = self._blur.activations(carry, index, self._first + client, step)
+                carry = self._blur.activations(carry, task.round, client, task.step)
             self._carries.append(carry)
             all_labels.append(labels)
         return all_labels
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
+    def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
         for carry, returned in zip(self._carries, gradients, strict=True):
             go_backward(carry, restore_carry(returned, carry[0].dtype))
         self._carries = []
-        norms = self._step(clients)
+        norms = self._step(tasks)
         return lambda: norms
 
-    def learn(
-        self, index: int, step: int, clients: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        labels = self._forward(index, step, clients, [self._layout.num_units] * len(clients), batch)
+    def learn(self, tasks: Sequence[Task]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        labels = self._forward(tasks)
         losses = [F.cross_entropy(carry[0], truth) for carry, truth in zip(self._carries, labels, strict=True)]
         torch.autograd.backward(losses)
         self._carries = []
-        return [loss.detach() for loss in losses], self._step(clients)
+        return [loss.detach() for loss in losses], self._step(tasks)
 
-    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
-        sent: list[FirstLayers | None] = []
-        for client, own_bits in zip(clients, bits, strict=True):
-            side = self._loaded[client]
-            depth = int(np.searchsorted(self._layout.parameter_edges, len(side.parameters)))
-            before = self._began_with.get(client, side.parameters)
-            coins = rounding(self._batches.seed, "layers", index, self._first + client)
-            crossing = layers_to_send(self._layout, side.parameters, before, depth, own_bits, coins)
-            sent.append(FirstLayers(crossing, side.statistics))
-        return sent
+    def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
+        return [
+            self._sent(task, side, self._began_with.get(task.client, side.parameters))
+            for task in tasks
+            for side in [self._loaded[task.client]]
+        ]
 
-    def upload(
-        self, index: int, depths: Sequence[int], clients: Sequence[int], bits: Sequence[int]
-    ) -> dict[int, FirstLayers]:
-        sent = {}
-        for client, depth, own_bits in zip(clients, depths, bits, strict=True):
-            shared = self._layout.front(self.state.server, depth).parameters
-            side = self._layout.front(self.state.clients.row(client), depth)
-            coins = rounding(self._batches.seed, "layers", index, self._first + client)
-            crossing = layers_to_send(self._layout, side.parameters, shared, depth, own_bits, coins)
-            sent[client] = FirstLayers(crossing, side.statistics)
-        return sent
+    def upload(self, tasks: Sequence[Task]) -> dict[int, FirstLayers]:
+        layout, state = self._layout, self.state
+        return {
+            task.client: self._sent(
+                task,
+                layout.front(state.clients.row(task.client), task.cut),
+                layout.front(state.server, task.cut).parameters,
+            )
+            for task in tasks
+        }
+
+    def _sent(self, task: Task, side: ModelVectors, shared: Tensor) -> FirstLayers:
+        """A client's layers up to its cut; with few bits, as the difference to what both sides have of them."""
+        coins = rounding(self._batches.seed, "layers", task.round, self._first + task.client)
+        crossing = layers_to_send(self._layout, side.parameters, shared, task.cut, task.bits, coins)
+        return FirstLayers(crossing, side.statistics)
 
     def share(self, depth: int, average: FirstLayers) -> None:
         pass  # their sides are rows of the state
 
-    def moved(self, clients: Sequence[int]) -> list[Tensor | None]:
+    def moved(self, tasks: Sequence[Task]) -> list[Tensor | None]:
+        clients = [task.client for task in tasks]
         return [(self._side(client).parameters - self._before.pop(client)).square().sum() for client in clients]
 
     def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
@@ -364,15 +336,15 @@ class LocalFleet:
     def _side(self, client: int) -> ModelVectors:
         return self.state.clients.row(client) if self._keeps_sides else self._loaded[client]
 
-    def _step(self, clients: Sequence[int]) -> list[Tensor | None]:
+    def _step(self, tasks: Sequence[Task]) -> list[Tensor | None]:
         norms: list[Tensor | None] = []
-        for client, cut, gradient in zip(clients, self._cuts, self._gradients, strict=False):
-            optimizer, weights = self.state.client_optimizer(client), self._side(client).parameters
+        for task, gradient in zip(tasks, self._gradients, strict=False):
+            optimizer, weights = self.state.client_optimizer(task.client), self._side(task.client).parameters
             if self._blur is not None:
-                own = gradient[: self._layout.parameter_edges[cut]]
-                self._blur.gradient_(own, self._now[0], self._first + client, self._now[1])
+                own = gradient[: self._layout.parameter_edges[task.cut]]
+                self._blur.gradient_(own, task.round, self._first + task.client, task.step)
             with torch.no_grad():
-                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, cut))
+                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, task.cut))
         return norms
 
     def _prepare(self, cut: int, at_once: int) -> None:

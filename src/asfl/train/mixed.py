@@ -39,7 +39,7 @@ def client_learning_rate(config: Config, procedure: Procedure) -> float:
     rate = config.training.learning_rate
     if not procedure.mixes:
         return rate
-    return rate * math.sqrt(can_be_served(config.decision, config.scenario.clients, config.radio.num_rbs))
+    return rate * math.sqrt(can_be_served(config.scenario.clients, config.radio.num_rbs))
 
 
 class ServerSteps:

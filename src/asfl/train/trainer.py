@@ -5,9 +5,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.units import BITS_PER_VALUE
 from asfl.train.noise import GradientNorms
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one client does in one step of a round."""
+
+    round: int
+    client: int
+    cut: int
+    """M: the client has every layer."""
+    step: int = 0
+    bits: int = BITS_PER_VALUE
+    """Per number that crosses the cut, up and down."""
+    batch: int | None = None
+    """Samples in its mini-batch. None: as many as are configured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,15 +41,13 @@ class RoundPlan:
     """Client-side layers 1 … `synced` are averaged over those who arrived, at the end of the round."""
     bits: NDArray[np.int64] | None = None
     """[N] per number that crosses the cut, up and down: 32, 16, 8 or 4. None: 32 for everybody."""
-
     batch: NDArray[np.int64] | None = None
     """[N] samples in a mini-batch. None: as many as are configured."""
 
-    def bits_of(self, client: int) -> int:
-        return 32 if self.bits is None else int(self.bits[client])
-
-    def batch_of(self, client: int) -> int | None:
-        return None if self.batch is None else int(self.batch[client])
+    def task(self, client: int, step: int = 0) -> Task:
+        bits = BITS_PER_VALUE if self.bits is None else int(self.bits[client])
+        batch = None if self.batch is None else int(self.batch[client])
+        return Task(self.index, client, int(self.cut[client]), step, bits, batch)
 
 
 @dataclass(frozen=True, eq=False)

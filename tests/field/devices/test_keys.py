@@ -13,8 +13,7 @@ import pytest
 
 from asfl.config.errors import AsflError
 from asfl.field.devices.authority import Authority, belong_together, certificate_in, key_in
-from asfl.field.devices.door import Door
-from asfl.field.devices.membership import Membership, enrol, pasted_code
+from asfl.field.devices.enrolment import EnrolmentServer, Membership, enrol, pasted_code
 from asfl.field.devices.registry import Registry
 
 
@@ -115,7 +114,7 @@ def test_a_renewal_that_died_leaves_a_server_that_starts(tmp_path: Path, monkeyp
 
 def test_a_device_that_died_at_any_write_enrols_with_the_same_code(tmp_path: Path) -> None:
     authority, registry = Authority.of(tmp_path / "home"), Registry(tmp_path / "home")
-    with Door("127.0.0.1", 0, authority, registry, "7400") as door:
+    with EnrolmentServer("127.0.0.1", 0, authority, registry, "7400") as door:
         where = f"127.0.0.1:{door.server_port}"
         for step in count():
             home, code = tmp_path / str(step), pasted_code(door.fingerprint, registry.invite(1, 1)[0])
@@ -161,7 +160,7 @@ def test_an_authority_that_devices_trust_is_not_replaced(tmp_path: Path, content
 def test_a_device_without_a_whole_key_says_what_to_do(tmp_path: Path, name: str, content: bytes | None) -> None:
     home, device = tmp_path / "home", tmp_path / "device"
     registry = Registry(home)
-    with Door("127.0.0.1", 0, Authority.of(home), registry, "7400") as door:
+    with EnrolmentServer("127.0.0.1", 0, Authority.of(home), registry, "7400") as door:
         where, codes = f"127.0.0.1:{door.server_port}", [
             pasted_code(door.fingerprint, code) for code in registry.invite(2, 1)
         ]  # fmt: skip

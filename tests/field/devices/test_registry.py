@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from asfl.config.errors import AsflError
 from asfl.field.devices.authority import Authority, key_digest, request_for, share_left
-from asfl.field.devices.registry import AUDIT_FILE, Device, Members, NoPlaceError, Registry
-from asfl.field.stream.access import AccessError
+from asfl.field.devices.registry import AUDIT_FILE, AccessError, Device, Member, NoPlaceError, Registry
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +54,15 @@ def test_a_code_that_was_refused_for_a_name_can_be_used_again(tmp_path: Path) ->
 
 def test_the_first_number_of_images_a_device_says_stays_with_its_key(tmp_path: Path) -> None:
     registry, (one, two) = enrolled(tmp_path, "one", "two")
-    members = Members(registry, 2)
-    shown = one.public_bytes(serialization.Encoding.PEM).decode()
-    assert [members.agreed(shown, images) for images in (100, 10**9, 40)] == [100, 100, 40]
+    member = Member(registry, one, 0)
+    assert [member.agreed(images) for images in (100, 10**9, 40)] == [100, 100, 40]
     assert [device.images for device in Registry(tmp_path).read().devices] == [100, 0]
     assert registry.agreed(two, 7) == 7
     registry.revoke("one")
-    assert not members.still_in(0, shown)
+    assert not member.still_in
     (tmp_path / "devices.json").write_text("?")
-    assert members.still_in(0, shown)  # a list that can't be read throws nobody out
-    assert members.agreed(shown, 3) == 3
+    assert member.still_in  # a list that can't be read throws no device out
+    assert member.agreed(3) == 3
 
 
 def test_a_device_that_is_revoked_is_out_and_its_place_is_free(tmp_path: Path) -> None:
@@ -93,12 +91,11 @@ def test_a_name_alone_opens_nothing(tmp_path: Path) -> None:
 def test_only_devices_with_a_place_are_in_a_run(tmp_path: Path) -> None:
     registry, certificates = enrolled(tmp_path, "one", "two")
     shown = [each.public_bytes(serialization.Encoding.PEM).decode() for each in certificates]
-    members = Members(registry, 1)
-    assert members.admit(shown[0]) == (0, "")
+    assert Member.admitted(registry, shown[0], 1).client == 0
     with pytest.raises(NoPlaceError, match="this run has 1"):
-        members.identify(shown[1])
+        Member.admitted(registry, shown[1], 1)
     with pytest.raises(AccessError):
-        members.identify("")
+        Member.admitted(registry, "", 1)
 
 
 def test_certificates_hold_on_clocks_of_the_past_and_outlive_a_long_run(tmp_path: Path) -> None:

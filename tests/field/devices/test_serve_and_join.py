@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,16 +20,22 @@ from waiting import LONG_S, wait_until
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
-from asfl.field.devices import membership
+from asfl.field.dashboard import Dashboard, MetricsPage
+from asfl.field.devices import enrolment
 from asfl.field.devices.authority import SERVER_NAME, Authority
-from asfl.field.devices.board import Board, MetricsPage
-from asfl.field.devices.door import Door
-from asfl.field.devices.join import work
-from asfl.field.devices.membership import Membership, _keep, clock_warning, enrol, pasted_code, renew_if_due
-from asfl.field.devices.registry import AUDIT_FILE, Members, Registry
-from asfl.field.devices.service import Listening, serve_run
+from asfl.field.devices.enrolment import (
+    EnrolmentServer,
+    Membership,
+    _keep,
+    clock_warning,
+    enrol,
+    pasted_code,
+    renew_if_due,
+)
+from asfl.field.devices.registry import AUDIT_FILE, Registry
 from asfl.field.protocol.messages import Agreement
-from asfl.field.stream.client import Identity, serve
+from asfl.field.serve import Listening, Waiting, serve_run
+from asfl.field.stream.client import take_part, work
 from asfl.field.stream.link import Pending, StreamLink
 from asfl.field.stream.server import StreamServer
 from asfl.runs.http_server import PLACES
@@ -82,8 +88,8 @@ class Running:
 class Invited(list[tuple[str, str]]):
     """Where to enrol, and a code."""
 
-    def __call__(self, where: str, codes: Sequence[str]) -> None:
-        self.extend((where, code) for code in codes)
+    def __call__(self, waiting: Waiting) -> None:
+        self.extend((waiting.enrolment, code) for code in waiting.codes)
 
 
 def test_a_run_from_the_pasted_line_to_the_model(tmp_path: Path) -> None:
@@ -91,7 +97,7 @@ def test_a_run_from_the_pasted_line_to_the_model(tmp_path: Path) -> None:
     server = Running(
         lambda: serve_run(
             config, "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0),
-            on_invited=lines, on_round=rounds.append,
+            on_listening=lines, on_round=rounds.append,
         )
     )  # fmt: skip
     wait_until(lambda: lines or server.over)
@@ -108,7 +114,8 @@ def test_a_run_from_the_pasted_line_to_the_model(tmp_path: Path) -> None:
     assert len(rounds) == 4
     assert all(record.accuracy is not None for record in read_records(tmp_path / "run"))
     events = [json.loads(line) for line in (tmp_path / "home" / AUDIT_FILE).read_text().splitlines()]
-    assert [one["event"] for one in events] == ["invited", "enrolled", "enrolled", "run begins", "run finished"]
+    happened = ["invited", "enrolled", "enrolled", "run begins", "images", "images", "run finished"]
+    assert [one["event"] for one in events] == happened
     status = json.loads((tmp_path / "home" / "status.json").read_text())
     assert status["devices"]["device-0"]["received_bytes"] > 0
 
@@ -126,7 +133,9 @@ def test_nothing_that_devices_send_up_is_on_the_servers_disk(tmp_path: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StreamLink, "received", listen)
         server = Running(
-            lambda: serve_run(config, "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0), on_invited=lines)
+            lambda: serve_run(
+                config, "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0), on_listening=lines
+            )
         )
         wait_until(lambda: lines or server.over)
         for number, (line, file) in enumerate(zip(lines, images_of(tmp_path), strict=True)):
@@ -150,7 +159,7 @@ def test_a_device_whose_images_do_not_fit_says_so_and_leaves(tmp_path: Path) -> 
     server = Running(
         lambda: serve_run(
             private(), "asfl", tmp_path / "run", tmp_path / "home", Listening(port=0),
-            on_invited=lines, should_stop=stop.is_set,
+            on_listening=lines, should_stop=stop.is_set,
         )
     )  # fmt: skip
     wait_until(lambda: lines or server.over)
@@ -169,11 +178,11 @@ def test_a_revoked_device_is_out_at_once_though_another_has_its_number(tmp_path:
     """No one looks every two seconds here: the next request finds it out, and what it was asked before is lost."""
     home, file = tmp_path / "home", images_of(tmp_path)[0]
     authority, registry = Authority.of(home), Registry(home)
-    agreement, members = Agreement(private(), "asfl", threads=1), Members(registry, len(SIZES))
-    with StreamServer("127.0.0.1:0", agreement, authority.server_certificates(), members=members) as server:
-        with Door("127.0.0.1", 0, authority, registry, server.address.rpartition(":")[2]) as door:
+    agreement = Agreement(private(), "asfl", threads=1)
+    with StreamServer("127.0.0.1:0", agreement, authority) as server:
+        with EnrolmentServer("127.0.0.1", 0, authority, registry, server.address.rpartition(":")[2]) as door:
             code = pasted_code(door.fingerprint, registry.invite(1, 1)[0])
-            member = enrol(tmp_path / "device", f"127.0.0.1:{door.port}", code, "old", str(file))
+            member = enrol(tmp_path / "device", f"127.0.0.1:{door.server_port}", code, "old", str(file))
         device, link = Running(lambda: work(tmp_path / "device", member, once=True)), server.links[0]
         wait_until(lambda: link.connected or device.over)
         key = registry.read().active[0].key
@@ -186,14 +195,13 @@ def test_a_revoked_device_is_out_at_once_though_another_has_its_number(tmp_path:
             under_way.future.result(LONG_S)
         with pytest.raises(AsflError, match="revoked"):
             device.result()
-    assert not members.still_in(0, (tmp_path / "device" / "device.pem").read_text())
 
 
 # ---------------------------------------------------------------------- the door
 @contextmanager
-def door_of(home: Path) -> Iterator[tuple[Door, Registry, str]]:
+def door_of(home: Path) -> Iterator[tuple[EnrolmentServer, Registry, str]]:
     authority, registry = Authority.of(home), Registry(home)
-    with Door("127.0.0.1", 0, authority, registry, "7400") as door:
+    with EnrolmentServer("127.0.0.1", 0, authority, registry, "7400") as door:
         yield door, registry, f"127.0.0.1:{door.server_port}"
 
 
@@ -217,7 +225,7 @@ def test_certificates_are_renewed_for_the_same_key_only(tmp_path: Path, monkeypa
         member = enrol(device, where, pasted_code(door.fingerprint, registry.invite(1, 1)[0]), "one", "")
         before = (device / "device.pem").read_bytes()
         assert not renew_if_due(device, member)
-        monkeypatch.setattr(membership, "LEAST_LEFT", 2.0)
+        monkeypatch.setattr(enrolment, "LEAST_LEFT", 2.0)
         assert renew_if_due(device, member)
         assert (device / "device.pem").read_bytes() != before
         key = (device / "device.key").read_bytes()
@@ -228,7 +236,7 @@ def test_certificates_are_renewed_for_the_same_key_only(tmp_path: Path, monkeypa
         registry.revoke("one")
         with pytest.raises(AsflError, match="refused"):
             renew_if_due(device, member)
-    monkeypatch.setattr(membership, "share_left", lambda certificate: -0.1)
+    monkeypatch.setattr(enrolment, "share_left", lambda certificate: -0.1)
     with pytest.raises(AsflError, match="this device's clock says"):
         renew_if_due(device, member)
 
@@ -263,8 +271,8 @@ def test_drippers_of_the_same_address_keep_no_device_out(tmp_path: Path, port: s
                 while not over.wait(0.1):
                     connection.send(b"\0")
 
-    board = Board(tmp_path, Registry(tmp_path), [StreamLink()], "run", 10)
-    with door_of(tmp_path / "home") as (opened, registry, where), MetricsPage("127.0.0.1", 0, board) as page:
+    dashboard = Dashboard(tmp_path, Registry(tmp_path), [StreamLink()], "run", 10)
+    with door_of(tmp_path / "home") as (opened, registry, where), MetricsPage("127.0.0.1", 0, dashboard) as page:
         server = opened if port == "enrolment" else page
         for _ in range(40):
             threading.Thread(target=drip, args=(("127.0.0.1", server.server_port),), daemon=True).start()
@@ -307,7 +315,7 @@ def test_what_strangers_say_at_the_door_moves_no_cursor(caplog: pytest.LogCaptur
     ):
         stranger.send(b"POST /\x1b[1A" + b"x" * 5000 + b" HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
         assert b"403" in stranger.recv(1000)
-    lines = [record.getMessage() for record in caplog.records if "door: " in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "enrolment: " in record.getMessage()]
     assert lines
     assert all(line.isprintable() and len(line) < 600 for line in lines)
 
@@ -339,7 +347,7 @@ def test_a_stream_without_a_certificate_of_the_authority_never_opens(tmp_path: P
     stop, lines = threading.Event(), Invited()
     server = Running(
         lambda: serve_run(
-            private(), "asfl", tmp_path / "run", home, Listening(port=0), on_invited=lines,
+            private(), "asfl", tmp_path / "run", home, Listening(port=0), on_listening=lines,
             should_stop=stop.is_set,
         )
     )  # fmt: skip
@@ -348,14 +356,10 @@ def test_a_stream_without_a_certificate_of_the_authority_never_opens(tmp_path: P
     member = enrol(tmp_path / "device", where, code, "device", "")
     with door_of(other) as (door, registry, elsewhere):
         enrol(tmp_path / "stranger", elsewhere, pasted_code(door.fingerprint, registry.invite(1, 1)[0]), "device", "")
-    stranger, authority = tmp_path / "stranger", (tmp_path / "device" / "authority.pem").read_bytes()
-    identity = Identity((stranger / "device.key").read_bytes(), (stranger / "device.pem").read_bytes(), SERVER_NAME)
-    for shown in (identity, None):
-        with pytest.raises(AsflError, match=r"no connection for|refused"):
-            serve(
-                member.stream, "0." + "0" * 64 if shown is None else "", identity=shown, authority=authority,
-                patience_s=0.5,
-            )  # fmt: skip
+    stranger, root = tmp_path / "stranger", (tmp_path / "device" / "authority.pem").read_bytes()
+    key, certificate = (stranger / "device.key").read_bytes(), (stranger / "device.pem").read_bytes()
+    with pytest.raises(AsflError, match=r"no connection for|refused"):
+        take_part(member.stream, (key, certificate, root), patience_s=0.5)
     stop.set()
     server.result()
 
@@ -365,9 +369,9 @@ def test_health_and_metrics(tmp_path: Path, finished_record: RoundRecord) -> Non
     registry = Registry(tmp_path)
     for code, name in zip(registry.invite(2, 1), ("one", "two"), strict=True):
         registry.enrol(code, name, name)
-    board = Board(tmp_path, registry, [StreamLink(), StreamLink()], "run", 10)
-    board.round(finished_record)
-    with MetricsPage("127.0.0.1", 0, board) as page:
+    dashboard = Dashboard(tmp_path, registry, [StreamLink(), StreamLink()], "run", 10)
+    dashboard.round(finished_record)
+    with MetricsPage("127.0.0.1", 0, dashboard) as page:
 
         def get(path: str) -> str:
             with urllib.request.urlopen(f"http://127.0.0.1:{page.server_port}{path}", timeout=LONG_S) as answer:

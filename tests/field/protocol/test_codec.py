@@ -24,7 +24,7 @@ COST: dict[str, Any] = {"busy_s": 0.25, "energy_j": 3.0, "battery": 0.5}
 NOW: dict[str, Any] = {"round": 3, "after": 2}
 IMAGES = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
 EXAMPLES: list[Message] = [
-    agreement_of(tiny(), "asfl").welcome(2, "2.secret"),
+    agreement_of(tiny(), "asfl").welcome(2),
     msg.Ready("one"),
     msg.Refusal("no", **COST),
     msg.Where(3, 7, **COST),

@@ -1,4 +1,4 @@
-"""Whoever sends more than was agreed on, or too early, takes no memory of the server's."""
+"""What is longer than was agreed on, or comes too early, takes no memory of the server's."""
 
 import logging
 import struct
@@ -6,18 +6,22 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from fork_server import CONTEXT
 from impostor import READY, Impostor, words_of
-from small_runs import CLIENTS, agreement_of, tiny
+from small_runs import agreement_of, enrolled, tiny
 from torch import Tensor
 
+from asfl.field.devices.registry import Member
 from asfl.field.links import LinkError
 from asfl.field.protocol.messages import Ping
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import WireError, new_buffer
-from asfl.field.stream.chunks import CHUNK, Joiner
+from asfl.field.stream.framing import CHUNK, Joiner
 from asfl.field.stream.link import Connection, StreamLink
 from asfl.field.stream.server import StreamServer
 
@@ -35,7 +39,7 @@ def test_a_length_that_was_not_agreed_on_takes_no_buffer(monkeypatch: pytest.Mon
         made.append(size)
         return new_buffer(size)
 
-    monkeypatch.setattr("asfl.field.stream.chunks.new_buffer", watched)
+    monkeypatch.setattr("asfl.field.stream.framing.new_buffer", watched)
     joiner = Joiner(limit=1000)
     for size in (1001, 1 << 40, (1 << 64) - 1):
         with pytest.raises(WireError, match="more than the 1,000"):
@@ -46,7 +50,8 @@ def test_a_length_that_was_not_agreed_on_takes_no_buffer(monkeypatch: pytest.Mon
 
 
 def test_at_most_one_request_waits_for_a_client_that_reads_nothing() -> None:
-    link, connection = StreamLink(), Connection("somewhere", lambda: None)
+    member = cast(Member, SimpleNamespace(key="", still_in=True))
+    link, connection = StreamLink(), Connection(member, "somewhere", lambda: None)
     link.attach(connection, "one")
     link.ask(Ping(), 100)
     for _ in range(100):
@@ -57,11 +62,13 @@ def test_at_most_one_request_waits_for_a_client_that_reads_nothing() -> None:
 
 def be_flooded(pipe: Pipe) -> None:
     logging.disable()
-    with StreamServer("127.0.0.1:0", AGREEMENT) as server:
-        pipe.send((server.address, server.access.tokens))
-        while pipe.recv() != "end":
-            pipe.send(_most_resident())
-            Path("/proc/self/clear_refs").write_text("5")  # the most so far is forgotten
+    with TemporaryDirectory() as folder:
+        authority, devices = enrolled(Path(folder))
+        with StreamServer("127.0.0.1:0", AGREEMENT, authority) as server:
+            pipe.send((server.address, devices))
+            while pipe.recv() != "end":
+                pipe.send(_most_resident())
+                Path("/proc/self/clear_refs").write_text("5")  # the most so far is forgotten
 
 
 def _most_resident() -> int:
@@ -71,7 +78,7 @@ def _most_resident() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_flood_is_not_kept() -> None:
-    """From clients with a good token, before and after their first word, and from strangers; all at once."""
+    """From devices, before and after their first word, and from others with the same keys; all at once."""
     pipe, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=be_flooded, args=(theirs,), daemon=True)
     process.start()
@@ -83,12 +90,12 @@ def test_a_flood_is_not_kept() -> None:
         return found
 
     try:
-        address, tokens = pipe.recv()
+        address, devices = pipe.recv()
         peak()
         before = peak()
         ready, nothing = words_of(READY), bytes(CHUNK)
         flood: Sequence[bytes] = [struct.pack("<Q", LARGEST) + nothing[8:], *([nothing] * (OFFERED // CHUNK))]
-        callers = [Impostor(address, token) for token in [*tokens, *["0." + "ab" * 32] * CLIENTS]]
+        callers = [Impostor(address, device) for device in [*devices, *devices]]
         for number, caller in enumerate(callers):
             caller.says(*(ready if number % 2 else []), *flood)
         for caller in callers:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asfl.field.protocol.wire import WireError
-from asfl.field.stream.chunks import CHUNK, Joiner, split
+from asfl.field.stream.framing import CHUNK, Joiner, split
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 8, CHUNK - 7, CHUNK, 3 * CHUNK + 5])

@@ -1,4 +1,4 @@
-"""Whoever has no key, or has one and says nothing, takes no place that a client needs."""
+"""A stranger, or a device that says nothing, takes no place that a client needs."""
 
 import resource
 import socket
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from impostor import READY, Impostor, words_of
-from small_runs import CLIENTS, agreement_of, tiny
+from small_runs import CLIENTS, agreement_of, enrolled, tiny
 from waiting import LONG_S, wait_until
 
 from asfl.config.errors import AsflError
-from asfl.field.stream import descriptors, server
+from asfl.field.stream import server
 from asfl.field.stream.server import StreamServer
 from studies.torture import strangers
 
@@ -29,44 +29,50 @@ def limit_files(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[i
 
 def test_connections_leave_files_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = limit_files(monkeypatch, soft=64, hard=100_000)
-    assert descriptors.allowed_connections(10) + descriptors.RESERVED <= asked[-1]
+    assert server.allowed_connections(10) + server.RESERVED_FILES <= asked[-1]
     limit_files(monkeypatch, soft=300, hard=300)
-    assert descriptors.allowed_connections(10) == 300 - descriptors.RESERVED
+    assert server.allowed_connections(10) == 300 - server.RESERVED_FILES
     with pytest.raises(AsflError, match="1000 clients need 2256 open files, but this process may have 300"):
-        descriptors.allowed_connections(1000)
+        server.allowed_connections(1000)
 
 
-def test_connections_above_the_limit_are_closed_and_clients_still_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_above_the_limit_are_closed_and_clients_still_come_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority, devices = enrolled(tmp_path)
     monkeypatch.setattr(server, "allowed_connections", lambda clients: 20)
     monkeypatch.setattr(server, "_OPTIONS", [*server._OPTIONS, ("grpc.server_handshake_timeout_ms", 1000)])
-    with StreamServer("127.0.0.1:0", AGREEMENT) as opened, ExitStack() as connections:
+    with StreamServer("127.0.0.1:0", AGREEMENT, authority) as opened, ExitStack() as connections:
         host, _, port = opened.address.partition(":")
         idle = [connections.enter_context(socket.create_connection((host, int(port)), LONG_S)) for _ in range(60)]
         for one in idle:  # some at once, the others because they never say a word
             with suppress(ConnectionError):
                 while one.recv(1000):
                     pass
-        client = Impostor(opened.address, opened.access.tokens[0])
+        client = Impostor(opened.address, devices[0])
         client.hears()
         client.says(*words_of(READY))
         wait_until(lambda: opened.links[0].connected, "the client is in")
         client.leaves()
 
 
-def test_who_never_says_ready_holds_one_stream_and_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    with StreamServer("127.0.0.1:0", AGREEMENT) as opened:
-        silent = [Impostor(opened.address, opened.access.tokens[0]) for _ in range(4 * CLIENTS + 30)]
-        others = [Impostor(opened.address, token) for token in opened.access.tokens[1:]]
+def test_a_client_that_never_says_ready_holds_one_stream_and_not_forever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority, devices = enrolled(tmp_path)
+    with StreamServer("127.0.0.1:0", AGREEMENT, authority) as opened:
+        silent = [Impostor(opened.address, devices[0]) for _ in range(4 * CLIENTS + 30)]
+        others = [Impostor(opened.address, device) for device in devices[1:]]
         for number, other in enumerate(others, start=1):
             other.hears()
             other.says(*words_of(READY))
-            wait_until(lambda number=number: opened.links[number].connected, "everybody else is in")  # type: ignore[misc]
+            wait_until(lambda number=number: opened.links[number].connected, "all others are in")  # type: ignore[misc]
         assert len(opened._waiting) <= 1
         for each in (*silent, *others):
             each.leaves()
     monkeypatch.setattr(server, "READY_WITHIN_S", 0.2)
-    with StreamServer("127.0.0.1:0", AGREEMENT) as opened:
-        assert Impostor(opened.address, opened.access.tokens[0]).is_refused_with().name == "CANCELLED"
+    with StreamServer("127.0.0.1:0", AGREEMENT, authority) as opened:
+        assert Impostor(opened.address, devices[0]).is_refused_with().name == "CANCELLED"
 
 
 def test_a_run_among_strangers_has_the_same_bits(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from asfl.results.page.bounds import check_gap, check_queues, why_not
 from asfl.results.page.collect import collect, signature
 from asfl.results.page.origins import compare_command, nearest_preset, run_command
 from asfl.results.summary import Excess
+from asfl.runs.files import sealed_json
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.records import RECORDS_FILE, Fault, RoundRecord, read_records
-from asfl.runs.seals import sealed_json
 from conftest import Asfl, assert_refused
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -20,7 +20,7 @@ TINY = ("scenario.clients=4", "radio.num_rbs=3", "training.batch_size=8", "model
 WORLDS = {
     "asfl": ("decision.outage_s=0.05",),  # so short that some are late
     "asfl-plus": (),
-    "fedavg-8bit": ("decision.outage_s=0.2",),
+    "fedavg:bits=8": ("decision.outage_s=0.2",),
     "sl-best": ("decision.charge=expected",),
     "sfl-best": ("scenario.channel.blocks=selective",),
     "acc-sfl": ("decision.outage_s=0.1",),
@@ -52,7 +52,7 @@ def test_some_of_these_rounds_are_what_is_hard_to_recharge(runs: dict[str, Run])
     assert len({tuple(record.batch or ()) for record in runs["hasfl"].records}) > 1
     late = [
         (rate, count)
-        for scheme in ("asfl", "acc-sfl", "fedavg-8bit")
+        for scheme in ("asfl", "acc-sfl", "fedavg:bits=8")
         for record in runs[scheme].records
         for rate, count in zip(record.packet_error_rate, record.rb_count, strict=True)
     ]

@@ -15,7 +15,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.results.frames import load_runs
 from asfl.runs.callbacks import Settings, check_trackers, scalars, tracker_names
-from asfl.runs.finished import MODEL_SEAL, is_finished
+from asfl.runs.folder import MODEL_SEAL, is_finished
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run

@@ -16,12 +16,12 @@ from asfl.costs.budgets import Budgets
 from asfl.runs.engines import ray_worker, scratch, shipping
 from asfl.runs.engines.ray_worker import Trainer
 from asfl.runs.engines.shipping import Destination, Gone, News, Piece, list_files, send
-from asfl.runs.finished import MODEL_SEAL, is_finished
+from asfl.runs.files import read_sealed
+from asfl.runs.folder import MODEL_SEAL, is_finished
 from asfl.runs.jobs import Ended, Job, Train, train
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, read_rounds
 from asfl.runs.run import resume
-from asfl.runs.seals import read_sealed
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from asfl.config.load import ConfigLike
 from asfl.results.compare import plan_comparison, plan_front
 from asfl.runs.engines import OnEvent
 from asfl.runs.engines.processes import attempt
-from asfl.runs.finished import is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Ended, Job, train
 from asfl.runs.lock import writing
 from asfl.runs.run import run as run_in

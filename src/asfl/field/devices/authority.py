@@ -6,20 +6,24 @@ earlier beginning protects nobody: who is let in is decided by the registry (`as
 
 import hashlib
 import logging
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
-
-from asfl.config.errors import AsflError
-from asfl.field.stream.certificates import Certificates, private_folder, write_private
+from asfl.config.errors import AsflError, MissingExtraError
+from asfl.runs.files import sync_folder, write_whole
 from asfl.runs.lock import writing
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+except ModuleNotFoundError as error:
+    raise MissingExtraError("devices and their certificates", "field") from error
 
 _log = logging.getLogger(__name__)
 SERVER_NAME = "asfl-server"
@@ -32,8 +36,19 @@ _PEM = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True)
+class Certificates:
+    """Of a server; files in PEM."""
+
+    authority: Path
+    """What devices check the server's certificate with, and the server theirs."""
+    certificate: Path
+    key: Path
+    """Private."""
+
+
+@dataclass(frozen=True)
 class Authority:
-    """Files in a folder that nobody else can write to."""
+    """Files in a folder that only the operator can write to."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -215,3 +230,19 @@ def _name(text: str) -> x509.Name:
 
 def _unlocked(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = folder.stat().st_mode
+    except OSError as error:
+        raise AsflError(f"can't make the folder {folder}: {error.strerror or error}") from None
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise AsflError(f"{folder} can be written to by others; a key doesn't belong there (chmod go-w would do)")
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Only the owner can read it, from the first moment on. It is written whole or not at all; no link is followed."""
+    write_whole(file, content, mode=0o600)
+    sync_folder(file.parent)

@@ -23,7 +23,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError, nearest, short
 from asfl.field.devices.authority import key_digest, name_of
-from asfl.field.stream.access import AccessError
 from asfl.runs.files import append_line, write_whole
 from asfl.runs.lock import writing
 
@@ -75,6 +74,10 @@ class Book:
     @property
     def active(self) -> list[Device]:
         return [device for device in self.devices if not device.revoked_at]
+
+
+class AccessError(AsflError):
+    """Not admitted."""
 
 
 class NoPlaceError(AsflError):
@@ -187,45 +190,48 @@ class Registry:
             append_line(self._folder / AUDIT_FILE, json.dumps({"at": _now(), "event": event, **facts}) + "\n")
 
 
-class Members:
-    """The doorkeeper of one run with so many clients: lets in who shows a certificate of a device that has a place."""
+@dataclass(frozen=True)
+class Member:
+    """A device that was let in to a run, by the certificate it showed."""
 
-    def __init__(self, registry: Registry, clients: int) -> None:
-        self._registry, self._clients = registry, clients
+    registry: Registry
+    certificate: x509.Certificate
+    client: int
+    """Which client of the run it is."""
 
-    def identify(self, credential: str) -> int:
+    @classmethod
+    def admitted(cls, registry: Registry, certificate: str, clients: int) -> "Member":
+        """To a run with so many clients; the certificate is one that the authority has signed, in PEM."""
         try:
-            certificate = x509.load_pem_x509_certificate(credential.encode())
+            shown = x509.load_pem_x509_certificate(certificate.encode())
         except ValueError:
             raise AccessError("no certificate") from None
-        device = self._registry.member(certificate)
-        if device.number >= self._clients:
-            raise NoPlaceError(f"{device.name} is device {device.number}, and this run has {self._clients}")
-        return device.number
+        device = registry.member(shown)
+        if device.number >= clients:
+            raise NoPlaceError(f"{device.name} is device {device.number}, and this run has {clients}")
+        return cls(registry, shown, device.number)
 
-    def key_of(self, certificate: str) -> str:
-        return key_digest(x509.load_pem_x509_certificate(certificate.encode()))
+    @property
+    def key(self) -> str:
+        """SHA-256 of its public key."""
+        return key_digest(self.certificate)
 
-    def still_in(self, client: int, certificate: str) -> bool:
+    @property
+    def still_in(self) -> bool:
         """By its key: its number may be another device's by now."""
         try:
-            return self.identify(certificate) == client
-        except (AccessError, NoPlaceError):
+            return self.registry.member(self.certificate).number == self.client
+        except AccessError:
             return False
-        except AsflError:  # the list can't be read at the moment, which throws nobody out
+        except AsflError:  # the list can't be read at the moment, which throws no device out
             return True
 
-    def agreed(self, certificate: str, samples: int) -> int:
+    def agreed(self, samples: int) -> int:
+        """How many images count of those that it says it has."""
         try:
-            return self._registry.agreed(x509.load_pem_x509_certificate(certificate.encode()), samples)
+            return self.registry.agreed(self.certificate, samples)
         except AsflError:  # it is out, which ends its stream, or the list can't be written, which ends no run
             return samples
-
-    def admit(self, credential: str) -> tuple[int, str]:
-        return self.identify(credential), ""
-
-    def confirm(self, client: int, offered: str) -> bool:
-        return True
 
 
 def _digest(code: str) -> str:

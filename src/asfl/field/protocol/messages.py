@@ -118,9 +118,9 @@ class Agreement:
     shaping: tuple[ShapedLink, ...] = ()
     """Links made slow on purpose; a client is told its own."""
 
-    def welcome(self, client: int, credential: str = "") -> "Welcome":
+    def welcome(self, client: int) -> "Welcome":
         """For this client."""
-        return Welcome(replace(self, shaping=links_of(client, self.shaping)), client, credential)
+        return Welcome(replace(self, shaping=links_of(client, self.shaping)), client)
 
 
 class Welcome(Message):
@@ -128,12 +128,10 @@ class Welcome(Message):
 
     agreement: Agreement
     client: Natural
-    credential: Text = ""
-    """For the next connection."""
 
 
 class Ready(Message):
-    """The client's first word; it has its next credential."""
+    """The client's first word."""
 
     node: Annotated[Text, Field(max_length=NODE_NAME)]
     """Names what holds the client's state: the same name, the same state."""
@@ -202,7 +200,7 @@ class Values(Answer):
 
 
 class Projected(Answer):
-    """Projections of layers (`asfl.train.signals`)."""
+    """Projections of layers (`asfl.train.reports`)."""
 
     codes: Octets
     """Two a number."""

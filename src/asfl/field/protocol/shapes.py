@@ -29,7 +29,7 @@ from asfl.train.quantise import (
     num_code_bytes,
     num_groups,
 )
-from asfl.train.signals import Projections
+from asfl.train.reports import Projections
 
 Shape = tuple[int, ...]
 _MARGIN = 1 << 16

@@ -12,8 +12,7 @@ from typing import Self, Unpack, overload
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.config.names import is_own_file
-from asfl.field.engine import agreement_for, train
+from asfl.field.engine import agreement_for, data_folder, train
 from asfl.field.patience import Patience
 from asfl.field.protocol.codec import encode
 from asfl.field.protocol.messages import Agreement
@@ -73,7 +72,7 @@ class RayClients(Sequence[RayLink]):
         **watching: Unpack[Watching],
     ) -> None:
         self._terms, self._address, self._should_stop = terms, address, watching.get("should_stop", lambda: False)
-        self._data_dir = _folder_of_data(terms.config, watching.get("data_dir"))
+        self._data_dir = data_folder(terms.config, watching.get("data_dir"))
         self._links: list[RayLink] = []
         self._started = ExitStack()
 
@@ -157,10 +156,3 @@ def _cpus_of_nodes() -> list[float]:
     import ray
 
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-
-
-def _folder_of_data(config: Config, data_dir: Path | None) -> str | None:
-    """Where clients look for their data: under the same path as here."""
-    if is_own_file(config.data.name):
-        return str(Path(config.data.name).parent)
-    return str(data_dir) if data_dir else config.data.folder or None

@@ -1,4 +1,4 @@
-"""The client's end of the stream: connect, show a credential, answer until the server says bye."""
+"""The client's end of the stream: connect, show the certificate, answer until the server says bye."""
 
 import logging
 import queue
@@ -15,20 +15,21 @@ import torch
 from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.client import ClientNode
+from asfl.field.devices.authority import SERVER_NAME
+from asfl.field.devices.enrolment import Membership, renew_if_due
 from asfl.field.measure.meters import Meter, meter_named
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import NODE_NAME, Ready, Refusal, Welcome
 from asfl.field.protocol.wire import Data, WireError
-from asfl.field.stream.access import client_of
-from asfl.field.stream.chunks import Joiner, split
-from asfl.field.stream.common import (
-    CREDENTIAL_KEY,
+from asfl.field.stream.framing import (
     GREETING_LIMIT,
     METHOD,
     SERVICE,
     SHARED_OPTIONS,
     VERSION_KEY,
+    Joiner,
     check_address,
+    split,
 )
 from asfl.train.memory import keep_freed_memory
 
@@ -38,45 +39,45 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("clients in other processes", "field") from error
 
 _log = logging.getLogger(__name__)
+Identity = tuple[bytes, bytes, bytes]
+"""A device's key, its certificate, and that of the authority, in PEM."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
+_BETWEEN_RUNS_S = 5.0
 _JITTER = random.SystemRandom()
-"""So that not everybody comes back at the same moment."""
+"""So that not all devices come back at the same moment."""
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 """Refusals that another attempt won't change."""
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a client shows instead of a token: a certificate, in PEM, and the key it is for."""
+def work(home: Path, member: Membership, *, meter: str = "none", once: bool = False) -> None:
+    """As the device whose folder this is, take part in every run there is, for ever; `once`: in one."""
+    while True:
+        if renew_if_due(home, member):
+            _log.info("the certificate of %s was renewed", member.name)
+        data_dir = Path(member.data) if member.data else None
+        take_part(member.stream, member.files(home), data_dir=data_dir, patience_s=float("inf"), meter=meter)
+        _log.info("the run is over")
+        if once:
+            return
+        time.sleep(_BETWEEN_RUNS_S)
 
-    key: bytes
-    certificate: bytes
-    server_name: str
-    """What the server's own certificate is for, whatever its address."""
 
-
-def serve(
+def take_part(
     address: str,
-    token: str = "",
+    identity: Identity,
     *,
-    identity: Identity | None = None,
-    authority: Path | bytes | None = None,
     data_dir: Path | None = None,
     patience_s: float = 300.0,
     make_node: Callable[[Welcome, Path | None], ClientNode] = ClientNode,
     meter: str = "none",
 ) -> None:
-    """Be the client that the token, or the certificate, is for, until the server says bye.
+    """Be the client that the certificate is for, until the server says bye.
 
-    `authority` is the certificate (or its file) that the server's own is checked with; without it only servers on this
-    machine are called.
     If the stream breaks, the client calls again and goes on with the state it has; after `patience_s` without success
     it gives up. `meter` names how the client knows what it consumes (`asfl.field.measure.meters`).
     """
-    check_address(address, encrypted=authority is not None)
-    if identity is None:
-        client_of(token)
-    visitor = _Visitor(address, token, _read(authority), data_dir, make_node, meter_named(meter), identity)
+    check_address(address)
+    visitor = _Visitor(address, identity, data_dir, make_node, meter_named(meter))
     wait_s, heard = _FIRST_WAIT_S, time.monotonic()
     while True:
         contacts = visitor.contacts
@@ -105,15 +106,13 @@ def serve(
 
 @dataclass(eq=False)
 class _Visitor:
-    """What outlives a stream: the node with its state, and the credential for the next one."""
+    """What outlives a stream: the node with its state."""
 
     address: str
-    credential: str
-    authority: bytes | None
+    identity: Identity
     data_dir: Path | None
     make_node: Callable[[Welcome, Path | None], ClientNode]
     meter: Meter | None
-    identity: Identity | None = None
     node: ClientNode | None = None
     node_name: str = ""
     """Of this node and no other: the server learns from it whether the state it knows is still there."""
@@ -127,10 +126,9 @@ class _Visitor:
     def visit(self) -> bool:
         """One stream, from beginning to end; whether the server said bye."""
         outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        metadata = ((CREDENTIAL_KEY, self.credential), (VERSION_KEY, __version__))
         with self._channel() as channel:
             work: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
-            call = work(_chunks(outbox), metadata=metadata)
+            call = work(_chunks(outbox), metadata=((VERSION_KEY, __version__),))
             try:
                 joiner = Joiner(GREETING_LIMIT)
                 node: ClientNode | None = None
@@ -151,7 +149,6 @@ class _Visitor:
 
     def _welcomed(self, data: Data, outbox: "queue.SimpleQueue[bytes | None]", call: Iterator[bytes]) -> ClientNode:
         welcome = decode(data, Welcome)
-        self.credential = welcome.credential
         if self.node is None or not self.node.fits(welcome):
             try:
                 self.node = self.make_node(welcome, self.data_dir)
@@ -170,24 +167,11 @@ class _Visitor:
     def _channel(self) -> grpc.Channel:
         # A connection of its own for every visit: a shared one would remember for how long the server was away.
         options = [*SHARED_OPTIONS, ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-        if self.authority is None:
-            return grpc.insecure_channel(self.address, [*options, ("grpc.enable_http_proxy", 0)])
-        if self.identity is None:
-            return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self.authority), options)
-        shown = grpc.ssl_channel_credentials(self.authority, self.identity.key, self.identity.certificate)
-        name = ("grpc.ssl_target_name_override", self.identity.server_name)
-        return grpc.secure_channel(self.address, shown, [*options, name])
+        key, certificate, authority = self.identity
+        shown = grpc.ssl_channel_credentials(authority, key, certificate)
+        return grpc.secure_channel(self.address, shown, [*options, ("grpc.ssl_target_name_override", SERVER_NAME)])
 
 
 def _chunks(outbox: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
     for message in iter(outbox.get, None):
         yield from split(message)
-
-
-def _read(authority: Path | bytes | None) -> bytes | None:
-    if not isinstance(authority, Path):
-        return authority
-    try:
-        return authority.read_bytes()
-    except OSError as error:
-        raise AsflError(f"can't read {authority}: {error.strerror or error}") from None

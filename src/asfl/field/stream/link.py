@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from asfl.field.devices.registry import Member
 from asfl.field.links import LinkError, failed
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import Answer, AnyRequest
 from asfl.field.protocol.wire import Data, WireError
-from asfl.field.stream.chunks import Joiner, split
-from asfl.field.stream.common import GREETING_LIMIT
+from asfl.field.stream.framing import GREETING_LIMIT, Joiner, split
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +29,9 @@ class Pending:
 class Connection:
     """One stream of a client that was admitted."""
 
+    member: Member
     peer: str
     cancel: Callable[[], object]
-    key: str = ""
-    """SHA-256 of the public key it was opened with, if clients have certificates."""
-    still_in: Callable[[], bool] = lambda: True
-    """Whether it would be let in again."""
-    agreed: Callable[[int], int] = int
-    """How many of the images it says it has are believed."""
     joiner: Joiner = field(default_factory=lambda: Joiner(GREETING_LIMIT))
     outbox: "queue.SimpleQueue[Pending | None]" = field(default_factory=queue.SimpleQueue)
     """Requests to be sent; None ends the stream."""
@@ -61,18 +56,18 @@ class StreamLink:
 
     @property
     def key(self) -> str:
-        """Whose stream this is, or was last; "" if clients have no certificates."""
+        """Whose stream this is, or was last; "" before the first."""
         return self._key
 
     def agreed(self, samples: int) -> int:
         """How many images count of those that the device says it has."""
         connection = self._connection
-        return samples if connection is None else connection.agreed(samples)
+        return samples if connection is None else connection.member.agreed(samples)
 
     def close_if_out(self) -> None:
         """End a stream whose device isn't let in any more; its answers are of no use."""
         connection = self._connection
-        if connection is not None and not connection.still_in():
+        if connection is not None and not connection.member.still_in:
             self.detach(connection, "it was revoked")
             connection.cancel()
 
@@ -110,7 +105,7 @@ class StreamLink:
             if node != self._node:
                 self._node, self.generation = node, self.generation + 1
             before, lost = self._connection, self._pending
-            self._connection, self._pending, self._key = connection, None, connection.key
+            self._connection, self._pending, self._key = connection, None, connection.member.key
         if before is not None:
             before.cancel()
         if lost is not None:

@@ -1,34 +1,23 @@
-"""The server's end of the streams: only the clients of the run are let in, and there is a link to each of them."""
+"""The server's end of the streams: only devices of the run are let in, and there is a link to each of them."""
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
-from typing import Protocol, Self
+from contextlib import suppress
+from typing import Self
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError
+from asfl.field.devices.authority import Authority
+from asfl.field.devices.registry import AccessError, Member, Registry
 from asfl.field.protocol.codec import Message, decode, encode
 from asfl.field.protocol.messages import Agreement, Bye, Ready, Refusal
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import Data, WireError, words_of
-from asfl.field.stream.access import Access, AccessError
-from asfl.field.stream.certificates import Certificates
-from asfl.field.stream.chunks import split
-from asfl.field.stream.common import (
-    CREDENTIAL_KEY,
-    METHOD,
-    SERVICE,
-    SHARED_OPTIONS,
-    VERSION_KEY,
-    Option,
-    check_address,
-)
-from asfl.field.stream.descriptors import allowed_connections
-from asfl.field.stream.keys import KeyFile
+from asfl.field.stream.framing import METHOD, SERVICE, SHARED_OPTIONS, VERSION_KEY, Option, check_address, split
 from asfl.field.stream.link import Connection, StreamLink
 
 try:
@@ -40,9 +29,13 @@ _log = logging.getLogger(__name__)
 _SPARE_STREAMS = 8
 """For connections that are being refused."""
 LET_IN_S = 30.0
-"""So long a client that was let in has its place for itself; then one that comes with the same credential takes it."""
+"""So long a device that was let in has its place for itself; then another connection of its takes it."""
 READY_WITHIN_S = 600.0
 """From the welcome to the client's first word; meanwhile it loads its data."""
+RESERVED_FILES = 256
+"""For everything that isn't a connection: records, checkpoints, the data, PyTorch, trackers."""
+_STRANGERS = 256
+"""Connections that may be there besides those of the clients, which may come anew before their old ones are gone."""
 _QUIET_MS = 20_000
 """A connection without a handshake, or without a stream, is closed after this time: clients call at once."""
 _POLL_S = 0.05
@@ -57,61 +50,45 @@ _OPTIONS: list[Option] = [
 ]
 
 
-class Doorkeeper(Protocol):
-    """Who decides who comes in (`asfl.field.stream.access.Access`)."""
+def allowed_connections(clients: int) -> int:
+    """How many connections a server of so many clients takes at once: without a file left, none could be written.
 
-    def identify(self, credential: str) -> int:
-        """Which client this is; `AccessError`: none. Any other `AsflError`: not now."""
-        ...
+    The soft limit of this process is raised as far as that needs, and as it may.
+    """
+    wanted = 2 * clients + _STRANGERS
+    if sys.platform == "win32":  # which has no such limit
+        return wanted
+    import resource
 
-    def admit(self, credential: str) -> tuple[int, str]:
-        """The same, and the credential for the next connection, if it is another one."""
-        ...
-
-    def confirm(self, client: int, offered: str) -> bool:
-        """The client has that credential; False: it is void."""
-        ...
-
-
-class Members(Doorkeeper, Protocol):
-    """Decides by certificates, which may be revoked while their streams are open."""
-
-    def key_of(self, certificate: str) -> str:
-        """SHA-256 of its public key."""
-        ...
-
-    def still_in(self, client: int, certificate: str) -> bool:
-        """Whether it would be let in as this client now."""
-        ...
-
-    def agreed(self, certificate: str, samples: int) -> int:
-        """How many images count of those that the device says it has."""
-        ...
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if soft == resource.RLIM_INFINITY else min(wanted, soft - RESERVED_FILES)
+    if allowed < 2 * clients:
+        raise AsflError(
+            f"{clients} clients need {2 * clients + RESERVED_FILES} open files, but this process may have {soft} "
+            "(`ulimit -n` shows the limit; an administrator can raise it)"
+        )
+    return allowed
 
 
 class StreamServer:
     """Listens while it is open; `links` has a link for each client, connected or not."""
 
-    def __init__(
-        self,
-        address: str,
-        agreement: Agreement,
-        certificates: Certificates | None = None,
-        *,
-        keys: Path | None = None,
-        restarted: bool = False,
-        members: "Members | None" = None,
-    ) -> None:
-        """For one run. Without certificates only addresses of this machine do; port 0 is any that is free.
+    def __init__(self, address: str, agreement: Agreement, authority: Authority) -> None:
+        """For one run, and the devices that are in the authority's folder; port 0 is any that is free.
 
-        `keys` is a file that outlives this server; it is made if it isn't there. Another server of the same run, at the
-        same address and with the same file, lets in the clients that this one had, and they come by themselves.
-        `restarted` says that this is that other server: without the file it doesn't start.
-        `members` decides by the certificates that clients show, instead of tokens.
+        A server that is started again, at the same address with the same folder, finds its devices again: they come by
+        themselves.
         """
-        check_address(address, encrypted=certificates is not None)
+        check_address(address)
         clients = agreement.config.scenario.clients
         self._agreement, self._largest = agreement, Blueprint.of(agreement.config).largest_message
+        self.registry, certificates = Registry(authority.folder), authority.server_certificates()
         self.links = [StreamLink() for _ in range(clients)]
         self._waiting: dict[int, tuple[Connection, threading.Timer, float]] = {}
         """Of each client the stream on which it hasn't said that it is ready, how long it may, and since when."""
@@ -122,28 +99,14 @@ class StreamServer:
         self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=streams)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._work)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
+        secure = grpc.ssl_server_credentials([pair], authority.pem.encode(), require_client_auth=True)
         try:
-            if certificates is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
-                root = None if members is None else certificates.authority.read_bytes()
-                secure = grpc.ssl_server_credentials([pair], root, require_client_auth=members is not None)
-                port = self._server.add_secure_port(address, secure)
-        except OSError as error:
-            raise AsflError(f"can't read {error.filename}: {error.strerror}") from None
+            port = self._server.add_secure_port(address, secure)
         except RuntimeError as error:
             raise AsflError(f"can't listen on {address}: {error}") from None
         self.address = f"{address.rpartition(':')[0]}:{port}"
         """With the port that was taken."""
-        try:  # now that the port is ours, no other server on it uses the file
-            file = None if keys is None else KeyFile.of(keys, agreement)
-            self.access = Access(clients, file, restarted=restarted)
-            """Its tokens are what clients come in with."""
-            self._members, self._keeper = members, members or self.access
-        except AsflError:
-            self._server.stop(grace=None)
-            raise
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -154,7 +117,7 @@ class StreamServer:
         self._threads.shutdown(wait=False)
 
     def wait_for_clients(self, timeout_s: float) -> None:
-        """Until everybody is connected."""
+        """Until all are connected."""
         due = time.monotonic() + timeout_s
         while missing := [client for client, link in enumerate(self.links) if not link.connected]:
             if time.monotonic() > due:
@@ -165,7 +128,7 @@ class StreamServer:
             time.sleep(_POLL_S)
 
     def say_bye(self, timeout_s: float = 10.0) -> None:
-        """Tell everybody who is there that the run is over, and end their streams."""
+        """Tell all clients that are there that the run is over, and end their streams."""
         due = time.monotonic() + timeout_s
         there = [link for link in self.links if link.trouble is None]
         for link, future in [(link, link.ask(Bye(), timeout_s)) for link in there]:
@@ -177,18 +140,13 @@ class StreamServer:
 
     # ------------------------------------------------------------------ one stream
     def _work(self, chunks: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        client, credential = self._admit(context)
-        connection = Connection(context.peer(), context.cancel)
-        if self._members is not None:
-            shown = _certificate_of(context)
-            of_key = (partial(self._members.still_in, client, shown), partial(self._members.agreed, shown))
-            connection = Connection(context.peer(), context.cancel, self._members.key_of(shown), *of_key)
+        connection = Connection(self._admit(context), context.peer(), context.cancel)
+        client = connection.member.client
         if not context.add_callback(lambda: connection.outbox.put(None)):  # gone already
             return
         self._wait_for_ready(client, connection)
-        reader = threading.Thread(target=self._read, args=(client, credential, connection, chunks), daemon=True)
-        reader.start()
-        yield from split(encode(self._agreement.welcome(client, credential)))
+        threading.Thread(target=self._read, args=(client, connection, chunks), daemon=True).start()
+        yield from split(encode(self._agreement.welcome(client)))
         yield from self.links[client].outgoing(connection)
 
     def _wait_for_ready(self, client: int, connection: Connection) -> None:
@@ -215,39 +173,34 @@ class StreamServer:
                 waiting[1].cancel()
                 del self._waiting[client]
 
-    def _admit(self, context: grpc.ServicerContext) -> tuple[int, str]:
-        shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        credential = shown.get(CREDENTIAL_KEY, "")
-        if self._members is not None:
-            credential = _certificate_of(context)
+    def _admit(self, context: grpc.ServicerContext) -> Member:
+        version = next((value for key, value in context.invocation_metadata() or () if key == VERSION_KEY), "")
         try:
-            waiting = self._waiting.get(self._keeper.identify(credential))
-            if shown.get(VERSION_KEY) != __version__:
-                _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(shown.get(VERSION_KEY))[:40])
-                wanted = f"the server runs asfl {__version__}; so must clients"
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, wanted)
-            if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:
-                context.abort(grpc.StatusCode.UNAVAILABLE, "another connection with this credential is being let in")
-            return self._keeper.admit(credential)
-        except AccessError as error:
+            member = Member.admitted(self.registry, _certificate_of(context), len(self.links))
+        except AccessError as error:  # a stranger isn't told why
             _log.warning("refused %s: %s", context.peer(), error)
-            # Strangers aren't told why.
-            known = (
-                "it isn't enrolled here, or was revoked" if self._members else "the token is wrong, or was used before"
-            )
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"not admitted: {known}")
-        except AsflError as error:  # its next credential could not be written down
-            _log.error("nobody can be admitted: %s", error)
-            context.abort(grpc.StatusCode.UNAVAILABLE, "nobody can be admitted at the moment")
+            wanted = "not admitted: it isn't enrolled here, or was revoked"
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, wanted)
+        except AsflError as error:
+            _log.error("%s isn't admitted now: %s", context.peer(), error)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not admitted at the moment")
+        if version != __version__:
+            _log.warning("refused %s: it runs asfl %s", context.peer(), ascii(version)[:40])
+            wanted = f"the server runs asfl {__version__}; so must clients"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, wanted)
+        waiting = self._waiting.get(member.client)
+        if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "another connection of this device is being let in")
+        return member
 
-    def _read(self, client: int, credential: str, connection: Connection, chunks: Iterator[bytes]) -> None:
+    def _read(self, client: int, connection: Connection, chunks: Iterator[bytes]) -> None:
         """What the client sends, until the stream ends."""
         link, reason = self.links[client], "the connection was closed"
         try:
             for chunk in chunks:
                 buffer = connection.joiner.add(chunk)
                 if buffer is not None:
-                    self._take(client, credential, connection, buffer)
+                    self._take(client, connection, buffer)
         except AsflError as error:
             reason = str(error)
             _log.warning("client %d (%s): closed: %s", client, connection.peer, reason)
@@ -259,7 +212,7 @@ class StreamServer:
         link.detach(connection, reason)
         connection.outbox.put(None)
 
-    def _take(self, client: int, credential: str, connection: Connection, data: Data) -> None:
+    def _take(self, client: int, connection: Connection, data: Data) -> None:
         if connection.joiner.limit == self._largest:
             self.links[client].received(connection, data)
             return
@@ -269,9 +222,7 @@ class StreamServer:
             raise AccessError(f"it can't take part: {words_of(ready.reason)}")
         if not isinstance(ready, Ready):
             raise WireError(f"{ready.name} instead of ready")
-        if not self._keeper.confirm(client, credential):
-            raise AccessError("another connection has come in with the same credential")
-        if not connection.still_in():
+        if not connection.member.still_in:
             raise AccessError("it was revoked")
         connection.joiner.limit = self._largest
         self.links[client].attach(connection, ready.node)

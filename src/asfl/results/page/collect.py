@@ -18,7 +18,7 @@ from asfl.results.folders import FoundRun, read_run
 from asfl.results.reproduce.plan import WORLDS
 from asfl.results.summary import Summary
 from asfl.results.sweep import SWEEP_FILE
-from asfl.runs.finished import MODEL_SEAL
+from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
 from asfl.runs.manifest import MANIFEST_FILE, comparable
 from asfl.runs.records import RECORDS_FILE

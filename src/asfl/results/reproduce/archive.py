@@ -1,8 +1,7 @@
 """All runs behind some recipes as one small file, from which every page and picture can be drawn again.
 
 An xz file of JSON lines: first the recipes, their commands and points, then one run per line, its rounds by column.
-Costs and powers have six digits, and what neither a page nor a recharge needs is left out: queues, losses. What is left
-out is read as nothing, or as infinite where there is no nothing.
+What neither a page nor a recharge needs is left out: queues, losses (`asfl.runs.records.to_columns`).
 """
 
 import json
@@ -16,27 +15,15 @@ import numpy as np
 
 from asfl.config import recorded_config
 from asfl.config.errors import AsflError
+from asfl.config.removed import GONE_SCHEMES, scheme_today
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
 from asfl.results.summary import Outcome, Summary, choose_targets
 from asfl.runs.files import write_whole
-from asfl.runs.records import RoundRecord
+from asfl.runs.records import from_columns, to_columns
 
 FORMAT = 1
 LONGEST_LINE = 50_000_000
-_OPTIONAL = ("synced", "bits", "batch", "rb_owner")
-_KEPT = (
-    "round", "cut", "rb_count", "packet_error_rate", "arrived", "delay_s", "resplit_delay_s", "energy_j",
-    "total_delay_s", "total_energy_j", "spread", "discrepancy", "accuracy", "client_accuracy", "uncalibrated_accuracy",
-    "tx_power_w", *_OPTIONAL,
-)  # fmt: skip
-_LEFT_OUT = (
-    "uplink_stage_delay_s", "server_stage_delay_s", "delay_queue", "train_loss", "update_scale", "resplit_shift",
-    "test_loss",
-)  # fmt: skip
-_LEFT_OUT_BY_CLIENT = ("resplit_energy_j", "energy_queue", "participation_queue", "update_norm2")
-ACCURACIES = ("accuracy", "client_accuracy", "uncalibrated_accuracy")
-"""All digits are kept, since a target is reached or not."""
 NEXT_COMMAND = "\n$ "
 """Between two commands that found different points of a recipe; so a page shows them."""
 RunKey = tuple[str, str, int]
@@ -137,7 +124,8 @@ def read_archive(file: Path) -> list[Found]:
         head, *lines = _lines(file)
         if head["format"] != FORMAT:
             raise ValueError(f"format {head['format']}, not {FORMAT}")
-        runs = {(line["world"], line["scheme"], line["seed"]): _run_of_json(line) for line in lines}
+        known = (line for line in lines if line["scheme"] not in GONE_SCHEMES)
+        runs = {(line["world"], scheme_today(line["scheme"]), line["seed"]): _run_of_json(line) for line in known}
         return [
             Found(
                 one["recipe"],
@@ -147,7 +135,11 @@ def read_archive(file: Path) -> list[Found]:
                         p["preset"],
                         p["label"],
                         p["world"],
-                        [runs[p["world"], scheme, seed] for scheme, seed in p["runs"]],
+                        [
+                            runs[p["world"], scheme_today(scheme), seed]
+                            for scheme, seed in p["runs"]
+                            if scheme not in GONE_SCHEMES
+                        ],
                     )
                     for p in one["points"]
                 ],
@@ -177,32 +169,14 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     budgets = None if run.budgets is None else [run.budgets.delay_s, run.budgets.energy_j]
     config = None if run.config is None else run.config.model_dump(mode="json")
     of_run = {"scheme": run.scheme, "seed": run.seed, "commit": run.commit, "cpu_s": run.cpu_s}
-    plain = [json.loads(record.to_line()) for record in run.records]
-    rounds = {name: [_short(name, record.get(name)) for record in plain] for name in _KEPT}
-    return {**of_run, "budgets": _finite(budgets), "config": config, "rounds": rounds}
+    return {**of_run, "budgets": _finite(budgets), "config": config, "rounds": to_columns(run.records)}
 
 
 def _run_of_json(line: dict[str, Any]) -> Run:
     budgets = line["budgets"] and Budgets(*(np.inf if one is None else one for one in line["budgets"]))
     config = line["config"] and recorded_config(line["config"])
-    kept = [name for name in _KEPT if name in line["rounds"]]  # earlier archives have no powers
-    rows = zip(*(line["rounds"][name] for name in kept), strict=True)
-    records = [_record(dict(zip(kept, row, strict=True))) for row in rows]
-    return Run(line["scheme"], line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
-
-
-def _record(kept: dict[str, Any]) -> RoundRecord:
-    clients = len(kept["rb_count"])
-    nothing = {**dict.fromkeys(_LEFT_OUT), **dict.fromkeys(_LEFT_OUT_BY_CLIENT, [None] * clients)}
-    known = {name: value for name, value in kept.items() if name not in _OPTIONAL or value is not None}
-    return RoundRecord.from_line(json.dumps({**nothing, "tx_power_w": [0.0] * clients, **known}).encode())
-
-
-def _short(name: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_short(name, one) for one in value]
-    rounded = isinstance(value, float) and name not in ACCURACIES
-    return float(f"{value:.6g}") if rounded else value
+    records = from_columns(line["rounds"])
+    return Run(scheme_today(line["scheme"]), line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
 
 
 def _finite(values: Iterable[float] | None) -> list[float | None] | None:

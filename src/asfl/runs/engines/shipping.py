@@ -6,6 +6,7 @@ model goes last and is put in place with its seal, which says that the run is fi
 step, when it is whole.
 """
 
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,12 +17,11 @@ from pathlib import Path, PurePosixPath
 
 from asfl.config.errors import AsflError
 from asfl.config.files import open_ordinary, open_to_read
-from asfl.runs.files import part_of, write_whole
-from asfl.runs.finished import MODEL_SEAL
+from asfl.runs.files import Seal, write_sealed, write_whole
+from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import Ended
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, read_manifest
 from asfl.runs.records import RECORDS_FILE, Journal, RoundRecord, read_rounds
-from asfl.runs.seals import put_sealed, read_seal
 
 PIECE_BYTES = 16 * 2**20
 """Checkpoints can be gigabytes; nobody on the way has to hold a whole one."""
@@ -69,6 +69,11 @@ def _turn(name: str) -> tuple[int, str, bool]:
     if PurePosixPath(name).parts[0] == CHECKPOINTS:
         return 2, PurePosixPath(name).stem, _is_seal(name)  # the seal after what it seals
     return {MANIFEST_FILE: 0, MODEL_FILE: 3, MODEL_SEAL: 4}.get(name, 1), name, False
+
+
+def part_of(path: Path) -> Path:
+    """Where a file that arrives in pieces is put together."""
+    return path.with_name(f".{path.name}.0123abcd.tmp")
 
 
 class Source:
@@ -167,7 +172,7 @@ class Destination:
                     f"{self.folder / RECORDS_FILE} ends after round {len(rounds.lines)}, but round {record.round} came "
                     "next"
                 )
-            self._journal = Journal.after(self.folder, rounds, before)
+            self._journal = Journal(self.folder, rounds, before)
         self._journal.append(record)
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -183,8 +188,12 @@ class Destination:
         place = self.folder / piece.name
         model = self.folder / MODEL_FILE
         if piece.name == MODEL_SEAL and part_of(model).exists():
-            with suppress(ValueError):  # damaged where it comes from
-                put_sealed(model, read_seal(piece.content), lambda: part_of(model).replace(model))
+            facts = json.loads(piece.content)
+            facts.pop("seal")
+            seal = Seal.model_validate(facts)
+            content, records = part_of(model).read_bytes(), seal.records
+            write_sealed(model, content, round=seal.round, fingerprint=seal.fingerprint, records=records)
+            part_of(model).unlink()
             return
         mode = 0o600 if piece.name.startswith(f"{CHECKPOINTS}/") else 0o666
         if piece.first and piece.last and piece.name != MODEL_FILE:

@@ -1,18 +1,46 @@
-"""Messages of any length over a stream of short ones: gRPC's own limit stays small, so nobody can make us hold more.
+"""What both ends of a gRPC stream share: one long-lived stream per client carries everything.
 
-The first chunk of a message begins with its length; the rest follow until it is complete.
+The server is the gRPC server, and it is also the one who asks: its side of the stream carries requests, the client's
+side answers. gRPC only moves bytes; there is no schema besides `asfl.field.protocol.wire`. Messages of any length go
+over it in short chunks, so that gRPC's own limit stays small and no peer can make us hold more: the first chunk of a
+message begins with its length, and the rest follow until it is complete.
 """
 
+import re
 import struct
 from collections.abc import Iterator
 
 from torch import Tensor
 
-from asfl.field.protocol.wire import WireError, new_buffer
+from asfl.config.errors import AsflError
+from asfl.field.protocol.wire import HEADER_LIMIT, WireError, new_buffer
 
+SERVICE, METHOD, VERSION_KEY = "asfl.Field", "Work", "asfl-version"
+GREETING_LIMIT = HEADER_LIMIT + (1 << 12)
+"""Bytes of a message before both sides know the network."""
 CHUNK = 1 << 20
 """Bytes of a chunk at most."""
 _LENGTH = struct.Struct("<Q")
+
+Option = tuple[str, int]
+SHARED_OPTIONS: list[Option] = [
+    ("grpc.max_send_message_length", CHUNK),
+    ("grpc.max_receive_message_length", CHUNK),
+    ("grpc.max_metadata_size", 1 << 13),
+    # A process that died is noticed at once; a machine that vanished without a word, when it doesn't answer a ping. On
+    # a slow link a ping stands in line behind megabytes, so it has time.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 120_000),
+    ("grpc.http2.ping_timeout_ms", 120_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+def check_address(address: str) -> None:
+    """Refuse what isn't host:port."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):(\d{1,5})", address)
+    if match is None or int(match[2]) > 65535:
+        raise AsflError(f"address '{address}': write it as host:port, for example 127.0.0.1:7400 or [::1]:7400")
 
 
 def split(message: bytes) -> Iterator[bytes]:

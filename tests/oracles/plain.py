@@ -1,7 +1,7 @@
 """The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, with one optimiser
-per layer (`asfl.train.holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
+per layer (`holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
 is to be a robust one.
 """
 
@@ -12,14 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from asfl.config.randomness import random_stream
-from asfl.costs.modelled import Procedure
-from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.batches import Batches
-from asfl.train.combine import Combining
-from asfl.train.holders import (
+from holders import (
     Holder,
     Kind,
     combine_states,
@@ -31,6 +24,13 @@ from asfl.train.holders import (
     put_numbers,
     weighted,
 )
+from torch import Tensor
+
+from asfl.config.randomness import random_stream
+from asfl.costs.modelled import Procedure
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.batches import Batches
+from asfl.train.combine import Combining
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.privacy import Blur
@@ -144,15 +144,15 @@ class PlainTrainer:
         cut, model = int(plan.cut[client]), self.clients[client].model
         for unit in range(cut):
             copy_unit(self.server.model.units[unit], model.units[unit])
-        if plan.bits_of(client) < 32:
+        if plan.task(client).bits < 32:
             coins = rounding(self._batches.seed, "model", plan.index, coins_of)
-            sent = quantise_side(Layout(model), numbers_of(model, range(cut)), cut, plan.bits_of(client), coins)
+            sent = quantise_side(Layout(model), numbers_of(model, range(cut)), cut, plan.task(client).bits, coins)
             put_numbers(model, range(cut), layers_received(sent, torch.zeros((), dtype=torch.float64)))
             self._given[client] = numbers_of(model, range(cut))
 
     def _sent_back(self, plan: RoundPlan, client: int, before: CuttableModel) -> CuttableModel:
         """The client model as the server receives it: with few bits, what it had plus how far the client has moved."""
-        cut, own, bits = int(plan.cut[client]), self.clients[client].model, plan.bits_of(client)
+        cut, own, bits = int(plan.cut[client]), self.clients[client].model, plan.task(client).bits
         if bits == 32:
             return own
         received, units = deepcopy(own), range(cut)
@@ -181,7 +181,7 @@ class PlainTrainer:
     def _step(self, plan: RoundPlan, client: int, server: Holder, step: int) -> tuple[float, float]:
         """One mini-batch across the cut: its loss, and the relative error of what was sent up."""
         cut = int(plan.cut[client])
-        images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
+        images, labels = self._batches.batch(plan.index, client, step, plan.task(client).batch)
         # Stage 2: the client goes forward and sends activations and labels.
         activations = self._go_forward(plan, client, step, images)
         received, error = self._send_up(plan, client, step, activations)
@@ -225,7 +225,7 @@ class PlainTrainer:
         return restore_carry(quantise_carry(gradients, bits, coins), gradients[0].dtype)
 
     def _bits(self, plan: RoundPlan, client: int) -> int:
-        return plan.bits_of(client) if plan.cut[client] < self._units else 32  # without a cut nothing crosses one
+        return plan.task(client).bits if plan.cut[client] < self._units else 32  # without a cut nothing crosses one
 
     @property
     def _one_server_step(self) -> bool:
@@ -281,7 +281,7 @@ class PlainTrainer:
         copies = [deepcopy(self.server) for _ in arrived]
         activations, received, all_logits, last_gradients = [], [], [], []
         for client, copy in zip(arrived, copies, strict=True):
-            images, labels = self._batches.batch(plan.index, client, step, plan.batch_of(client))
+            images, labels = self._batches.batch(plan.index, client, step, plan.task(client).batch)
             activations.append(self._go_forward(plan, client, step, images))
             restored, errors[client] = self._send_up(plan, client, step, activations[-1])
             received.append(restored)
@@ -329,7 +329,7 @@ class PlainTrainer:
         losses, errors = np.full((2, len(self.clients)), np.nan)
         activations, received, labels = {}, {}, {}
         for client in arrived:
-            images, labels[client] = self._batches.batch(plan.index, client, step, plan.batch_of(client))
+            images, labels[client] = self._batches.batch(plan.index, client, step, plan.task(client).batch)
             activations[client] = self._go_forward(plan, client, step, images)
             received[client], errors[client] = self._send_up(plan, client, step, activations[client])
         cuts, samples = {client: int(plan.cut[client]) for client in arrived}, len(labels[arrived[0]])

@@ -1,23 +1,22 @@
-"""`asfl serve`: a run with devices that were invited, from the codes to the model."""
+"""A run with devices that have certificates: where they enrol, their streams, the dashboard, the training."""
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
+from asfl.field.dashboard import Dashboard, MetricsPage
 from asfl.field.devices.authority import Authority
-from asfl.field.devices.board import Board, MetricsPage
-from asfl.field.devices.door import Door
-from asfl.field.devices.membership import pasted_code
-from asfl.field.devices.registry import Members, Registry
+from asfl.field.devices.enrolment import EnrolmentServer, pasted_code
 from asfl.field.engine import agreement_for, train
 from asfl.field.stream.server import StreamServer
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
-from asfl.runs.watching import OnRound, ShouldStop
+from asfl.runs.watching import ShouldStop, Watching
 
 _POLL_S = 0.2
 
@@ -28,10 +27,23 @@ class Listening:
 
     host: str = "127.0.0.1"
     port: int = 7400
-    """Of the streams; the door is behind the next one."""
+    """Of the streams; devices enrol at the next one."""
     shown_host: str = ""
     """As devices reach it, if that is another name."""
     metrics: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a server that waits for its devices tells."""
+
+    authority: Authority
+    enrolment: str
+    """host:port where new devices enrol."""
+    stream: str
+    """host:port of the streams."""
+    codes: Sequence[str]
+    """One for each device that is missing on the list."""
 
 
 def serve_run(
@@ -43,46 +55,47 @@ def serve_run(
     *,
     code_hours: float = 24.0,
     wait_s: float = float("inf"),
-    on_invited: Callable[[str, Sequence[str]], None] = lambda where, codes: None,
+    on_listening: Callable[[Waiting], None] = lambda waiting: None,
     on_waiting: Callable[[int, int], None] = lambda there, wanted: None,
-    on_round: OnRound | None = None,
-    should_stop: ShouldStop = lambda: False,
+    **watching: Unpack[Watching],
 ) -> bool:
     """Train with devices. True: all rounds are done; False: it was told to stop, and the same call goes on.
 
-    `on_invited` gets where to enrol, and a code for each device that is missing; `on_waiting` how many are there.
+    `on_listening` is called once, before devices are waited for; `on_waiting` gets how many are there.
     """
     run_to_go_on_with(folder, config, scheme)  # refuses another run of that name
-    authority, registry = Authority.of(home), Registry(home)
-    agreement, clients = agreement_for(config, scheme, folder), config.scenario.clients
+    authority, clients = Authority.of(home), config.scenario.clients
+    agreement = agreement_for(config, scheme, folder, watching.get("threads"))
+    should_stop, on_round = watching.get("should_stop", lambda: False), watching.get("on_round")
     with ExitStack() as open_:
-        address = f"{listening.host}:{listening.port}"
-        keeper = Members(registry, clients)
-        server = open_.enter_context(StreamServer(address, agreement, authority.server_certificates(), members=keeper))
-        stream_port = server.address.rpartition(":")[2]
-        door_port = listening.port + 1 if listening.port else 0
-        door = open_.enter_context(Door(listening.host.strip("[]"), door_port, authority, registry, stream_port))
-        board = Board(home, registry, server.links, str(folder), config.training.rounds)
-        open_.enter_context(board)
+        server = open_.enter_context(StreamServer(f"{listening.host}:{listening.port}", agreement, authority))
+        registry, stream_port = server.registry, server.address.rpartition(":")[2]
+        port = listening.port + 1 if listening.port else 0
+        enrolment = open_.enter_context(
+            EnrolmentServer(listening.host.strip("[]"), port, authority, registry, stream_port)
+        )
+        dashboard = Dashboard(home, registry, server.links, str(folder), config.training.rounds)
+        open_.enter_context(dashboard)
         if listening.metrics is not None:
-            open_.enter_context(MetricsPage(*listening.metrics, board))
+            open_.enter_context(MetricsPage(*listening.metrics, dashboard))
         known = {device.number for device in registry.read().active}
         missing = sum(number not in known for number in range(clients))
-        if missing:
-            codes = registry.invite(missing, code_hours)
-            where = f"{listening.shown_host or listening.host}:{door.server_port}"
-            on_invited(where, [pasted_code(door.fingerprint, code) for code in codes])
-        if not _everybody_is_there(server, wait_s, on_waiting, should_stop):
+        new = registry.invite(missing, code_hours) if missing else []
+        codes = [pasted_code(enrolment.fingerprint, code) for code in new]
+        host = listening.shown_host or listening.host
+        on_listening(Waiting(authority, f"{host}:{enrolment.server_port}", f"{host}:{stream_port}", codes))
+        if not _all_are_there(server, wait_s, on_waiting, should_stop):
             return False
         registry.audit("run begins", run=str(folder), scheme=scheme, devices=clients)
 
         def after_round(record: RoundRecord) -> None:
-            board.round(record)
+            dashboard.round(record)
             if on_round is not None:
                 on_round(record)
 
         try:
-            finished = train(agreement, folder, server.links, on_round=after_round, should_stop=should_stop)
+            watching["on_round"] = after_round
+            finished = train(agreement, folder, server.links, **watching)
         except AsflError as error:
             registry.audit("run failed", run=str(folder), reason=str(error))
             raise
@@ -92,7 +105,7 @@ def serve_run(
         return finished
 
 
-def _everybody_is_there(
+def _all_are_there(
     server: StreamServer, wait_s: float, on_waiting: Callable[[int, int], None], should_stop: ShouldStop
 ) -> bool:
     """False: told to stop."""

@@ -1,4 +1,13 @@
-"""A device's side of the door: its key, its certificate, whom it belongs to; all in one folder of its own."""
+"""How a device gets its certificate: both sides of the only port that strangers may call.
+
+HTTPS, two calls of a few kilobytes, nothing else:
+
+    POST /enrol   {"code", "name", "request"}   a one-time code: its key is signed
+    POST /renew   {"request"}                   with its certificate, which is about to end
+
+A device knows the server's certificate by the fingerprint in the code that was pasted, later by the authority. Its key,
+its certificate and where it belongs are in one folder of its own.
+"""
 
 import base64
 import binascii
@@ -19,17 +28,21 @@ from pydantic import TypeAdapter, ValidationError
 from asfl.config.errors import AsflError
 from asfl.field.devices.authority import (
     LEAST_LEFT,
+    Authority,
+    Certificates,
     belong_together,
     certificate_in,
     key_in,
     new_key,
+    private_folder,
     request_for,
     share_left,
+    write_private,
 )
+from asfl.field.devices.registry import AccessError, Registry
 from asfl.field.protocol.wire import words_of
-from asfl.field.stream.certificates import private_folder, write_private
 from asfl.runs.files import remove_abandoned
-from asfl.runs.http_server import MOST_BYTES
+from asfl.runs.http_server import MOST_BYTES, Asked, HttpServer, Reply
 
 _log = logging.getLogger(__name__)
 _PIN_BYTES = 16
@@ -37,6 +50,70 @@ _TIMEOUT_S = 30.0
 _CLOCK_SLACK_S = 3600.0
 
 
+# ---------------------------------------------------------------------- the server
+class EnrolmentServer(HttpServer):
+    """Listens while it is open."""
+
+    def __init__(self, host: str, port: int, authority: Authority, registry: Registry, stream: str) -> None:
+        """`stream`: the port that devices are told to go on to."""
+        certificates = authority.server_certificates()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificates.certificate, certificates.key)
+        context.load_verify_locations(certificates.authority)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        self.fingerprint = fingerprint_of(certificates)
+        """Of the server's certificate."""
+
+        def answer(asked: Asked) -> Reply:
+            return _reply(authority, registry, stream, asked)
+
+        try:
+            super().__init__(host, port, answer, method="POST", context=context)
+        except OSError as error:
+            raise AsflError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def fingerprint_of(certificates: Certificates) -> bytes:
+    """What devices know the server by before they have its authority."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificates.certificate.read_text())).digest()
+
+
+def _reply(authority: Authority, registry: Registry, stream: str, asked: Asked) -> Reply:
+    status, answer = 200, dict[str, Any]()
+    try:
+        said = json.loads(asked.body)
+        if not isinstance(said, dict):
+            raise ValueError("no object")
+        answer = _answer(authority, registry, asked, said) | {"stream": stream, "now": time.time()}
+    except AccessError as error:
+        _log.warning("enrolment: refused %s: %s", asked.who, error)
+        status, answer = 403, {"error": str(error)}
+    except AsflError as error:
+        status, answer = 400, {"error": str(error)}
+    except (ValueError, RecursionError):
+        status, answer = 400, {"error": "not a request"}
+    return Reply(json.dumps(answer).encode(), "application/json", status)
+
+
+def _answer(authority: Authority, registry: Registry, asked: Asked, said: dict[str, Any]) -> dict[str, Any]:
+    request = str(said.get("request", ""))
+    if asked.path == "/enrol":
+        name = str(said.get("name", ""))
+        certificate, key = authority.sign(request, name[:64] or "?")
+        registry.enrol(str(said.get("code", "")), name, key)
+    elif asked.path == "/renew" and asked.certificate is not None:
+        device = registry.member(x509.load_der_x509_certificate(asked.certificate))
+        certificate, key = authority.sign(request, device.name)
+        if key != device.key:
+            raise AccessError("another key")
+        registry.audit("renewed", device=device.name)
+    else:
+        raise AccessError("there is nothing here")
+    return {"certificate": certificate, "authority": authority.pem}
+
+
+# ---------------------------------------------------------------------- a device
 def pasted_code(fingerprint: bytes, code: str) -> str:
     """What is pasted on a device: who the server is, and the code."""
     return base64.b32encode(fingerprint[:_PIN_BYTES] + bytes.fromhex(code)).decode().rstrip("=").lower()
@@ -59,7 +136,7 @@ class Membership:
 
     name: str
     door: str
-    """host:port"""
+    """host:port, where it enrolled."""
     stream: str
     """host:port"""
     data: str = ""
@@ -105,6 +182,18 @@ def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Members
     host = server.rpartition(":")[0]
     member = Membership(name, server, f"{host}:{answer['stream']}", data)
     _keep(home, answer)
+    member.write(home)
+    return member
+
+
+def enrol_here(home: Path, authority: Authority, name: str, door: str, stream: str, data: str = "") -> Membership:
+    """Likewise for a device whose folder is on the server's own machine: no call is needed."""
+    private_folder(home)
+    certificate, key = authority.sign(request_for(new_key(home / "device.key"), name), name)
+    registry = Registry(authority.folder)
+    registry.enrol(registry.invite(1, 1.0)[0], name, key)
+    _keep(home, {"certificate": certificate, "authority": authority.pem})
+    member = Membership(name, door, stream, data)
     member.write(home)
     return member
 

@@ -21,7 +21,7 @@ _EVERY_S = 2.0
 _UNWELL_S = 900.0
 
 
-class Board:
+class Dashboard:
     """Looks at the links every two seconds; is told of every round. A device that is revoked loses its stream here."""
 
     def __init__(self, home: Path, registry: Registry, links: Sequence[StreamLink], run: str, rounds: int) -> None:
@@ -34,7 +34,7 @@ class Board:
         self._totals = {name: defaultdict[int, float](float) for name in ("faults", "arrived", "energy_j")}
         self._delay_s, self._moved_at = 0.0, time.monotonic()
         self._over, self._lock = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._look, name="asfl-board", daemon=True)
+        self._thread = threading.Thread(target=self._look, name="asfl-dashboard", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -119,13 +119,13 @@ class Board:
 class MetricsPage(HttpServer):
     """HTTP at /health and /metrics, for this machine unless told otherwise."""
 
-    def __init__(self, host: str, port: int, board: Board) -> None:
+    def __init__(self, host: str, port: int, dashboard: Dashboard) -> None:
         def answer(asked: Asked) -> Reply:
             if asked.path == "/metrics":
-                return Reply(board.metrics().encode(), "text/plain; version=0.0.4")
+                return Reply(dashboard.metrics().encode(), "text/plain; version=0.0.4")
             if asked.path != "/health":
                 return Reply(b"there are /health and /metrics\n", status=404)
-            if board.well:
+            if dashboard.well:
                 return Reply(b"well\n")
             return Reply(f"no round was finished for {_UNWELL_S:g} s\n".encode(), status=503)
 
