@@ -55,7 +55,7 @@ STAGES = {
     "round begins": Stage("sync", 0, "sync", arrived=False, numbers=False),
     "layers go down": Stage("grow", 0, "resplit", arrived=False, numbers=False),
     "layers go up": Stage("shrink", 1, "resplit", arrived=False),
-    "report": Stage("sample", 1, "report", arrived=False),
+    "report": Stage("project", 1, "report", arrived=False),
     "forward": Stage("forward", 1, "forward", arrived=False),
     "server's pass": Stage("backward", 1, "backward", arrived=True, asked=False, numbers=False),
     "backward": Stage("backward", 1, "backward", arrived=True),

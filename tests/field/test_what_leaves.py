@@ -16,6 +16,7 @@ from asfl.field.protocol import messages as msg
 from asfl.field.protocol.codec import encode
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest
 from asfl.runs.simulation import Simulation
+from asfl.train.gradients import is_due
 from asfl.train.layout import ModelVectors
 
 EVERY_ROUND = {"forward", "backward"}
@@ -45,13 +46,13 @@ def simulated(agreement: Agreement, cuts: list[int]) -> Iterator[tuple[Simulatio
 @pytest.mark.parametrize(
     ("scheme", "more", "expected"),
     [
-        ("asfl", [], [{"sync", "grow"}, {"sample", "shrink", "gather"}, {"sample"}, {"sample", "gather"}]),
+        ("asfl", [], [{"sync", "grow"}, {"project", "shrink", "gather"}, {"project"}, {"project", "gather"}]),
         ("sfl", [], [{"sync", "give"}, {"give"}, {"give"}, {"give"}]),
         # The printed objective needs ‖w̄‖², and with it everybody's side in every round.
         (
             "asfl",
             ["decision.equations=printed", "output.evaluate_every=4"],
-            [{"sync", "grow"}, {"gather", "sample", "shrink"}, {"gather", "sample"}, {"gather", "sample"}],
+            [{"sync", "grow"}, {"gather", "project", "shrink"}, {"gather", "project"}, {"gather", "project"}],
         ),
     ],
 )
@@ -63,11 +64,12 @@ def test_when_what_leaves(scheme: str, more: list[str], expected: list[set[str]]
             simulation.play_round()
             found = {request.name for request in links[0].asked}
             assert found == wanted | EVERY_ROUND
-            for request in links[0].requests(msg.Gather):
-                assert not request.memory  # what an optimiser remembers is for checkpoints
+            measures = scheme == "asfl" and is_due(simulation.round_index, agreement.config.output.evaluate_every)
+            # What an optimiser remembers is for checkpoints, and for rounds in which Theorem 1 is measured.
+            assert any(request.memory for request in links[0].requests(msg.Gather)) == measures
             links[0].asked.clear()
         tensors = simulation.tensors()
-        assert [request.memory for request in links[0].requests(msg.Gather)] == [True]
+        assert [request.memory for request in links[0].requests(msg.Gather)] == ([] if measures else [True])
     if scheme == "asfl":
         assert len(tensors["training.clients.parameters"]) == len(links)  # checkpoints hold everybody's client side
 

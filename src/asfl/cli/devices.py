@@ -40,7 +40,7 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
             "–" if one.get("uplink_bps") is None else format_si(one["uplink_bps"], "bit/s"),
             "–" if one.get("downlink_bps") is None else format_si(one["downlink_bps"], "bit/s"),
             "–" if not speed else format_si(1 / speed, "FLOP/s"),
-            f"{one['images']:,}" if one["images"] else "–",
+            f"{one['images']:,}" if one.get("images") else "–",
             "–" if one.get("accuracy") is None else percent(one["accuracy"], 1),
             f"{one.get('faults', 0):g}",
         )

@@ -252,7 +252,7 @@ def test_the_server_starts_anew_and_clients_keep_what_they_have(
 ) -> None:
     """It died between two rounds, and had asked nobody for its side: the model is the same to the last bit."""
     nodes = nodes_of(agreement)
-    broken_run(agreement, tmp_path, nodes, "sample")
+    broken_run(agreement, tmp_path, nodes, "project")
     with links_to(nodes) as links:
         assert train(agreement, tmp_path, links)
         assert not any("sync" in link.ops for link in links)
