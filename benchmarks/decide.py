@@ -10,7 +10,7 @@ from asfl.config import load_config
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.optimize import Problem, Solution, compile_search, ooe_bcd, solve_jointly
-from asfl.optimize.rbs import best_rb_counts
+from asfl.optimize.grid import best_rb_counts
 from asfl.optimize.terms import CutTerms
 from asfl.runs.play import play
 from asfl.schemes import scheme_named
@@ -75,7 +75,7 @@ def beyond_table(rounds: int = 60) -> Table:
         table.add_column(column, justify="right")
     for clients, num_rbs in ((10, 8), (50, 64)):
         world = World.of(load_config("vgg19-cifar10", {"scenario.clients": clients, "radio.num_rbs": num_rbs}).config)
-        names = ("asfl", "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "asfl-mix", "asfl-plus")
+        names = ("asfl", "asfl-sync", "asfl-quant", "asfl-rate", "asfl-mix", "asfl-plus")
         timed = [Timed(name, switches_of(scheme_named(name))) for name in names]
         for _ in zip(*(play(world, scheme, rounds, budgets_of(world, scheme)) for scheme in timed), strict=True):
             pass

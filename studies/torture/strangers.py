@@ -86,7 +86,9 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
 
 def _facts(folder: Path) -> tuple[list[RoundRecord], bytes]:
     model = folder / "model.safetensors"
-    records = [replace(record, resplit_shift=0.0) for record in read_records(folder)]  # needs layers that no client sends
+    records = [
+        replace(record, resplit_shift=0.0) for record in read_records(folder)
+    ]  # needs layers that no client sends
     return records, model.read_bytes() if model.exists() else b""
 
 

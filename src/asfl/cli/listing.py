@@ -37,7 +37,6 @@ _SCHEMES = {
     "central": "all data in one place: the ceiling, without radio and costs",
     "epsl-0": "EPSL that averages no gradients",
     "epsl-1": "EPSL that averages all gradients",
-    "asfl-hetero": "a cut of its own for every client",
     "asfl-mix": "the server steps with every mini-batch, mixed from all clients'",
     "fedavg-8bit": "FedAvg whose models cross with 8 bits",
     "sfl-best-8bit": "SplitFed with the fastest cut, and 8 bits",
@@ -53,7 +52,6 @@ _SCHEMES = {
     "asfl-plus-no-sync": "asfl-plus without averages of its choice",
     "asfl-plus-no-quant": "asfl-plus with 32 bits",
     "asfl-plus-no-rate": "asfl-plus with budgets per round",
-    "asfl-plus-no-hetero": "asfl-plus with one cut for all",
     "asfl-plus-no-mix": "asfl-plus whose server steps once a round",
 }
 _MODELS = {

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.optimize.penalties import budget_scale
-from asfl.optimize.queues import queue_weights
+from asfl.optimize.queues import budget_scale, queue_weights
 from asfl.results.curves import Run
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from asfl.schemes.hasfl import HasflScheme
 
 _QUIET = replace(ASFL, reports=False)
 """With a fixed cut, nothing depends on how far client sides have drifted apart."""
-_ALL_ON = Switches(sync=True, quant=True, rate=True, hetero=True, mix=True)
+_ALL_ON = Switches(sync=True, quant=True, rate=True, mix=True)
 ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
 """`asfl-plus` with one decision switched off."""
 SAME_TOOLS = ("best-gains", "best-gains-few", "equal-error", "sfl-best-mix-4bit")
@@ -33,7 +33,6 @@ _SHIPPED: tuple[Scheme, ...] = (
     BeyondScheme("asfl-sync", Switches(sync=True)),
     BeyondScheme("asfl-quant", Switches(quant=True)),
     BeyondScheme("asfl-rate", Switches(rate=True)),
-    BeyondScheme("asfl-hetero", Switches(hetero=True)),
     BeyondScheme("asfl-mix", Switches(mix=True)),
     FedAvgScheme(),
     SplitLearningScheme(),
@@ -68,7 +67,7 @@ SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme i
 
 
 ON_REQUEST = (
-    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-hetero", "asfl-mix", "epsl-0", "epsl-1",
+    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-mix", "epsl-0", "epsl-1",
     "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay",
     "sfl-best-mix-4bit", "best-gains-few", *ABLATION,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from asfl.config.randomness import random_stream
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import Procedure
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.progress import solve_by_rate
+from asfl.optimize.rate import solve_by_rate
 
 Floats = NDArray[np.float64]
 

@@ -1,8 +1,8 @@
 """ASFL with decisions beyond the paper, each by itself and all together (docs/beyond.md).
 
 `asfl-sync` decides whether client sides are averaged and how deep, `asfl-quant` how many bits cross, `asfl-rate` how
-many take part, by progress per second and joule, `asfl-hetero` a cut for each client; in `asfl-mix` the server steps
-with every mini-batch, mixed from all clients'; `asfl-plus` is all of it.
+many take part, by progress per second and joule; in `asfl-mix` the server steps with every mini-batch, mixed from all
+clients'; `asfl-plus` is all of it.
 """
 
 from dataclasses import dataclass, replace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from asfl.optimize import Solution
-from asfl.optimize.cut import objective_of_cuts
+from asfl.optimize.grid import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.results.curves import OURS
 from asfl.results.figures.figure import BUDGET, CUT_LABEL, GOOD, MEDIAN, OTHER, drawing, whole_numbers
