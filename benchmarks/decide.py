@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
+from asfl.schemes.beyond import BeyondScheme
 from rich.table import Table
 
 from asfl.config import load_config
@@ -14,8 +15,8 @@ from asfl.optimize.grid import best_rb_counts
 from asfl.optimize.terms import CutTerms
 from asfl.runs.play import play
 from asfl.schemes import scheme_named
-from asfl.schemes.beyond import BeyondScheme
-from asfl.schemes.rounds import budgets_of, switches_of
+from asfl.schemes.base import switches_of
+from asfl.schemes.rounds import budgets_of
 from benchmarks.problems import random_round
 from benchmarks.rbs_by_cvxpy import solve
 from benchmarks.timing import interleaved_medians
@@ -75,7 +76,7 @@ def beyond_table(rounds: int = 60) -> Table:
         table.add_column(column, justify="right")
     for clients, num_rbs in ((10, 8), (50, 64)):
         world = World.of(load_config("vgg19-cifar10", {"scenario.clients": clients, "radio.num_rbs": num_rbs}).config)
-        names = ("asfl", "asfl-sync", "asfl-quant", "asfl-rate", "asfl-mix", "asfl-plus")
+        names = ("asfl", "asfl:sync=on", "asfl:quant=on", "asfl:rate=on", "asfl:mix=on", "asfl-plus")
         timed = [Timed(name, switches_of(scheme_named(name))) for name in names]
         for _ in zip(*(play(world, scheme, rounds, budgets_of(world, scheme)) for scheme in timed), strict=True):
             pass

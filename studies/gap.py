@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from asfl.optimize import ooe_bcd, solve_jointly
-from asfl.results.figures.figure import GOOD, MEDIAN, drawing, save_figure
+from asfl.results.charts.files import GOOD, MEDIAN, drawing, save_figure
 from benchmarks.problems import random_round
 
 ROUNDS = 1000

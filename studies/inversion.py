@@ -22,7 +22,7 @@ from asfl.config.randomness import random_stream
 from asfl.data import ImageData, load_data
 from asfl.models.build import build_model
 from asfl.models.cuttable import CuttableModel
-from asfl.results.figures.figure import drawing, save_figure
+from asfl.results.charts.files import drawing, save_figure
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from asfl.train.batches import Normaliser

@@ -16,7 +16,7 @@ from asfl.costs.budgets import fair_policy, resolve_budgets
 from asfl.costs.modelled import FEDAVG
 from asfl.costs.world import World
 from asfl.models.load import load_profile, shipped_profiles
-from asfl.results.figures.world import WorldView, draw_world
+from asfl.results.charts.world import WorldView, world_chart
 from conftest import Asfl, assert_refused
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -236,4 +236,4 @@ def test_the_picture_shows_each_client_by_itself() -> None:
     assert view.delay_s[cut - 1, client] == pytest.approx(float(cost.delay_s))
     assert view.cost.energy_j[cut - 1, client] == pytest.approx(cost.energy_j[0])
     assert view.mean_snr_db[client] == min(view.mean_snr_db)
-    assert len(draw_world(view).axes) == 5
+    assert len(world_chart(view).panels) == 4

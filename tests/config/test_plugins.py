@@ -25,7 +25,7 @@ from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile
 from asfl.radio.channel import make_channel
 from asfl.radio.state import ChannelState
-from asfl.results.figures.training import style_of
+from asfl.results.charts.chart import look_of
 from asfl.results.page.collect import collect
 from asfl.results.page.origins import run_command
 from asfl.runs.files import sealed_json, write_whole
@@ -393,8 +393,8 @@ def test_the_report_says_that_a_plugin_is_needed_to_repeat_a_run(tmp_path: Path)
 def test_every_scheme_has_a_look_of_its_own() -> None:
     for number in range(5):
         package.register_scheme(AsflScheme(f"mine-{number}"))
-    looks = {name: style_of(name) for name in [*SCHEMES, "unknown-here", "another"]}
-    assert sum(look["color"] == looks["asfl"]["color"] for look in looks.values()) == 1
-    known = [(look["color"], str(look["linestyle"])) for name, look in looks.items() if name in SCHEMES]
+    looks = {name: look_of(name) for name in [*SCHEMES, "unknown-here", "another"]}
+    assert sum(look.color == looks["asfl"].color for look in looks.values()) == 1
+    known = [(look.color, look.dash) for name, look in looks.items() if name in SCHEMES]
     assert len(set(known)) == len(known)
-    assert looks["unknown-here"] == style_of("unknown-here")
+    assert looks["unknown-here"] == look_of("unknown-here")

@@ -15,7 +15,8 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data, partition, register_arrays
 from asfl.data.cifar import CIFAR
-from asfl.results.figures.data import LabelMix, draw_label_mix
+from asfl.results.charts.chart import Bars, Heat
+from asfl.results.charts.world import LabelMix, label_chart
 from conftest import Asfl, assert_refused
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -94,12 +95,8 @@ def test_pictures_of_any_size(classes: int, clients: int) -> None:
     images = np.zeros((600, 2, 2), dtype=np.uint8)
     data = register_arrays("picture", images, labels, images, labels)
     mix = LabelMix.of(load_config("demo", ["data.name=picture", f"scenario.clients={clients}"]).config, data)
-    figure = draw_label_mix(mix)
-    bars = figure.axes[0]
-    assert len(bars.collections) == 2 * classes + (clients <= 100)
-    legend = bars.get_legend()
-    assert (legend is not None) == (classes <= 20)
-    if legend is not None:
-        assert [text.get_text() for text in legend.get_texts()] == [str(label) for label in reversed(range(classes))]
-    labels_shown = [text.get_text() for text in figure.axes[1].get_xticklabels()]
-    assert labels_shown[-1] == "all"
+    (heat,), (bars,) = (panel.series for panel in label_chart(mix).panels)
+    assert isinstance(heat, Heat)
+    assert isinstance(bars, Bars)
+    np.testing.assert_allclose(np.asarray(heat.values).T, 100 * mix.counts / mix.samples[:, None])
+    assert np.asarray(bars.lengths).tolist() == mix.distance.tolist()

@@ -26,7 +26,7 @@ from asfl.train.trainer import RoundPlan, Trained
 
 VICTIM, CUT = 2, 3
 SGD = ("training.optimizer=sgd", "training.learning_rate=0.05")
-AGREEMENT = agreement_of(tiny(*EVERYBODY_ARRIVES, *SGD), "asfl-sync")
+AGREEMENT = agreement_of(tiny(*EVERYBODY_ARRIVES, *SGD), "asfl:sync=on")
 
 
 def average_of(index: int, depth: int, bits: int = 32, cut: int = CUT) -> RoundPlan:

@@ -179,7 +179,7 @@ def test_instead_of_activations() -> None:
         assert bad.update_norm2[VICTIM] is None
 
 
-@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "asfl-mix", "sfl-best-mix"])
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "asfl:mix=on", "sfl-best:mix=on"])
 def test_a_client_lost_before_its_activations_came_is_a_packet_that_was_lost(scheme: str) -> None:
     """The server knows its side from the evaluation, so every bit of the model is as if only its packet had been."""
     agreement = agreement_for(scheme)
@@ -269,9 +269,9 @@ def test_schemes_that_exchange_models_go_on(scheme: str, op: str) -> None:
         ("sfl", "moved"),
         ("sfl", "forward"),
         ("epsl", "backward"),
-        ("asfl-mix", "backward"),
-        ("sfl-best-mix", "forward"),
-        ("sfl-best-mix", "give"),
+        ("asfl:mix=on", "backward"),
+        ("sfl-best:mix=on", "forward"),
+        ("sfl-best:mix=on", "give"),
     ],
 )
 def test_several_local_steps_go_on(scheme: str, op: str, steps: str) -> None:

@@ -93,11 +93,11 @@ def simulation_of(scheme: str, planned: Planned, links: Sequence[Counted]) -> Si
 
 CASES = {
     "asfl": ([2, 4, 4, 3], 32, [False] * 4),
-    "asfl-sync": ([3, 3, 3, 3], 8, [False, True, True, False]),
-    "sfl-best-8bit": ([3, 3, 2, 3], 8, [False] * 4),
+    "asfl:sync=on": ([3, 3, 3, 3], 8, [False, True, True, False]),
+    "sfl-best:bits=8": ([3, 3, 2, 3], 8, [False] * 4),
     "sfl": ([3, 3, 2, 3], 32, [False] * 4),
     "fedavg": ([1, 1, 1, 1], 32, [False] * 4),
-    "epsl-0": ([3, 3, 3, 3], 32, [False] * 4),
+    "epsl:share=0": ([3, 3, 3, 3], 32, [False] * 4),
 }
 
 
@@ -124,7 +124,7 @@ def test_every_byte_is_charged_or_in_the_list_of_what_is_not(scheme: str) -> Non
         reported = learnt = 0  # other schemes' norms, and reports of EPSL, are for the record
     up.pop("clientstate", 0)  # for evaluations
     down.pop("sync", 0)
-    if cuts[0] and scheme in ("asfl", "asfl-sync", "epsl-0"):  # the first model isn't charged: all can draw it
+    if cuts[0] and scheme in ("asfl", "asfl:sync=on", "epsl:share=0"):  # the first model isn't charged: all can draw it
         down["grow"] -= first_layers_bytes(simulation, cuts[0])
     assert 8 * (sum(up.values()) + learnt + reported) == pytest.approx(up_bits, rel=1e-9)
     assert 8 * sum(down.values()) == pytest.approx(down_bits, rel=1e-9)

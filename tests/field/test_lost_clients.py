@@ -96,7 +96,7 @@ def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_s
         assert name.startswith("clients.") or torch.equal(lossy.state.tensors()[name], tensor), name
 
 
-@pytest.mark.parametrize("procedure", ["asfl", "epsl", "asfl-mix"])
+@pytest.mark.parametrize("procedure", ["asfl", "epsl", "asfl:mix=on"])
 def test_lost_behind_the_pass_has_taught_the_server(procedure: str) -> None:
     whole, lossy = trainer_of(procedure), trainer_of(procedure)
     losing(lossy).stage = "backward"

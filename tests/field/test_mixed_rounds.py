@@ -66,7 +66,7 @@ def assert_same(found: Model, expected: Model) -> None:
 
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
-@pytest.mark.parametrize("scheme", ["asfl-mix", "sfl-best-mix"])
+@pytest.mark.parametrize("scheme", ["asfl:mix=on", "sfl-best:mix=on"])
 def test_as_if_its_packet_had_been_lost(scheme: str, norm: str) -> None:
     """To the bit, and only the one who sent them is refused, though nobody's loss was finite in the mix."""
     agreement = agreement_for(scheme, f"model.norm={norm}")
@@ -86,7 +86,7 @@ def test_as_if_its_packet_had_been_lost(scheme: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("scheme", ["asfl-mix", "sfl-best-mix"])
+@pytest.mark.parametrize("scheme", ["asfl:mix=on", "sfl-best:mix=on"])
 def test_only_the_steps_that_it_spoilt_are_made_again(scheme: str, step: int) -> None:
     """Adam, two local steps: as if it had been lost in that one; what the server learnt in the one before stays."""
     agreement = agreement_for(

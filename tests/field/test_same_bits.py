@@ -53,7 +53,7 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus", "sfl-best-mix"])
+@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus", "sfl-best:mix=on"])
 def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path) -> None:
     agreement = scheme_and_optimizer(scheme, optimizer)
     with local_links(agreement) as links:
@@ -61,7 +61,7 @@ def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tm
     assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
-@pytest.mark.parametrize("scheme", ["fedavg-8bit", "sfl-best-8bit", "adaptsfl", "hasfl"])
+@pytest.mark.parametrize("scheme", ["fedavg:bits=8", "sfl-best:bits=8", "adaptsfl", "hasfl"])
 def test_rivals(scheme: str, in_one_process: Reference, tmp_path: Path) -> None:
     agreement = scheme_and_optimizer(scheme, "adam", "training.rounds=4")
     with local_links(agreement) as links:
@@ -129,7 +129,7 @@ def test_with_streams_that_break_between_rounds(in_one_process: Reference, tmp_p
         ("asfl", "training.local_steps=2"),
         ("sfl", "training.local_steps=2"),
         ("asfl-plus", "training.local_steps=2"),
-        ("sfl-best-mix-8bit", "training.local_steps=2"),
+        ("sfl-best:bits=8,mix=on", "training.local_steps=2"),
         ("asfl", "training.optimizer=momentum"),
         ("asfl", "model.norm=group"),
     ],
@@ -190,8 +190,8 @@ def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:
 
 @pytest.mark.parametrize(
     ("scheme", "local_steps"),
-    [(name, 1) for name in ("asfl", "sfl", "sl", "epsl", "acc-sfl", "fedavg", "asfl-mix", "sfl-best-mix")]
-    + [(name, 2) for name in ("asfl", "sfl", "epsl", "asfl-mix", "sfl-best-mix")],
+    [(name, 1) for name in ("asfl", "sfl", "sl", "epsl", "acc-sfl", "fedavg", "asfl:mix=on", "sfl-best:mix=on")]
+    + [(name, 2) for name in ("asfl", "sfl", "epsl", "asfl:mix=on", "sfl-best:mix=on")],
 )
 def test_few_bits(scheme: str, local_steps: int) -> None:
     agreement = agreement_of(tiny(f"training.local_steps={local_steps}"), scheme)
@@ -228,7 +228,7 @@ def test_averages_of_client_sides(few: bool, optimizer: str) -> None:
         assert_same_rounds(here, there, plans if few else [replace(plan, bits=None) for plan in plans])
 
 
-@pytest.mark.parametrize(("scheme", "local_steps"), [("asfl", 1), ("asfl-mix", 1), ("asfl-mix", 2)])
+@pytest.mark.parametrize(("scheme", "local_steps"), [("asfl", 1), ("asfl:mix=on", 1), ("asfl:mix=on", 2)])
 def test_averages_where_each_client_has_a_cut_of_its_own(scheme: str, local_steps: int) -> None:
     """Also when the packet of the one with the deepest cut is lost, whose layers everybody else has, too."""
     agreement = scheme_and_optimizer(scheme, "adam", f"training.local_steps={local_steps}")

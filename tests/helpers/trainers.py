@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from plain import PlainTrainer
 
 from asfl.config.names import Architecture, Dataset, ModelSpec, Norm
 from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, SL, Procedure, epsl
@@ -19,13 +20,12 @@ from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.plain import PlainTrainer
 from asfl.train.privacy import Blur
 from asfl.train.trainer import RoundPlan
 
 CPU = torch.device("cpu")
 PROCEDURES: dict[str, Procedure] = {"asfl": ASFL, "sfl": SFL, "sl": SL, "fedavg": FEDAVG, "epsl": epsl(0.5)}
-MIXING: dict[str, Procedure] = {"asfl-mix": replace(ON_DEMAND, mixes=True), "sfl-mix": replace(SFL, mixes=True)}
+MIXING: dict[str, Procedure] = {"asfl:mix=on": replace(ON_DEMAND, mixes=True), "sfl-mix": replace(SFL, mixes=True)}
 """The server steps with every mini-batch, mixed from all clients'."""
 
 

@@ -85,10 +85,10 @@ WORLDS = {"equal": [2.5] * 6, "unequal": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]}
 
 @cache
 def with_prices(batteries: str, energy_price: float | None) -> list[PlayedRound]:
-    """Rounds of `asfl-rate` until the budget is used up, with fixed prices or (None) with ones that last."""
+    """Rounds of `asfl:rate=on` until the budget is used up, with fixed prices or (None) with ones that last."""
     given = ["training.rounds=1000", f"budget.total_delay_s={TOTAL_S}", f"budget.battery_j={WORLDS[batteries]}"]
     config = load_config("demo", [*given, f"decision.energy_price={energy_price or 1.0}"]).config
-    world, scheme = World.of(config), scheme_named("asfl-rate")
+    world, scheme = World.of(config), scheme_named("asfl:rate=on")
     fresh = StandIn.fresh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=NOISE))

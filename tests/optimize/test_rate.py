@@ -44,9 +44,9 @@ def test_theta_finds_the_best_ratio(seed: int, decisions: int) -> None:
 
 
 def _cost_per_progress(energy_price: float) -> float:
-    """Of rounds played by `asfl-rate`, once settled."""
+    """Of rounds played by `asfl:rate=on`, once settled."""
     config = load_config("demo", [f"decision.energy_price={energy_price}"]).config
-    world, scheme = World.of(config), scheme_named("asfl-rate")
+    world, scheme = World.of(config), scheme_named("asfl:rate=on")
     budgets = budgets_of(world, scheme)
     played = list(play(world, scheme, ROUNDS, budgets))[SETTLED:]
     clients, usual = config.scenario.clients, min(config.scenario.clients, config.radio.num_rbs)
@@ -86,7 +86,7 @@ def test_a_dearer_joule_saves_joules() -> None:
     spent = []
     for price in (0.1, 3.0):
         dear = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": price})})
-        world, scheme = World.of(dear), scheme_named("asfl-rate")
+        world, scheme = World.of(dear), scheme_named("asfl:rate=on")
         played = list(play(world, scheme, 40, budgets_of(world, scheme)))
         arrived = sum(int(one.arrived.sum()) for one in played)
         spent.append(sum(float(one.energy_j.sum()) for one in played) / arrived)
@@ -112,7 +112,7 @@ def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: 
     monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
     fresh = StandIn.fresh
     monkeypatch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
-    world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl-rate")
+    world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl:rate=on")
     rounds = list(play(world, scheme, 10, budgets_of(world, scheme)))
     assert skipped_in_vain == 0
     assert len(rounds) == 10

@@ -10,12 +10,11 @@ from made_up import made_up_run
 
 from asfl.config import load_config
 from asfl.results.advise import Learnt, advise, learnt_like, updates_to
-from asfl.results.advise_map import BANDWIDTHS, PRICES, SPREADS, Cell, _there
+from asfl.results.advise_map import BANDWIDTHS, PRICES, SPREADS, Cell, _there, map_chart
+from asfl.results.charts.chart import Bars, Note
+from asfl.results.charts.comparison import Place, front_of
 from asfl.results.curves import Run
-from asfl.results.figures.advise import draw_map
-from asfl.results.figures.front import Place, front_of
-from asfl.results.reproduce.archive import write_archive
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.archive import Found, Point, write_archive
 from asfl.results.summary import Statistic
 from asfl.runs.play import play_all
 from conftest import Asfl, assert_refused
@@ -107,9 +106,9 @@ def test_the_map_has_a_square_for_every_world() -> None:
         Cell(bandwidth, price, spread, "asfl-plus", "asfl", 1.5)
         for bandwidth in BANDWIDTHS for price in PRICES for spread in SPREADS
     ]  # fmt: skip
-    figure = draw_map(cells, "made up")
-    assert sum(len(axes.patches) for axes in figure.axes) == len(cells)
-    assert {text.get_text() for axes in figure.axes for text in axes.texts} == {"asfl-plus\nasfl: 1.5×"}
+    drawn = [one for panel in map_chart(cells, "made up").panels for one in panel.series]
+    assert sum(isinstance(one, Bars) for one in drawn) == len(cells)
+    assert {one.text for one in drawn if isinstance(one, Note)} == {"asfl-plus\nasfl: 1.5×"}
     there = _there(DEMO, 0.3, 8.0)
     assert there.scenario.max_cpu_hz == pytest.approx(8 * there.scenario.min_cpu_hz)
     assert there.radio.rb_bandwidth_hz == pytest.approx(0.3 * DEMO.radio.rb_bandwidth_hz)

@@ -13,8 +13,9 @@ from made_up import made_up_round, made_up_run
 from scipy import stats
 
 from asfl.costs.budgets import Budgets
+from asfl.results.charts.chart import Line
+from asfl.results.charts.comparison import accuracy, write_figures
 from asfl.results.curves import Curve, Reach, Run, reach
-from asfl.results.figures.training import draw_accuracy, write_figures
 from asfl.results.summary import Statistic, Summary, choose_targets, summarize_run
 from asfl.results.words import in_words
 
@@ -25,10 +26,10 @@ ACCURACIES = st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12)
 def test_reached_is_the_first_mean_of_three_at_the_target(accuracies: list[float | None], target: float) -> None:
     run = made_up_run("asfl", accuracies)
     expected, seen = None, []
-    for number, accuracy in enumerate(accuracies, start=1):
-        if accuracy is None:
+    for number, measured in enumerate(accuracies, start=1):
+        if measured is None:
             continue
-        seen.append(accuracy)
+        seen.append(measured)
         if sum(seen[-3:]) / len(seen[-3:]) >= target:
             expected = Reach(number, 2.0 * number, 3.0 * number)
             break
@@ -251,6 +252,8 @@ def test_pictures_of_anything(accuracies: list[float | None], tmp_path: Path) ->
 
 def test_the_accuracy_picture_shows_the_median_over_seeds() -> None:
     runs = [made_up_run("asfl", [top] * 4, seed=seed) for seed, top in ((1, 0.4), (2, 0.5), (3, 0.9))]
-    axes = draw_accuracy(runs, "rounds").axes[0]
-    mean = next(line for line in axes.get_lines() if line.get_label() == "asfl")
-    assert np.asarray(mean.get_ydata()) == pytest.approx(50.0)
+    mean = next(one for one in accuracy(runs, "rounds").panels[0].series if isinstance(one, Line))
+    assert np.asarray(mean.y) == pytest.approx(50.0)
+    assert mean.low is not None
+    assert mean.high is not None
+    assert (np.asarray(mean.low)[0], np.asarray(mean.high)[0]) == (pytest.approx(40.0), pytest.approx(90.0))

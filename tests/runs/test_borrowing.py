@@ -33,7 +33,7 @@ LITTLE = (
 )  # fmt: skip
 BORROWERS = ("fedavg", "sfl", "sfl-best", "sl")
 """Of blocks and powers."""
-SERVE_THE_SAME = ("acc-sfl", "epsl", "adaptsfl", "hasfl", "energy-delay")
+SERVE_THE_SAME = ("acc-sfl", "epsl", "adaptsfl", "hasfl")
 
 
 def little(folder: Path, schemes: Sequence[str], *overrides: str, seeds: Sequence[int] = (1,)) -> Comparison:

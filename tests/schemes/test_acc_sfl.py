@@ -25,9 +25,8 @@ from asfl.schemes.acc_sfl import (
     counts_for_two_maxima,
     fastest_round,
 )
-from asfl.schemes.base import asfl_decision, random_powers
+from asfl.schemes.base import asfl_decision, even_counts, random_powers
 from asfl.schemes.epsl import straggler_first
-from asfl.schemes.latency import even_counts
 
 Floats = NDArray[np.float64]
 SCHEME = AccSflScheme()

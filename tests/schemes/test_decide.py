@@ -18,19 +18,15 @@ from asfl.optimize.queues import queue_weights
 from asfl.optimize.roundfile import parse_round
 from asfl.results import theory
 from asfl.runs.play import Playthrough, play, play_all
-from asfl.schemes import ON_REQUEST, SCHEMES, usual_schemes
-from asfl.schemes.rounds import rules_of, switches_of
+from asfl.schemes import ON_REQUEST, SCHEMES, scheme_named, split_names, usual_schemes
+from asfl.schemes.base import switches_of
+from asfl.schemes.rounds import rules_of
 from conftest import Asfl, assert_refused
 
-ALL_SCHEMES = [
+SHIPPED = [
     "asfl",
     "asfl-joint",
     "asfl-plus",
-    "asfl-sync",
-    "asfl-quant",
-    "asfl-rate",
-    "asfl-hetero",
-    "asfl-mix",
     "fedavg",
     "sl",
     "sl-best",
@@ -44,25 +40,30 @@ ALL_SCHEMES = [
     "asfl-prand",
     "asfl-rbrand",
     "central",
-    "epsl-0",
-    "epsl-1",
-    "fedavg-8bit",
-    "sfl-best-8bit",
-    "sfl-best-mix",
-    "sfl-best-mix-8bit",
-    "sfl-best-mix-4bit",
     "best-gains",
-    "best-gains-few",
     "equal-error",
     "adaptsfl",
     "hasfl",
-    "energy-delay",
-    "asfl-plus-no-sync",
-    "asfl-plus-no-quant",
-    "asfl-plus-no-rate",
-    "asfl-plus-no-hetero",
-    "asfl-plus-no-mix",
 ]
+VARIANTS = [
+    "asfl:sync=on",
+    "asfl:quant=on",
+    "asfl:rate=on",
+    "asfl:mix=on",
+    "epsl:share=0",
+    "epsl:share=1",
+    "fedavg:bits=8",
+    "sfl-best:bits=8",
+    "sfl-best:mix=on",
+    "sfl-best:bits=8,mix=on",
+    "sfl-best:bits=4,mix=on",
+    "best-gains:clients=0.75",
+    "asfl-plus:sync=off",
+    "asfl-plus:quant=off",
+    "asfl-plus:rate=off",
+    "asfl-plus:mix=off",
+]
+ALL_SCHEMES = [*SHIPPED, *VARIANTS]
 
 
 def _round() -> dict[str, Any]:
@@ -177,7 +178,7 @@ def test_mistakes_on_the_command_line(asfl: Asfl) -> None:
 
 
 def test_the_schemes_are_those_of_the_comparison() -> None:
-    assert list(SCHEMES) == ALL_SCHEMES
+    assert list(SCHEMES) == SHIPPED
 
 
 def test_many_rounds_of_all_schemes(asfl: Asfl, tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_every_scheme_plays_valid_rounds(played: dict[str, Playthrough], name: s
 
 def test_borrowed_schemes_have_the_resources_of_asfl(played: dict[str, Playthrough]) -> None:
     """The paper: FedAvg, SL and SFL use ASFL's blocks and powers, so they have its error rate and its arrivals."""
-    for name in ("fedavg", "sl", "sl-best", "sfl", "sfl-best", "fedavg-8bit", "sfl-best-8bit"):
+    for name in ("fedavg", "sl", "sl-best", "sfl", "sfl-best", "fedavg:bits=8", "sfl-best:bits=8"):
         for borrowed, own in zip(played[name].rounds, played["asfl"].rounds, strict=True):
             assert (borrowed.scheduled == own.scheduled).all()
             assert borrowed.queues.delay == own.queues.delay
@@ -242,7 +243,7 @@ def test_fixed_cuts_stay_and_ablations_differ(played: dict[str, Playthrough]) ->
 
 def test_same_seed_same_rounds() -> None:
     config = load_config("demo").config
-    for name in ("asfl", "acc-sfl", "asfl-rbrand", "adaptsfl", "hasfl", "energy-delay"):
+    for name in ("asfl", "acc-sfl", "asfl-rbrand", "adaptsfl", "hasfl"):
         first, second = (play_all(config, [name], [5], 6)[0] for _ in range(2))
         assert [one.delay_s for one in first.rounds] == [one.delay_s for one in second.rounds]
         other = play_all(config, [name], [6], 6)[0]
@@ -277,3 +278,30 @@ def test_the_bounds_hold_along_a_run(scheme: str, rule: str) -> None:
             value <= theory.printed_violation_bound(bound, 40, 0.6) + 1e-9
             for value, bound in zip(measured.tolist(), limit.tolist(), strict=True)
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sfl-best:bits=7", "sfl-best:bits=7 must be one of 4, 8, 16, 32"),
+        ("sfl-best:bit=8", "bit=8 is no parameter of scheme sfl-best: did you mean 'bits'?"),
+        ("epsl:share=1.1", "epsl:share=1.1 must be a number from 0 to 1"),
+        ("sl:bits=8", "bits=8 is no parameter of scheme sl: it has none"),
+        ("fedavg-8bit", "scheme fedavg-8bit is now fedavg:bits=8"),
+        ("energy-delay", "there is no scheme energy-delay any more"),
+    ],
+)
+def test_parameters_that_a_scheme_does_not_have_are_refused(name: str, words: str) -> None:
+    with pytest.raises(AsflError) as caught:
+        scheme_named(name)
+    assert words in str(caught.value)
+
+
+def test_a_scheme_with_parameters_has_one_name() -> None:
+    for name in ("sfl-best:mix=on,bits=4", "sfl-best:bits=4,mix=on"):
+        assert scheme_named(name).name == "sfl-best:bits=4,mix=on"
+    assert scheme_named("sfl-best:bits=32,mix=off") == scheme_named("sfl-best")
+    assert split_names(["asfl,sfl-best:bits=4,mix=on", "sl , asfl"]) == ["asfl", "sfl-best:bits=4,mix=on", "sl"]
+    own = load_config("demo", ["schemes.epsl:share=0.3.learning_rate=0.5", "schemes.fedavg-8bit.local_steps=2"]).config
+    assert own.for_scheme("epsl:share=0.3").training.learning_rate == 0.5
+    assert own.for_scheme("fedavg:bits=8").training.local_steps == 2

@@ -1,4 +1,4 @@
-"""EPSL: each block against trying everything, the descent against its blocks, φ, and the cap on the sum of powers."""
+"""EPSL: each block against trying everything, the descent against its blocks, and φ."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -7,32 +7,20 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
-from scipy import optimize
 from worlds import rounds
 
 from asfl.config import Config
-from asfl.config.errors import AsflError
 from asfl.costs import modelled as costs
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules
-from asfl.schemes.base import asfl_decision
-from asfl.schemes.epsl import (
-    EpslScheme,
-    best_cut,
-    best_powers,
-    equal_powers,
-    fastest_round,
-    greedy_counts,
-    power_to_send,
-)
-from asfl.schemes.latency import even_counts
+from asfl.schemes.base import asfl_decision, even_counts
+from asfl.schemes.epsl import EpslScheme, best_cut, fastest_round, greedy_counts
 
 Floats = NDArray[np.float64]
 SHARES = st.sampled_from([0.0, 0.3, 0.5, 1.0])
-NO_CAP = float("inf")
 
 
 def problem_of(round_: Round) -> Problem:
@@ -66,7 +54,7 @@ def latency_s(round_: Round, decision: Decision, share: float) -> float:
 # ---------------------------------------------------------------------- the blocks
 @given(served_rounds(), SHARES)
 def test_cut_block_equals_brute_force(round_: Round, share: float) -> None:
-    count, power = even_counts(round_), equal_powers(round_, NO_CAP)
+    count, power = even_counts(round_), np.full(round_.num_clients, round_.radio.max_tx_power_w)
     found = best_cut(round_, count, power, costs.epsl(share))
     best = min(latency_s(round_, Decision(cut, count, power), share) for cut in round_.profile.cuts.tolist())
     assert latency_s(round_, Decision(found, count, power), share) == best
@@ -87,76 +75,17 @@ def test_greedy_blocks_equal_brute_force_unless_the_cut_shrinks(
     assert latency_s(round_, Decision(cut, found, power), share) == pytest.approx(best, rel=1e-9)
 
 
-@given(served_rounds())
-def test_power_to_send_inverts_the_rate(round_: Round) -> None:
-    count, power = even_counts(round_), round_.radio.max_tx_power_w * np.linspace(0.1, 1, round_.num_clients)
-    seconds = 1e6 / round_.uplink_rate_bps(count, power)
-    np.testing.assert_allclose(power_to_send(round_, count, 1e6, seconds), power, rtol=1e-9)
-
-
-@pytest.mark.parametrize("cap_share", [0.05, 0.3, 0.8])
-@pytest.mark.parametrize("index", range(4))
-def test_capped_powers_equal_scipy(index: int, cap_share: float) -> None:
-    """min T subject to forward + bits / rate(p) ≤ T, Σ p ≤ cap, p ≤ P^max, by SLSQP in scaled variables."""
-    round_ = paper_round(3, 6, index)
-    count, cut, top_w = np.array([1.0, 2.0, 3.0]), 4, round_.radio.max_tx_power_w
-    cap_w = cap_share * 3 * top_w
-    found = best_powers(round_, cut, count, cap_w, costs.epsl(0.5))
-
-    def finished_s(power: Floats) -> Floats:
-        cost = round_cost(round_, Decision(cut, count, power), np.ones(3), costs.epsl(0.5))
-        return cost.client_forward_delay_s + cost.uplink_delay_s
-
-    equal = np.full(3, min(top_w, cap_w / 3))
-    scale = float(finished_s(equal).max())
-    in_time = optimize.NonlinearConstraint(lambda x: x[3] - finished_s(x[:3] * top_w) / scale, 0, np.inf)
-    within_cap = optimize.LinearConstraint(np.array([[1.0, 1.0, 1.0, 0.0]]), -np.inf, cap_w / top_w)
-    solved = optimize.minimize(
-        lambda x, *_, **__: float(x[3]),  # the last variable is T
-        [*(equal / top_w).tolist(), 1.0],
-        bounds=[(1e-6, 1.0)] * 3 + [(0.0, 2.0)],
-        constraints=(in_time, within_cap),
-        method="SLSQP",
-        tol=1e-12,
-    )
-    assert solved.success, solved.message
-    assert finished_s(found).max() / scale == pytest.approx(solved.x[3], rel=1e-6)
-    assert found.sum() <= cap_w * (1 + 1e-12)
-    assert found.max() <= top_w * (1 + 1e-12)
-
-
-@given(served_rounds(), st.floats(0.01, 1.2), st.data())
-def test_capped_powers_are_allowed_and_beat_equal_ones(round_: Round, cap_share: float, data: st.DataObject) -> None:
-    cut = data.draw(st.integers(round_.previous_cut or 1, round_.profile.num_layers - 1))
-    cap_w = cap_share * round_.num_clients * round_.radio.max_tx_power_w
-    count, equal = even_counts(round_), equal_powers(round_, cap_w)
-    power = best_powers(round_, cut, count, cap_w, costs.epsl(0.5))
-    assert power.min() >= 0
-    assert power.max() <= round_.radio.max_tx_power_w * (1 + 1e-12)
-    assert power.sum() <= cap_w * (1 + 1e-12)
-    mine, theirs = (latency_s(round_, Decision(cut, count, p), 0.5) for p in (power, equal))
-    assert mine <= theirs * (1 + 1e-9)
-    if cap_share >= 1:
-        np.testing.assert_array_equal(power, round_.radio.max_tx_power_w)
-
-
 # ---------------------------------------------------------------------- the descent
-@given(served_rounds(), SHARES, st.none() | st.floats(0.01, 5))
-def test_no_block_can_shorten_the_result(round_: Round, share: float, cap_w: float | None) -> None:
+@given(served_rounds(), SHARES)
+def test_no_block_can_shorten_the_result(round_: Round, share: float) -> None:
     procedure = costs.epsl(share)
-    decision = fastest_round(round_, procedure, cap_w)
+    decision = fastest_round(round_, procedure)
     cut, count, power = int(decision.cut), decision.rb_count, decision.tx_power_w
     result = latency_s(round_, decision, share) * (1 - 1e-9)
-    cap = NO_CAP if cap_w is None else cap_w
     others = [
         replace(decision, cut=best_cut(round_, count, power, procedure)),
         replace(decision, rb_count=greedy_counts(round_, cut, power, procedure)),
-        replace(decision, tx_power_w=best_powers(round_, cut, count, cap, procedure)),
-        Decision(
-            best_cut(round_, even_counts(round_), equal_powers(round_, cap), procedure),
-            even_counts(round_),
-            equal_powers(round_, cap),
-        ),
+        Decision(best_cut(round_, even_counts(round_), power, procedure), even_counts(round_), power),
     ]
     assert all(result <= latency_s(round_, other, share) for other in others)
 
@@ -174,7 +103,7 @@ def test_the_resplit_counts() -> None:
 def test_without_aggregation_it_is_parallel_split_learning() -> None:
     """φ = 0 is charged as ASFL is, but for reports; with φ = 1 the server goes backward once, whoever takes part."""
     round_ = paper_round(4, 8, 0)
-    assert EpslScheme(aggregated_share=0.0).procedure == replace(costs.ASFL, reports=False)
+    assert EpslScheme(share=0.0).procedure == replace(costs.ASFL, reports=False)
     decision = fastest_round(round_, costs.epsl(1.0))
     cost = round_cost(round_, decision, np.ones(4), costs.epsl(1.0))
     profile, cut = round_.profile, int(decision.cut)
@@ -184,9 +113,9 @@ def test_without_aggregation_it_is_parallel_split_learning() -> None:
 
 
 # ---------------------------------------------------------------------- the scheme
-@given(rounds(), SHARES, st.none() | st.floats(0.01, 5), st.integers(0, 5))
-def test_decision_is_valid_and_repeatable(round_: Round, share: float, cap_w: float | None, seed: int) -> None:
-    scheme = EpslScheme(aggregated_share=share, sum_power_w=cap_w)
+@given(rounds(), SHARES, st.integers(0, 5))
+def test_decision_is_valid_and_repeatable(round_: Round, share: float, seed: int) -> None:
+    scheme = EpslScheme(share=share)
     decision, again = (scheme.decide(problem_of(round_), seed).decision for _ in range(2))
     assert scheme.procedure == costs.epsl(share)
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
@@ -194,10 +123,7 @@ def test_decision_is_valid_and_repeatable(round_: Round, share: float, cap_w: fl
     assert decision.cut == again.cut
     np.testing.assert_array_equal(decision.rb_count, again.rb_count)
     np.testing.assert_array_equal(decision.tx_power_w, again.tx_power_w)
-    if cap_w is None:
-        np.testing.assert_array_equal(decision.tx_power_w, decision.scheduled * round_.radio.max_tx_power_w)
-    else:
-        assert decision.tx_power_w.sum() <= cap_w * (1 + 1e-12)
+    np.testing.assert_array_equal(decision.tx_power_w, decision.scheduled * round_.radio.max_tx_power_w)
 
 
 def test_it_serves_the_clients_that_asfl_would() -> None:
@@ -215,27 +141,20 @@ def test_one_client_takes_the_blocks_and_one_block_goes_to_one_client() -> None:
     assert sorted(single.rb_count) == [0, 0, 0, 1]
 
 
-@given(served_rounds(), st.none() | st.floats(0.01, 5), st.data())
-def test_unreachable_clients_sit_out(round_: Round, cap_w: float | None, data: st.DataObject) -> None:
+@given(served_rounds(), st.data())
+def test_unreachable_clients_sit_out(round_: Round, data: st.DataObject) -> None:
     reachable = np.array([data.draw(st.booleans()) for _ in range(round_.num_clients)])
     round_ = replace(round_, channel_gain=np.where(reachable, round_.channel_gain, 0.0))
-    decision = EpslScheme(sum_power_w=cap_w).decide(problem_of(round_), 1).decision
+    decision = EpslScheme().decide(problem_of(round_), 1).decision
     assert not decision.scheduled[~reachable].any()
     assert decision.scheduled.any() == reachable.any()
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
 
 
 @pytest.mark.parametrize("gain", [1e-300, 1e-30])
-@pytest.mark.parametrize("cap_w", [None, 2.0])
-def test_a_client_that_is_hardly_heard_breaks_nothing(gain: float, cap_w: float | None) -> None:
+def test_a_client_that_is_hardly_heard_breaks_nothing(gain: float) -> None:
     round_ = paper_round(3, 5, 0, previous_cut=9)
     round_ = replace(round_, channel_gain=np.array([gain, *round_.channel_gain[1:]]))
-    decision = EpslScheme(sum_power_w=cap_w).decide(problem_of(round_), 1).decision
+    decision = EpslScheme().decide(problem_of(round_), 1).decision
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     assert decision.scheduled[1:].any()
-
-
-@pytest.mark.parametrize("options", [{"aggregated_share": 1.1}, {"aggregated_share": -0.1}, {"sum_power_w": 0.0}])
-def test_impossible_options_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(AsflError, match=next(iter(options))):
-        EpslScheme(**options)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from plain import PlainTrainer
 from test_sample_sizes import uneven_batches
 from trainers import (
     CPU,
@@ -30,7 +31,6 @@ from asfl.schemes import scheme_named
 from asfl.train.fast import FastTrainer
 from asfl.train.mixed import ServerSteps, client_learning_rate
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.plain import PlainTrainer
 from asfl.train.privacy import Blur, drawn_from
 from asfl.train.trainer import RoundPlan
 
@@ -64,7 +64,7 @@ def test_moving_cuts_and_lost_packets(procedure: str, optimizer: Name, norm: Nor
 
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize(("procedure", "optimizer"), [("asfl-mix", "adam"), ("sfl-mix", "sgd")])
+@pytest.mark.parametrize(("procedure", "optimizer"), [("asfl:mix=on", "adam"), ("sfl-mix", "sgd")])
 def test_a_cut_for_each_client(procedure: str, optimizer: Name, local_steps: int, bits: int) -> None:
     """Whoever has a deeper cut joins on the way; where client sides are kept, all that clients hold is averaged."""
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
@@ -131,7 +131,7 @@ def test_noise_for_privacy(procedure: str) -> None:
 
 # ---------------------------------------------------------------------- what mixing is
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(("mixing", "unmixed"), [("asfl-mix", ASFL), ("sfl-mix", SFL)])
+@pytest.mark.parametrize(("mixing", "unmixed"), [("asfl:mix=on", ASFL), ("sfl-mix", SFL)])
 def test_one_client_alone_is_not_mixed_with_anybody(mixing: str, unmixed: Procedure, optimizer: Name) -> None:
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS)
     both = [trainers(model, batches, one, optimizer, CLIENTS)[1] for one in (MIXING[mixing], unmixed)]
@@ -150,7 +150,7 @@ def test_the_server_learns_as_if_all_activations_were_its_own(clients: int, samp
     """Central training with SGD of what is behind the cut: mini-batch j has every client's samples j, j + A, …"""
     cut, rate = 2, 0.05
     model, batches = tiny_model(norm=norm), tiny_batches(tiny_images(), clients, batch_size=samples)
-    _, fast = trainers(model, batches, MIXING["asfl-mix"], "sgd", clients)
+    _, fast = trainers(model, batches, MIXING["asfl:mix=on"], "sgd", clients)
     fast.round(full_round(0, cut, clients))  # client sides are no longer the same
     pooled, labels = [], []
     for client in range(clients):
@@ -183,7 +183,7 @@ def test_what_the_server_sends_back_is_the_gradient_of_each_sample_when_its_turn
     """With steps of next to nothing, a client's own step is that of a round that doesn't mix; without batch norm."""
     model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
     sides = []
-    for procedure in (MIXING["asfl-mix"], PROCEDURES["asfl"]):
+    for procedure in (MIXING["asfl:mix=on"], PROCEDURES["asfl"]):
         fast = FastTrainer(
             model, batches, procedure, rule_named("sgd", 1e-9), num_clients=CLIENTS, seed=5, device=CPU,
             dtype=torch.float64, client_rule=rule_named("sgd", 0.05),
@@ -197,7 +197,7 @@ def test_what_the_server_sends_back_is_the_gradient_of_each_sample_when_its_turn
 def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
     """To the bit: parameters, statistics, moments, numbers of steps; and the same steps can be made again."""
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS)
-    _, fast = trainers(model, batches, MIXING["asfl-mix"], optimizer, CLIENTS)
+    _, fast = trainers(model, batches, MIXING["asfl:mix=on"], optimizer, CLIENTS)
     for index in range(2):
         fast.round(full_round(index, 2, CLIENTS))
     state, cuts = fast.state, np.array([2, 2, 3, 4])
@@ -262,8 +262,8 @@ def test_noise_is_measured_from_two_mini_batches_on(procedure: str, arrivals: in
 def test_clients_of_schemes_that_mix_make_longer_steps(clients: int, blocks: int) -> None:
     config = load_config("demo", [f"scenario.clients={clients}", f"radio.num_rbs={blocks}"]).config
     rate = config.training.learning_rate
-    for name in ("asfl-plus", "asfl-mix", "sfl-best-mix"):
+    for name in ("asfl-plus", "asfl:mix=on", "sfl-best:mix=on"):
         found = client_learning_rate(config, scheme_named(name).procedure)
         assert found == pytest.approx(rate * math.sqrt(min(clients, blocks)))
-    for name in ("asfl", "asfl-plus-no-mix", "sfl", "fedavg", "epsl", "sl"):
+    for name in ("asfl", "asfl-plus:mix=off", "sfl", "fedavg", "epsl", "sl"):
         assert client_learning_rate(config, scheme_named(name).procedure) == rate

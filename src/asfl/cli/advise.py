@@ -12,7 +12,7 @@ from asfl.cli.output import console, print_json, say, table
 from asfl.config.errors import AsflError
 from asfl.config.units import number, percent
 from asfl.results.advise import Advice, Learnt, advise as advise_for, learnt_like
-from asfl.results.figures.figure import save_figure
+from asfl.results.charts.files import save_figure
 from asfl.results.tables import markdown_table
 from asfl.runs.files import write_whole
 from asfl.runs.stand_in import held_out_as_json, held_out_in_words
@@ -53,11 +53,10 @@ def advise(
     else:
         _print(advice)
     if plot is not None and learnt is not None:
-        from asfl.results.advise_map import which_scheme
-        from asfl.results.figures.advise import draw_map
+        from asfl.results.advise_map import map_chart, which_scheme
 
         cells = which_scheme(config, MAP_ROUNDS, learnt, progress=lambda world: print(world, file=sys.stderr))
-        save_figure(draw_map(cells, f"around {preset}; {_basis(learnt)}"), plot)
+        save_figure(map_chart(cells, f"around {preset}; {_basis(learnt)}"), plot)
         print(f"picture: {plot}", file=sys.stderr)
     if page is not None:
         write_whole(page, _as_page(advice, preset, plot))

@@ -16,15 +16,12 @@ from asfl.cli.training import engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent
-from asfl.results.charged import with_note
+from asfl.results.charts.comparison import along_front, front_of, fronts, places_at, write_figures
+from asfl.results.charts.files import save_figure
 from asfl.results.compare import PRICES, Comparison, plan_comparison, plan_front, read_comparison
 from asfl.results.curves import OURS, SMOOTHED_OVER
-from asfl.results.figures.figure import save_figure, subtitle
-from asfl.results.figures.front import along_front, draw_front, front_of, places_at
-from asfl.results.figures.training import write_figures
 from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
-from asfl.results.reproduce.outcome import Outcome
-from asfl.results.summary import Saving, Summary
+from asfl.results.summary import Outcome, Saving, Summary, with_note
 from asfl.results.words import in_words
 from asfl.runs.files import write_whole
 from asfl.runs.lock import writing
@@ -97,10 +94,9 @@ def _show(
         write_whole(folder / "summary.json", json_text(data))
         write_whole(folder / "table.csv", summary.to_csv())
         pictures = write_figures(summary, runs, folder)
-        for name, figure in draw_front(outcomes) if len(outcomes) > 1 else ():
-            subtitle(figure, summary.model)
+        for name, chart in fronts(outcomes) if len(outcomes) > 1 else ():
             pictures.append(folder / f"{name}.png")
-            save_figure(figure, pictures[-1])
+            save_figure(replace(chart, subtitle=summary.model), pictures[-1])
     if as_json:
         print_json(data)
     else:

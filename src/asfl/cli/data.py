@@ -15,7 +15,7 @@ from asfl.config.randomness import random_stream
 from asfl.data import load_data
 from asfl.data.cifar import CIFAR
 from asfl.data.load import default_folder
-from asfl.results.figures.data import LabelMix, draw_label_mix
+from asfl.results.charts.world import LabelMix, label_chart
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def show(
         plot,
         data=lambda: _as_json(mix),
         tables=lambda out: _print_table(mix, out),
-        figure=lambda: draw_label_mix(mix),
+        figure=lambda: label_chart(mix),
     )
 
 

@@ -18,9 +18,9 @@ from asfl.config.units import format_si, number
 from asfl.optimize import Solution, ooe_bcd, solve_jointly
 from asfl.optimize.queues import budget_scale
 from asfl.optimize.roundfile import read_round_file, solution_as_json
-from asfl.results.charged import trained_and_charged
+from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.curves import CEILING
-from asfl.results.figures.decision import draw_decision, draw_playthroughs
+from asfl.results.summary import trained_and_charged
 from asfl.results.words import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
@@ -66,7 +66,7 @@ def decide(
             plot,
             data=lambda: solution_as_json(solution),
             tables=lambda out: _print_solution(solution, out),
-            figure=lambda: draw_decision(solution),
+            figure=lambda: decision_chart(solution),
         )
     elif rounds is not None:
         options.refuse_all_but(
@@ -153,7 +153,7 @@ def _play(
             "schemes": plain,
         },
         tables=lambda out: _print_summaries(summaries, played, model, seeds, out),
-        figure=lambda: draw_playthroughs(played),
+        figure=lambda: playthroughs_chart(played),
     )
 
 

@@ -18,10 +18,7 @@ Kind = Literal["schemes", "presets", "models", "channels", "datasets", "recipes"
 _SCHEMES = {
     "asfl": "the paper's: cut, blocks and power by OOE-BCD; client sides stay on the clients",
     "asfl-joint": "the same by the joint solver: the optimum of each round",
-    "asfl-plus": "all that is beyond the paper: averages of client sides, few bits, progress per cost",
-    "asfl-sync": "client sides are averaged now and then, when it pays",
-    "asfl-quant": "values cross with fewer bits, when it pays",
-    "asfl-rate": "decides by progress per second and joule",
+    "asfl-plus": "beyond the paper: averages of client sides, few bits, progress per cost, a server that mixes",
     "fedavg": "no cut: whole models on the clients, averaged every round",
     "sl": "split learning: one client side goes from client to client; random cut",
     "sl-best": "the same with the fastest cut, and all blocks for whoever's turn it is",
@@ -35,24 +32,10 @@ _SCHEMES = {
     "asfl-prand": "ASFL with random powers",
     "asfl-rbrand": "ASFL with random blocks",
     "central": "all data in one place: the ceiling, without radio and costs",
-    "epsl-0": "EPSL that averages no gradients",
-    "epsl-1": "EPSL that averages all gradients",
-    "asfl-mix": "the server steps with every mini-batch, mixed from all clients'",
-    "fedavg-8bit": "FedAvg whose models cross with 8 bits",
-    "sfl-best-8bit": "SplitFed with the fastest cut, and 8 bits",
-    "sfl-best-mix": "SplitFed with the fastest cut, whose server mixes as that of asfl-mix",
-    "sfl-best-mix-8bit": "the same with 8 bits",
-    "sfl-best-mix-4bit": "the same with 4 bits",
     "best-gains": "a fixed rule with the tools of asfl-plus: the best gains, a block each, full power",
-    "best-gains-few": "the same with three quarters of the clients; the slowest have the blocks that are left",
-    "equal-error": "best-gains-few with powers for equal packet error rates",
+    "equal-error": "the same with three quarters of the clients, and powers for equal packet error rates",
     "adaptsfl": "one cut, and how many rounds lie between two averages of client sides",
     "hasfl": "a cut and a mini-batch of its own size for every client",
-    "energy-delay": "a cut for each client that is best for energy and delay together",
-    "asfl-plus-no-sync": "asfl-plus without averages of its choice",
-    "asfl-plus-no-quant": "asfl-plus with 32 bits",
-    "asfl-plus-no-rate": "asfl-plus with budgets per round",
-    "asfl-plus-no-mix": "asfl-plus whose server steps once a round",
 }
 _MODELS = {
     "cnn": "a small network for quick runs",
@@ -93,9 +76,10 @@ def _lines(kind: Kind) -> dict[str, str]:
 
         return {name: f"{recipe.paper}: {recipe.shows}" for name, recipe in RECIPES.items()}
     if kind == "schemes":
-        from asfl.schemes import SCHEMES
+        from asfl.schemes import SCHEMES, parameters_of
 
-        return _registered(SCHEMES, _SCHEMES)
+        lines = _registered(SCHEMES, _SCHEMES)
+        return {name: line + _parameters(parameters_of(SCHEMES[name])) for name, line in lines.items()}
     known: Mapping[str, tuple[Registry[Any], Mapping[str, str]]] = {
         "models": (MODELS, _MODELS),
         "channels": (CHANNELS, _CHANNELS),
@@ -112,6 +96,15 @@ def _registered(registry: Registry[Any], about: Mapping[str, str]) -> dict[str, 
 def _settings(registry: Registry[Any], name: str) -> str:
     declared = ", ".join(registry.declared(name))
     return f" ({registry.own}: {declared})" if declared else ""
+
+
+def _parameters(allowed: Mapping[str, Mapping[str, object] | tuple[float, float]]) -> str:
+    """Such as " (bits=4|8|16|32, mix=on|off)"."""
+    texts = (
+        f"{key}={'|'.join(values) if isinstance(values, Mapping) else f'{values[0]:g}…{values[1]:g}'}"
+        for key, values in allowed.items()
+    )
+    return f" ({', '.join(texts)})" if allowed else ""
 
 
 def _first_line(thing: Any) -> str:

@@ -20,7 +20,7 @@ ClientEngineName = Literal["local", "ray"]
 
 def _picture(path: Path | None) -> Path | None:
     if path is not None:
-        from asfl.results.figures.figure import check_figure_path
+        from asfl.results.charts.files import check_figure_path
 
         check_figure_path(path)
     return path
@@ -146,9 +146,9 @@ def listed(texts: Sequence[str]) -> list[str]:
 
 def schemes_named(texts: Sequence[str] | None) -> list[str]:
     """The schemes of `--schemes`; without it, all but variants."""
-    from asfl.schemes import scheme_named, usual_schemes
+    from asfl.schemes import scheme_named, split_names, usual_schemes
 
-    return usual_schemes() if texts is None else [scheme_named(name).name for name in listed(texts)]
+    return usual_schemes() if texts is None else [scheme_named(name).name for name in split_names(texts)]
 
 
 def accuracies(texts: Sequence[str] | None) -> list[float] | None:

@@ -5,16 +5,14 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from asfl.cli.narrow import InParts, listed, wrapped
-from asfl.results.figures.figure import save_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from asfl.results.charts.chart import Chart
+from asfl.results.charts.files import save_figure
 
 
 class _Console(Console):
@@ -89,7 +87,7 @@ def show(
     *,
     data: Callable[[], object],
     tables: Callable[[Console], None],
-    figure: "Callable[[], Figure]",
+    figure: Callable[[], Chart],
 ) -> None:
     """A result as JSON or as tables, and as a picture if one is wished."""
     if plot is not None:

@@ -12,9 +12,9 @@ from asfl.cli.output import show, table
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si
-from asfl.results.charged import trained_and_charged
+from asfl.results.charts.world import budget_chart
 from asfl.results.curves import CEILING
-from asfl.results.figures.plan import draw_plan
+from asfl.results.summary import trained_and_charged
 from asfl.runs.estimate import MAX_ROUNDS, check_count
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.stand_in import held_out_as_json, held_out_in_words
@@ -74,7 +74,7 @@ def plan(
         plot,
         data=lambda: {"model": model, "held_out": held_out_as_json(plans), "schemes": plans},
         tables=lambda out: _print_plans(plans, config, model, out),
-        figure=lambda: draw_plan(played, model),
+        figure=lambda: budget_chart(played, model),
     )
 
 

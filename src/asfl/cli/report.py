@@ -9,10 +9,10 @@ import typer
 
 from asfl.cli import options
 from asfl.config.errors import AsflError
+from asfl.results.charts.comparison import write_figures
+from asfl.results.charts.files import save_figure
+from asfl.results.charts.one_run import walk
 from asfl.results.curves import OURS
-from asfl.results.figures.training import write_figures
-from asfl.results.figures.walk import write_walk
-from asfl.results.heard import heard_in
 from asfl.results.latex import latex_tables
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
@@ -57,8 +57,9 @@ def report(
         own = folder / str(number) if len(worlds) > 1 else folder
         write_figures(summary, runs, own, ("pdf", "svg"))
         ours = next((run for run in runs if run.scheme == OURS), None)
-        if ours is not None and (heard := heard_in(ours)) is not None:
-            write_walk(ours, heard, own / "walk.gif")
+        if ours is not None and (picture := walk(ours)) is not None:
+            for kind in ("pdf", "svg"):
+                save_figure(picture, own / f"walk.{kind}")
     write_whole(folder / "tables.tex", latex_tables(made.tables()))
     print(f"figures and tables: {folder}")
 

@@ -15,7 +15,6 @@ from asfl.cli import options
 from asfl.cli.output import console, print_json, say, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
-from asfl.results.charged import with_note
 from asfl.results.compare import Comparison
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
@@ -23,6 +22,7 @@ from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of
 from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
+from asfl.results.summary import with_note
 from asfl.runs.engines import Engine
 from asfl.runs.jobs import run_name
 from asfl.runs.lock import writing
@@ -189,7 +189,7 @@ def _in_archive(file: Path, names: Sequence[str]) -> list[Found]:
 
 def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
     """Write page, claims and pictures of recipes; print their claims."""
-    from asfl.results.written import show_found
+    from asfl.results.reproduce.page import show_found
 
     shown = []
     for found in every:

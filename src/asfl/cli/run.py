@@ -17,9 +17,8 @@ from asfl.cli.progress import RunProgress
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, number, percent
-from asfl.results.charged import with_note
 from asfl.results.curves import Run
-from asfl.results.summary import RunSummary, summarize_run
+from asfl.results.summary import RunSummary, summarize_run, with_note
 from asfl.results.words import NO_CLIENT
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds

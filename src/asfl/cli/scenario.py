@@ -7,8 +7,8 @@ from asfl.cli.output import show, table
 from asfl.config.units import format_si
 from asfl.costs.budgets import resolve_budgets
 from asfl.costs.world import World
-from asfl.results.charged import trained_and_charged
-from asfl.results.figures.world import WorldView, draw_world
+from asfl.results.charts.world import WorldView, world_chart
+from asfl.results.summary import trained_and_charged
 
 
 def scenario(
@@ -26,7 +26,7 @@ def scenario(
         plot,
         data=lambda: _as_json(view),
         tables=lambda out: _print_table(view, out),
-        figure=lambda: draw_world(view),
+        figure=lambda: world_chart(view),
     )
 
 

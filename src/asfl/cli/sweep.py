@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +15,10 @@ from asfl.cli.output import console
 from asfl.cli.training import engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
-from asfl.results.charged import said_once, trained_and_charged
-from asfl.results.figures.figure import save_figure, subtitle
+from asfl.results.charts.comparison import sweep_chart
+from asfl.results.charts.files import save_figure
 from asfl.results.quantities import QUANTITIES, amount
-from asfl.results.summary import Statistic, Summary, choose_targets
+from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
 from asfl.results.sweep import Axis, Sweep, plan_sweep
 from asfl.runs.files import cell, write_whole
 from asfl.runs.lock import writing
@@ -98,12 +98,8 @@ def _show(planned: Sweep) -> None:
     write_whole(planned.folder / "sweep.csv", text.getvalue())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:
-        from asfl.results.figures.sweep import draw_sweep, quantity_panel, way_panels
-
         picture = planned.folder / "sweep.png"
         labels = [point.settings[0][1] for point in planned.points]
-        panels = way_panels(summaries, target[0]) if target else [quantity_panel(summaries, "final_accuracy")]
-        figure = draw_sweep(planned.axes[0].field, labels, panels)
-        subtitle(figure, model)
-        save_figure(figure, picture)
+        chart = sweep_chart(planned.axes[0].field, labels, summaries, ["final_accuracy"], *target)
+        save_figure(replace(chart, subtitle=model), picture)
         print(f"picture: {picture}")

@@ -47,8 +47,8 @@ def trace(
     print(f"{out}: {clients} clients, {asked.steps} samples, one every {step:g} s")
     if plot is not None:
         from asfl.radio.traces import read_trace
-        from asfl.results.figures.city import draw_city
-        from asfl.results.figures.figure import save_figure
+        from asfl.results.charts.files import save_figure
+        from asfl.results.charts.world import trace_chart
 
-        save_figure(draw_city(read_trace(out)), plot)
+        save_figure(trace_chart(read_trace(out)), plot)
         print(plot)

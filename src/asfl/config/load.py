@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 def _named_layer(name: Any, value: Any, source: str) -> _Layer:
     """Of the name "a.b" and a value: the tree {a: {b: value}}."""
-    parts = name.split(".") if isinstance(name, str) else []
+    parts = _parts(name) if isinstance(name, str) else []
     if not parts or not all(parts) or len(parts) > MAX_DEPTH:
         raise AsflError(f"{short(name)} is no name of a field: write section.field, such as training.batch_size")
     for part in reversed(parts):
@@ -130,9 +130,15 @@ def _named_layer(name: Any, value: Any, source: str) -> _Layer:
     return _Layer(value, source)
 
 
+def _parts(name: str) -> list[str]:
+    """Of "a.b": a and b. A scheme with parameters is one part, as in "schemes.epsl:share=0.3.learning_rate"."""
+    first, *rest = name.split(".")
+    return [first, ".".join(rest[:-1]), rest[-1]] if first == "schemes" and len(rest) > 1 else [first, *rest]
+
+
 def _override_layer(text: str) -> _Layer:
-    path, equals, value = text.partition("=")
-    parts = path.strip().split(".")
+    path, equals, value = text.rpartition("=") if text.startswith("schemes.") else text.partition("=")
+    parts = _parts(path.strip())
     if not equals or not all(parts) or len(parts) > MAX_DEPTH:
         raise AsflError(f"--set {short(text)}: write it as section.field=value, for example --set scenario.clients=20")
     if not is_text(text):  # the shell passes on any bytes

@@ -31,3 +31,35 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
                 refuse_removed([name])
             del of[key]
     return kept
+
+
+RENAMED_SCHEMES: dict[str, str] = {
+    "asfl-sync": "asfl:sync=on",
+    "asfl-quant": "asfl:quant=on",
+    "asfl-rate": "asfl:rate=on",
+    "asfl-mix": "asfl:mix=on",
+    "asfl-plus-no-sync": "asfl-plus:sync=off",
+    "asfl-plus-no-quant": "asfl-plus:quant=off",
+    "asfl-plus-no-rate": "asfl-plus:rate=off",
+    "asfl-plus-no-mix": "asfl-plus:mix=off",
+    "fedavg-8bit": "fedavg:bits=8",
+    "sfl-best-8bit": "sfl-best:bits=8",
+    "sfl-best-mix": "sfl-best:mix=on",
+    "sfl-best-mix-8bit": "sfl-best:bits=8,mix=on",
+    "sfl-best-mix-4bit": "sfl-best:bits=4,mix=on",
+    "best-gains-few": "best-gains:clients=0.75",
+    "epsl-0": "epsl:share=0",
+    "epsl-1": "epsl:share=1",
+}
+"""Schemes that became parameters of others; read under both names."""
+GONE_SCHEMES: dict[str, str] = {
+    "energy-delay": "acc-sfl and hasfl choose a cut for each client, too",
+    "asfl-hetero": "asfl-plus has one cut for all clients",
+    "asfl-plus-no-hetero": "asfl-plus has one cut for all clients",
+}
+"""Schemes that nothing replaces, and a sentence."""
+
+
+def scheme_today(name: str) -> str:
+    """What a scheme that an earlier version recorded is called now."""
+    return RENAMED_SCHEMES.get(name, name)

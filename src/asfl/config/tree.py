@@ -1,9 +1,9 @@
 """The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
 
 import math
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from asfl.config.budget import TotalBudgets
 from asfl.config.channels import ChannelSettings, Radio
@@ -49,6 +49,7 @@ from asfl.config.names import (
 from asfl.config.network import Network
 from asfl.config.protection import Privacy, Robustness
 from asfl.config.registry import NAME_PATTERN
+from asfl.config.removed import scheme_today
 
 
 class Scenario(Section):
@@ -248,8 +249,8 @@ class DecisionRules(RoundRules):
     """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
     objective; chosen by measurement (docs/decision.md)."""
     energy_price: NonNegative = 1.0
-    """What energy weighs against delay where progress per cost is what counts (`asfl-rate`, `asfl-plus`), both in units
-    of their budgets; 0: energy is free."""
+    """What energy weighs against delay where progress per cost counts (`asfl:rate=on`, `asfl-plus`), both in units of
+    their budgets; 0: energy is free."""
     discrepancy_sample_ratio: PositiveShare | Literal["auto"] = "auto"
     """ι: share of its parameters each client reports for the discrepancy; "auto": a random projection of each layer
     instead (docs/training.md)."""
@@ -296,7 +297,7 @@ class Output(Section):
         return self
 
 
-SchemeName = Annotated[str, Field(pattern=NAME_PATTERN)]
+SchemeName = Annotated[str, Field(pattern=NAME_PATTERN[:-1] + r"(:[a-z_]+=[a-z0-9.]+(,[a-z_]+=[a-z0-9.]+)*)?$")]
 """Which schemes there are isn't known here: `asfl.schemes.check_scheme_settings`."""
 
 
@@ -328,6 +329,11 @@ class Config(Section):
     robust: Robustness = Field(default_factory=Robustness)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
     """Settings of single schemes, by their names; `asfl tune` finds good ones."""
+
+    @field_validator("schemes", mode="before")
+    @classmethod
+    def _as_named_today(cls, values: Any) -> Any:
+        return {scheme_today(name): own for name, own in values.items()} if isinstance(values, dict) else values
 
     def for_scheme(self, name: str) -> Self:
         """The same experiment with what this scheme has of its own."""

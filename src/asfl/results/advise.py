@@ -15,14 +15,13 @@ import numpy as np
 from asfl.config import Config
 from asfl.costs.budgets import resolve_budgets
 from asfl.costs.world import World
-from asfl.results.charged import said_once, trained_and_charged
 from asfl.results.curves import Curve, Run, reach
-from asfl.results.reproduce.outcome import Found
-from asfl.results.summary import choose_targets
+from asfl.results.reproduce.archive import Found
+from asfl.results.summary import choose_targets, said_once, trained_and_charged
 from asfl.runs.play import Playthrough, play_all
 from asfl.schemes import SAME_TOOLS
 
-ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best-mix", "acc-sfl", "epsl", *SAME_TOOLS)
+ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best:mix=on", "acc-sfl", "epsl", *SAME_TOOLS)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from asfl.config import Config
 from asfl.results.advise import ADVISED, Learnt, advise, joule_in_seconds, ranked
+from asfl.results.charts.chart import Axis, Bars, Chart, Look, Note, Panel, Series, look_of
 from asfl.results.curves import PLUS
 
 BANDWIDTHS = (0.1, 0.3, 1.0, 3.0)
@@ -74,3 +75,23 @@ def _there(config: Config, bandwidth: float, spread: float) -> Config:
     return config.model_copy(
         update={"scenario": scenario.model_copy(update=ends), "radio": radio.model_copy(update=wide)}
     )
+
+
+def map_chart(cells: Sequence[Cell], said: str) -> Chart:
+    """A panel per spread of processors; in each, the best scheme and the second by bandwidth and price of energy."""
+    panels = []
+    across = Axis(
+        "bandwidth", ticks={x: f"× {one:g}" for x, one in enumerate(BANDWIDTHS)}, low=-0.5, high=len(BANDWIDTHS) - 0.5
+    )
+    for spread in SPREADS:
+        series: list[Series] = []
+        for cell in (one for one in cells if one.spread == spread):
+            x, y, look = BANDWIDTHS.index(cell.bandwidth), list(PRICES).index(cell.price), look_of(cell.best)
+            faint = Look(look.color, opacity=0.4)
+            series.append(Bars(places=[x], lengths=[0.96], base=[y - 0.48], width=0.96, look=faint, name=cell.best))
+            behind = f"\n{cell.second}: {cell.ahead:.{0 if cell.ahead >= 10 else 1}f}×" if cell.second else ""
+            series.append(Note(cell.best + behind, x, y, place="center", size=7))
+        ticks = {y: name if spread == next(iter(SPREADS)) else "" for y, name in enumerate(PRICES)}
+        up = Axis(ticks=ticks, low=-0.5, high=len(PRICES) - 0.5)
+        panels.append(Panel(spread, series, across, up))
+    return Chart([panels], 4.6 * len(SPREADS), 3.6, subtitle=said, legend="bottom")

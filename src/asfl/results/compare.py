@@ -34,8 +34,7 @@ from asfl.runs.records import read_records
 from asfl.runs.run import check_training
 from asfl.runs.sources import check_sources
 from asfl.schemes import check_scheme_settings, scheme_named
-from asfl.schemes.base import borrows
-from asfl.schemes.rounds import switches_of
+from asfl.schemes.base import borrows, switches_of
 
 COMPARE_FILE = "compare.json"
 FORMAT = 2

@@ -13,11 +13,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.results.charged import said_once, trained_and_charged
+from asfl.config import Config
+from asfl.optimize.queues import budget_scale, queue_weights
 from asfl.results.curves import CEILING, OURS, Curve, Reach, Resource, Run, reach
-from asfl.results.excess import still_owed
 from asfl.runs.files import cell
 from asfl.runs.records import RoundRecord
+
+Floats = NDArray[np.float64]
+
+
+_NAMES = {"vgg19": "VGG-19", "resnet18": "ResNet-18", "resnet50": "ResNet-50", "cnn": "the small CNN"}
+_WIDTHS = {0.5: "half", 0.25: "quarter"}
+
+
+def trained_and_charged(config: Config | None) -> str:
+    """Such as "VGG-19 at quarter width trained, charged as vgg19-cifar10"; empty if what is trained is charged."""
+    if config is None or not config.model.charged_as or config.model.charged_as == config.model_spec.name:
+        return ""
+    model = config.model
+    width = "" if model.width == 1 else f" at {_WIDTHS.get(model.width, f'{model.width:g} times its')} width"
+    return f"{_NAMES.get(model.architecture, model.architecture)}{width} trained, charged as {model.charged_as}"
+
+
+def said_once(texts: Iterable[str]) -> str:
+    """What several runs have to say, each text once."""
+    return "; ".join(dict.fromkeys(text for text in texts if text))
+
+
+def with_note(title: str, note: str) -> str:
+    """A title, and in brackets what must be said with it, if anything."""
+    return f"{title} ({note})" if note else title
 
 
 @dataclass(frozen=True)
@@ -62,7 +87,7 @@ class RunSummary:
     delay_over: float
     """How far the mean delay is over its budget, as a share of it; 0 within it."""
     delay_owed: float
-    """Q/R: the violation still owed, as a share of the budget (`asfl.results.excess`); NaN where it means nothing."""
+    """Q/R: the violation still owed, as a share of the budget (`still_owed`); NaN where it means nothing."""
     energy_over: float
     """The same as `delay_over`, for the client that is over by most."""
     energy_owed: float
@@ -158,6 +183,54 @@ def _moved(before: RoundRecord, after: RoundRecord) -> bool:
         return before.cut != after.cut
     both = zip(before.cut, after.cut, before.rb_count, after.rb_count, strict=True)
     return any(old != new for old, new, had, has in both if had > 0 and has > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Excess:
+    """Delay first, then clients: excess [R, N+1], queues [R+1, N+1]."""
+
+    excess: Floats
+    queues: Floats
+    keep: float
+    add: float
+    unit: Floats
+    """[N+1] what one of a queue is in budgets."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Excess":
+        assert run.config is not None
+        assert run.budgets is not None
+        rules, budgets = run.config.decision, run.budgets
+        normalised = rules.equations == "corrected"
+        cost = np.array([[record.delay_s, *record.energy_j] for record in run.records], float)
+        budget = np.array([budgets.delay_s, *[budgets.energy_j] * (cost.shape[1] - 1)])
+        scale = np.array([budget_scale(float(one), normalised=normalised) for one in budget])
+        queues = np.array([[record.delay_queue, *record.energy_queue] for record in run.records], float)
+        keep, add = queue_weights(rules.queue_rule, rules.queue_memory)
+        unit = np.divide(scale, budget, out=np.full_like(scale, np.nan), where=budget > 0)
+        return cls((cost - budget) / scale, np.vstack([np.zeros(queues.shape[1]), queues]), keep, add, unit)
+
+    @property
+    def feeds_the_queues(self) -> bool:
+        """Whether these costs made these queues; schemes that borrow from ASFL keep its queues."""
+        expected = np.maximum(self.keep * self.queues[:-1] + self.add * self.excess, 0.0)
+        return bool(np.allclose(expected, self.queues[1:], rtol=1e-6, atol=1e-9))
+
+
+def still_owed(run: Run) -> tuple[float, float]:
+    """Q/R after the last round, as a share of the budget: of the delay, and of the client whose energy owes most.
+
+    Under the standard rule a queue is what has been spent beyond the budget and not made good since, so Q/R bounds the
+    mean excess and falls to 0 if budgets are kept in the long run. NaN under the printed rule, whose queues forget and
+    mean no such thing, and for queues that another scheme's costs made.
+    """
+    if run.config is None or run.budgets is None or not run.records:
+        return math.nan, math.nan
+    own = Excess.of(run)
+    if own.keep != 1 or own.add != 1 or not np.isfinite(own.excess).all() or not own.feeds_the_queues:
+        return math.nan, math.nan
+    owed = own.queues[-1] * own.unit / len(run.records)
+    return float(owed[0]), float(owed[1:].max())
 
 
 @dataclass(frozen=True)
@@ -325,6 +398,19 @@ class Summary:
             numbers = [getattr(run, name) for name in _NUMBERS]
             writer.writerow([cell(run.scheme), run.seed, cell(run.model), *map(_plain, numbers), *reached])
         return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All schemes in one world."""
+
+    preset: str
+    label: str
+    """What is varied, at this point: "0.1". Empty if nothing is."""
+    runs: Sequence[Run]
+    summary: Summary
+    world: str = ""
+    """Points that differ in nothing share one."""
 
 
 _NUMBERS = [field.name for field in fields(RunSummary) if field.name not in ("scheme", "seed", "model", "reached")]

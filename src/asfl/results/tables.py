@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from asfl.config.units import percent
-from asfl.results.charged import with_note
 from asfl.results.curves import OURS, SMOOTHED_OVER, Resource
 from asfl.results.quantities import (
     ABOUT_COSTS,
@@ -17,7 +16,7 @@ from asfl.results.quantities import (
     partly,
     share,
 )
-from asfl.results.summary import Saving, Summary
+from asfl.results.summary import Saving, Summary, with_note
 
 NOT_REACHED = "not reached"
 RANGE_UP_TO = 5

@@ -17,6 +17,7 @@ from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.plugins import loaded_plugins
+from asfl.config.removed import scheme_today
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.reserves import Reserves
@@ -219,7 +220,7 @@ def read_manifest(folder: Path) -> Manifest:
     unknown_then = by_name(config.model_dump(mode="json")).keys() - by_name(read.config).keys()
     return Manifest(
         config,
-        read.scheme,
+        scheme_today(read.scheme),
         budgets,
         read.threads,
         read.facts,

@@ -17,7 +17,8 @@ from asfl.optimize import Queues
 from asfl.runs.stand_in import Drift, StandIn
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
-from asfl.schemes.rounds import RadioState, account_round, budgets_of, decide_round, rules_of, switches_of
+from asfl.schemes.base import switches_of
+from asfl.schemes.rounds import RadioState, account_round, budgets_of, decide_round, rules_of
 
 Floats = NDArray[np.float64]
 

@@ -36,7 +36,7 @@ from asfl.runs.scoring import Evaluation, scoring_of
 from asfl.runs.stand_in import Drift, StandIn
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
-from asfl.schemes.base import watches_noise
+from asfl.schemes.base import switches_of, watches_noise
 from asfl.schemes.rounds import (
     AccountedRound,
     DecidedRound,
@@ -45,7 +45,6 @@ from asfl.schemes.rounds import (
     budgets_of,
     decide_round,
     rules_of,
-    switches_of,
 )
 from asfl.train.batches import Batches
 from asfl.train.beyond import BeyondSignals

@@ -1,39 +1,35 @@
-"""All schemes by name. A new one is a file here and a line in `_SHIPPED`, or a file anywhere and `register_scheme`."""
+"""All schemes by name. A new one is a file here and a line in `_SHIPPED`, or a file anywhere and `register_scheme`.
 
-from dataclasses import fields, replace
+A scheme may have parameters: `sfl-best:bits=4,mix=on` is `sfl-best` with two fields of its own.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from asfl.config import Config
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, nearest, short
 from asfl.config.registry import Registry
-from asfl.costs.modelled import ASFL, SFL, Procedure
-from asfl.optimize.problem import Switches
+from asfl.config.removed import GONE_SCHEMES, RENAMED_SCHEMES
+from asfl.costs.modelled import Procedure
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.adaptsfl import AdaptSflScheme
 from asfl.schemes.asfl import AsflScheme
-from asfl.schemes.base import Decided, Scheme
-from asfl.schemes.beyond import BeyondScheme
-from asfl.schemes.borrowed import FedAvgScheme, SplitFedScheme, SplitLearningScheme
-from asfl.schemes.central import CentralScheme
-from asfl.schemes.energy_delay import EnergyDelayScheme
+from asfl.schemes.base import Decided, Scheme, Values
+from asfl.schemes.borrowed import CentralScheme, FedAvgScheme, SplitFedScheme, SplitLearningScheme
 from asfl.schemes.epsl import EpslScheme
 from asfl.schemes.fixed import FixedScheme
 from asfl.schemes.hasfl import HasflScheme
 
-_QUIET = replace(ASFL, reports=False)
-"""With a fixed cut, nothing depends on how far client sides have drifted apart."""
-_ALL_ON = Switches(sync=True, quant=True, rate=True, mix=True)
-ABLATION = tuple(f"asfl-plus-no-{switch.name}" for switch in fields(Switches))
+ABLATION = tuple(f"asfl-plus:{decision}=off" for decision in AsflScheme.parameters)
 """`asfl-plus` with one decision switched off."""
-SAME_TOOLS = ("best-gains", "best-gains-few", "equal-error", "sfl-best-mix-4bit")
+SAME_TOOLS = ("best-gains", "best-gains:clients=0.75", "equal-error", "sfl-best:bits=4,mix=on")
 """Rules that decide nothing, with few bits, an average every round and a server that mixes, as `asfl-plus` may have."""
 _SHIPPED: tuple[Scheme, ...] = (
     AsflScheme(),
     AsflScheme("asfl-joint", solver="joint"),
-    BeyondScheme("asfl-plus", _ALL_ON),
-    BeyondScheme("asfl-sync", Switches(sync=True)),
-    BeyondScheme("asfl-quant", Switches(quant=True)),
-    BeyondScheme("asfl-rate", Switches(rate=True)),
-    BeyondScheme("asfl-mix", Switches(mix=True)),
+    AsflScheme("asfl-plus", sync=True, quant=True, rate=True, mix=True),
     FedAvgScheme(),
     SplitLearningScheme(),
     SplitLearningScheme("sl-best", cut_rule="fastest", all_rbs=True),
@@ -41,37 +37,84 @@ _SHIPPED: tuple[Scheme, ...] = (
     SplitFedScheme("sfl-best", cut_rule="fastest"),
     AccSflScheme(),
     EpslScheme(),
-    AsflScheme("sfl-cut2", cuts=(2,), procedure=_QUIET),
-    AsflScheme("sfl-cut3", cuts=(3,), procedure=_QUIET),
+    AsflScheme("sfl-cut2", cuts=(2,)),
+    AsflScheme("sfl-cut3", cuts=(3,)),
     AsflScheme("asfl-pmax", power="max"),
     AsflScheme("asfl-prand", power="random"),
     AsflScheme("asfl-rbrand", rbs="random"),
     CentralScheme(),
-    EpslScheme("epsl-0", aggregated_share=0.0),
-    EpslScheme("epsl-1", aggregated_share=1.0),
-    FedAvgScheme("fedavg-8bit", bits=8),
-    SplitFedScheme("sfl-best-8bit", cut_rule="fastest", bits=8),
-    SplitFedScheme("sfl-best-mix", cut_rule="fastest", procedure=replace(SFL, mixes=True)),
-    SplitFedScheme("sfl-best-mix-8bit", cut_rule="fastest", bits=8, procedure=replace(SFL, mixes=True)),
-    SplitFedScheme("sfl-best-mix-4bit", cut_rule="fastest", bits=4, procedure=replace(SFL, mixes=True)),
     FixedScheme("best-gains"),
-    FixedScheme("best-gains-few", clients=0.75),
     FixedScheme("equal-error", clients=0.75, packet_error_rate=0.1),
     AdaptSflScheme(),
     HasflScheme(),
-    EnergyDelayScheme(),
-    *(BeyondScheme(name, replace(_ALL_ON, **{name.rpartition("-")[2]: False})) for name in ABLATION),
 )
-SCHEMES: Registry[Scheme] = Registry("scheme", {scheme.name: scheme for scheme in _SHIPPED})
-"""Every scheme that is known here, in the order of tables and colours."""
+ON_REQUEST = ("adaptsfl", "hasfl")
+"""Rivals that a comparison has only if they are named."""
 
 
-ON_REQUEST = (
-    "asfl-sync", "asfl-quant", "asfl-rate", "asfl-mix", "epsl-0", "epsl-1",
-    "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix", "sfl-best-mix-8bit", "adaptsfl", "hasfl", "energy-delay",
-    "sfl-best-mix-4bit", "best-gains-few", *ABLATION,
-)  # fmt: skip
-"""Variants and rivals that a comparison has only if they are named."""
+class Schemes(Registry[Scheme]):
+    """Every scheme that is known here, in the order of tables and colours; with parameters, if a name has some."""
+
+    def __getitem__(self, name: str) -> Scheme:
+        base, colon, given = name.partition(":")
+        scheme = super().__getitem__(base)
+        return _with_parameters(scheme, given) if colon else scheme
+
+    def unknown(self, name: str, inside: str = "") -> str:
+        if name in RENAMED_SCHEMES:
+            return f"scheme {name} is now {RENAMED_SCHEMES[name]}"
+        if name in GONE_SCHEMES:
+            return f"there is no scheme {name} any more: {GONE_SCHEMES[name]}"
+        return super().unknown(name, inside)
+
+
+def parameters_of(scheme: Any) -> Mapping[str, Values]:
+    """What may follow its name, and with which values."""
+    found: Mapping[str, Values] = getattr(scheme, "parameters", {})
+    return found
+
+
+def _with_parameters(scheme: Any, given: str) -> Scheme:
+    """A shipped scheme with fields such as "bits=8,mix=on"; those with their usual values aren't in its name."""
+    allowed = parameters_of(scheme)
+    fields: dict[str, object] = {}
+    for part in given.split(","):
+        key, _, text = part.partition("=")
+        if key not in allowed:
+            hint = nearest(key, allowed) if allowed else "it has none"
+            raise AsflError(f"{short(part)} is no parameter of scheme {scheme.name}: {hint}")
+        fields[key] = _value(f"{scheme.name}:{short(part)}", text, allowed[key])
+    changed = {key: fields[key] for key in allowed if key in fields and fields[key] != getattr(scheme, key)}
+    written = ",".join(f"{key}={_text(value)}" for key, value in changed.items())
+    named: Scheme = replace(scheme, name=f"{scheme.name}:{written}", **changed) if changed else scheme
+    return named
+
+
+def _value(where: str, text: str, values: Values) -> object:
+    if isinstance(values, Mapping):
+        if text not in values:
+            raise AsflError(f"{where} must be one of {', '.join(values)}")
+        return values[text]
+    least, most = values
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not least <= number <= most:
+        raise AsflError(f"{where} must be a number from {least:g} to {most:g}")
+    return number
+
+
+def _text(value: object) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
+
+
+SCHEMES = Schemes("scheme", {scheme.name: scheme for scheme in _SHIPPED})
+
+
+def split_names(texts: Iterable[str]) -> list[str]:
+    """The schemes in lists with commas, each once; "sfl-best:bits=4,mix=on" is one."""
+    return list(dict.fromkeys(part.strip() for text in texts for part in re.split(r",(?!\s*[a-z_]+=)", text)))
 
 
 def usual_schemes() -> list[str]:
@@ -84,7 +127,7 @@ def scheme_named(name: str) -> Scheme:
 
 
 def check_scheme_settings(config: Config) -> None:
-    """Refuse settings of a scheme that nobody knows; for configurations that a person wrote."""
+    """Refuse settings of a scheme that isn't known; for configurations that a person wrote."""
     for name in config.schemes:
         if name not in SCHEMES:
             raise AsflError(f"schemes.{name}: {SCHEMES.unknown(name)}")
@@ -116,7 +159,9 @@ __all__ = [
     "Decided",
     "Scheme",
     "check_scheme_settings",
+    "parameters_of",
     "register_scheme",
     "scheme_named",
+    "split_names",
     "usual_schemes",
 ]

@@ -25,8 +25,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, borrowed_decision, random_powers
-from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts, relative_uplink_s
+from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, random_powers, relative_uplink_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,22 +51,16 @@ class AccSflScheme:
 
 
 def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:
-    """Cuts [N] and counts [N] of a round in which every client takes part, by alternating between the two blocks."""
+    """Cuts [N] and counts [N] of a round in which every client takes part: blocks and cuts in turn."""
     rb_count, everybody = even_counts(round_), np.ones(round_.num_clients)
     delay_of_cut_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, ACC_SFL).delay_s
     cut = np.full(round_.num_clients, round_.profile.cuts[np.argmin(delay_of_cut_s)])
-    latency_s = float(delay_of_cut_s.min())
-    for _ in range(MAX_PASSES):
-        # 1. Blocks for these cuts.
-        next_count = best_counts(round_, cut, tx_power_w)
-        # 2. Cuts for these blocks.
-        next_cut = best_cuts(round_, next_count, tx_power_w)
-        # 3. Until the round gets no shorter.
-        next_latency_s = _latency_s(round_, next_cut, next_count, tx_power_w)
-        if not next_latency_s < latency_s * (1 - LEAST_GAIN):
-            break
-        cut, rb_count, latency_s = next_cut, next_count, next_latency_s
-    return cut, rb_count
+
+    def improved(now: tuple[Ints, Floats]) -> tuple[Ints, Floats]:
+        count = best_counts(round_, now[0], tx_power_w)
+        return best_cuts(round_, count, tx_power_w), count
+
+    return descend((cut, rb_count), improved, lambda now: _latency_s(round_, *now, tx_power_w))
 
 
 def _latency_s(round_: Round, cut: Ints, rb_count: Floats, tx_power_w: Floats) -> float:

@@ -32,8 +32,7 @@ from asfl.costs.modelled import ON_DEMAND, SFL, Procedure, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
-from asfl.schemes.base import Decided, borrowed_decision, noise_scale
-from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
+from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 
@@ -80,18 +79,16 @@ class Plan:
 
 def shortest_training(round_: Round, noise_scale: float, drift_weight: float, cut: int | None = None) -> Plan:
     """Cut and interval in turn with the blocks, until training gets no shorter; with a `cut` only the interval."""
-    rb_count, best = even_counts(round_), None
-    for _ in range(MAX_PASSES):
+
+    def best(rb_count: Floats) -> Plan:
         training_s = training_times(round_, rb_count, noise_scale, drift_weight)
         if cut is not None:
             training_s[np.arange(len(training_s)) != cut - 1] = np.inf
         row, column = np.unravel_index(int(np.argmin(training_s)), training_s.shape)
-        found = Plan(int(round_.profile.cuts[row]), int(INTERVALS[column]), float(training_s[row, column]))
-        if best is not None and not found.training_s < best.training_s * (1 - LEAST_GAIN):
-            break
-        best, rb_count = found, _counts(round_, found.cut, ON_DEMAND)
-    assert best is not None
-    return best
+        return Plan(int(round_.profile.cuts[row]), int(INTERVALS[column]), float(training_s[row, column]))
+
+    start = best(even_counts(round_))
+    return descend(start, lambda now: best(_counts(round_, now.cut, ON_DEMAND)), lambda now: now.training_s)
 
 
 def training_times(round_: Round, rb_count: Floats, noise_scale: float, drift_weight: float) -> Floats:

@@ -1,21 +1,28 @@
-"""ASFL: cut, resource blocks and power by OOE-BCD (or jointly), and the variants that fix or randomise one of them."""
+"""ASFL: cut, resource blocks and power by OOE-BCD; with a part replaced per ablation, or decisions beyond the paper.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+Those are in docs/beyond.md: `sync` decides whether client sides are averaged and how deep, `quant` how many bits cross,
+`rate` how many take part, by progress per second and joule; with `mix` the server steps with every mini-batch, mixed
+from all clients'. `asfl-plus` is all of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ASFL, Procedure
+from asfl.costs.modelled import ASFL, ON_DEMAND, Procedure
 from asfl.optimize import Problem, ooe_bcd
-from asfl.schemes.base import asfl_decision, random_counts, random_powers
+from asfl.optimize.problem import Switches
+from asfl.schemes.base import ON_OFF, Values, asfl_decision, random_counts, random_powers
 
 
 @dataclass(frozen=True)
 class AsflScheme:
-    """ASFL and one replaced part per ablation (paper §V: SFL-λ_m, ASFL-pmax, ASFL-prd, ASFL-RBrd)."""
+    """ASFL (paper §V: SFL-λ_m, ASFL-pmax, ASFL-prd, ASFL-RBrd replace one part each)."""
 
+    parameters: ClassVar[Mapping[str, Values]] = dict.fromkeys(("sync", "quant", "rate", "mix"), ON_OFF)
     name: str = "asfl"
     solver: Literal["bcd", "joint"] | None = None
     """None: the one that is configured."""
@@ -23,7 +30,20 @@ class AsflScheme:
     """The only cuts allowed; a fixed cut never moves, so it never pays for a re-split."""
     power: Literal["optimised", "max", "random"] = "optimised"
     rbs: Literal["optimised", "random"] = "optimised"
-    procedure: Procedure = ASFL
+    sync: bool = False
+    quant: bool = False
+    rate: bool = False
+    mix: bool = False
+
+    @property
+    def switches(self) -> Switches:
+        return Switches(sync=self.sync, quant=self.quant, rate=self.rate, mix=self.mix)
+
+    @property
+    def procedure(self) -> Procedure:
+        if self.switches.any:
+            return replace(ON_DEMAND, mixes=self.mix, reports=True)
+        return replace(ASFL, reports=self.cuts is None)  # with a fixed cut, nothing depends on drift
 
     def decide(self, problem: Problem, seed: int) -> Decision:
         if self.cuts is None and self.power == "optimised" and self.rbs == "optimised":

@@ -1,18 +1,29 @@
-"""What a scheme is: how it decides, and how its rounds are charged."""
+"""What a scheme is: how it decides, and how its rounds are charged; and what several schemes share."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.randomness import random_stream
-from asfl.costs.decision import Decision
+from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import Procedure
+from asfl.costs.round import Round
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
+from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.rate import solve_by_rate
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
+Values = Mapping[str, object] | tuple[float, float]
+"""What a parameter of a scheme may be: what each text stands for, or a number from … to."""
+ON_OFF: Values = {"on": True, "off": False}
+BITS: Values = {str(bits): bits for bits in sorted(ALLOWED_BITS)}
+MAX_PASSES = 20
+LEAST_GAIN = 1e-12
+"""A descent ends when a pass shortens what it minimises by less than this share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +48,12 @@ def borrows(scheme: "Scheme") -> bool:
 def watches_noise(scheme: "Scheme") -> bool:
     """Whether a scheme that decides no more than the paper's still wants the gradient noise scale measured."""
     return bool(getattr(scheme, "watches_noise", False))
+
+
+def switches_of(scheme: "Scheme") -> Switches:
+    """Which decisions beyond the paper a scheme makes."""
+    found: Switches = getattr(scheme, "switches", PUBLISHED)
+    return found
 
 
 def noise_scale(problem: Problem) -> float:
@@ -101,3 +118,29 @@ def random_counts(problem: Problem, seed: int) -> Floats:
     if served.size:
         np.add.at(counts, random.choice(served, num_rbs - len(served)), 1.0)
     return counts
+
+
+# ---------------------------------------------------------------------- schemes that make a round or training short
+def descend(start: T, improved: Callable[[T], T], seconds: Callable[[T], float]) -> T:
+    """Improve in passes until a pass gains nothing."""
+    best, least_s = start, seconds(start)
+    for _ in range(MAX_PASSES):
+        found = improved(best)
+        found_s = seconds(found)
+        if not found_s < least_s * (1 - LEAST_GAIN):
+            break
+        best, least_s = found, found_s
+    return best
+
+
+def even_counts(round_: Round) -> Floats:
+    """Every block handed out, as evenly as whole blocks allow; needs at least one block per client."""
+    each, left = divmod(round_.radio.num_rbs, round_.num_clients)
+    return np.where(np.arange(round_.num_clients) < left, each + 1.0, float(each))
+
+
+def relative_uplink_s(round_: Round, tx_power_w: Floats) -> Floats:
+    """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves everybody else one."""
+    most = round_.radio.num_rbs - round_.num_clients + 1
+    rate = round_.uplink_rate_bps(np.arange(1.0, most + 1)[:, None], tx_power_w)
+    return np.asarray(np.divide(rate[0], rate, out=np.ones_like(rate), where=rate > 0))

@@ -1,12 +1,12 @@
-"""FedAvg, SL and SFL: resource blocks and power are ASFL's of the same round (paper §V-A), the cut is not.
+"""FedAvg, SL and SFL: resource blocks and power are ASFL's of the same round (paper §V-A), the cut is not. And central.
 
-`bits` is how many everything crosses with: activations and gradients, and models (`asfl.train.client_models`), down and
-up. The paper knows only 32.
+`bits` is how many everything crosses with: activations and gradients, and models, down and up. The paper knows only 32.
 
 ASFL's decision is the one its own run recorded in the same world, where a comparison has such a run. Alone, ASFL
-decides the round here, with a stand-in for the drift of its client sides (`asfl.runs.stand_in`).
+decides the round here, with made-up learning for the drift of its client sides (`asfl.runs.synthetic`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import FEDAVG, SFL, SL, Procedure, cost_of_all_cuts
+from asfl.costs.modelled import CENTRAL, FEDAVG, SFL, SL, Procedure, cost_of_all_cuts
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, borrowed_decision, random_cut
+from asfl.schemes.base import BITS, ON_OFF, Decided, Values, borrowed_decision, random_cut
 
 CutRule = Literal["random", "fastest"]
 
@@ -36,6 +36,7 @@ class FedAvgScheme:
     """Every client trains the whole model and sends it as one packet. The cut it reports is ASFL's and unused."""
 
     borrows: ClassVar[bool] = True
+    parameters: ClassVar[Mapping[str, Values]] = {"bits": BITS}
     name: str = "fedavg"
     bits: int = BITS_PER_VALUE
     procedure: Procedure = FEDAVG
@@ -47,13 +48,18 @@ class FedAvgScheme:
 
 @dataclass(frozen=True)
 class SplitFedScheme:
-    """SplitFed v1: a cut for all, client sides averaged every round."""
+    """SplitFed v1: a cut for all, client sides averaged every round; with `mix`, the server mixes mini-batches."""
 
     borrows: ClassVar[bool] = True
+    parameters: ClassVar[Mapping[str, Values]] = {"bits": BITS, "mix": ON_OFF}
     name: str = "sfl"
     cut_rule: CutRule = "random"
     bits: int = BITS_PER_VALUE
-    procedure: Procedure = SFL
+    mix: bool = False
+
+    @property
+    def procedure(self) -> Procedure:
+        return replace(SFL, mixes=self.mix)
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
@@ -82,3 +88,18 @@ class SplitLearningScheme:
             everything = float(problem.round.radio.num_rbs)
             decision = replace(decision, rb_count=np.where(reference.scheduled, everything, 0.0))
         return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.procedure, seed)), reference)
+
+
+@dataclass(frozen=True)
+class CentralScheme:
+    """All data in one place, the ceiling of every figure: no radio, no cost, nothing lost.
+
+    One model sees as many samples a round as all clients that could be served, in mini-batches of the same size.
+    """
+
+    name: str = "central"
+    procedure: Procedure = CENTRAL
+
+    def decide(self, problem: Problem, seed: int) -> Decision:
+        nothing = np.zeros(problem.round.num_clients)
+        return Decision(1, nothing, nothing)

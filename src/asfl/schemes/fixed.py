@@ -4,7 +4,9 @@ Nothing is optimised: cut, bits and how many take part stay as they are. So what
 what it needs less than these (docs/beyond.md), and a rule that is tuned for a world is another setting of the same one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ON_DEMAND, Procedure, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
+from asfl.schemes.base import BITS, Values
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +33,7 @@ class FixedScheme:
     are owed a round first, whatever their gain, would be sent through deep fades.
     """
 
+    parameters: ClassVar[Mapping[str, Values]] = {"bits": BITS, "clients": (0.0, 1.0)}
     name: str
     cut: int = 2
     """A network with fewer layers gets its last cut."""

@@ -33,8 +33,7 @@ from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
-from asfl.schemes.base import Decided, borrowed_decision, noise_scale
-from asfl.schemes.latency import LEAST_GAIN, MAX_PASSES, even_counts
+from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -64,21 +63,15 @@ class HasflScheme:
 
 
 def shortest_training(round_: Round, noise_scale: float) -> Decision:
-    """Cuts and batches, and blocks, in turn until training gets no shorter; every client takes part."""
+    """Blocks, then cuts and batches, in turn until training gets no shorter; every client takes part."""
     power_w = np.full(round_.num_clients, round_.radio.max_tx_power_w)
-    decision = cuts_and_batches(round_, even_counts(round_), noise_scale)
-    training_s = training_time(round_, decision, noise_scale)
-    for _ in range(MAX_PASSES):
-        # 1. Blocks for these cuts and batches.
-        count = best_counts(round_, np.asarray(decision.cut), power_w, batch=decision.batch)
-        # 2. Cuts and batches for these blocks.
-        proposed = cuts_and_batches(round_, count, noise_scale)
-        # 3. Until training gets no shorter.
-        proposed_s = training_time(round_, proposed, noise_scale)
-        if not proposed_s < training_s * (1 - LEAST_GAIN):
-            break
-        decision, training_s = proposed, proposed_s
-    return decision
+
+    def improved(now: Decision) -> Decision:
+        count = best_counts(round_, np.asarray(now.cut), power_w, batch=now.batch)
+        return cuts_and_batches(round_, count, noise_scale)
+
+    start = cuts_and_batches(round_, even_counts(round_), noise_scale)
+    return descend(start, improved, lambda now: training_time(round_, now, noise_scale))
 
 
 def training_time(round_: Round, decision: Decision, noise_scale: float) -> float:
@@ -118,11 +111,8 @@ def cuts_and_batches(round_: Round, rb_count: Floats, noise_scale: float) -> Dec
 
     configured = np.full(round_.num_clients, sizes[np.argmin(np.abs(sizes - round_.batch_size))])
     best = Decision(np.ones(round_.num_clients, dtype=np.int64), rb_count, power_w, batch=configured)
-    ratio_s = training_time(round_, best, noise_scale)
-    for _ in range(MAX_PASSES):
-        found = chosen(ratio_s)
-        found_s = training_time(round_, found, noise_scale)
-        if not found_s < ratio_s * (1 - LEAST_GAIN):
-            break
-        best, ratio_s = found, found_s
-    return best
+
+    def ratio_s(now: Decision) -> float:
+        return training_time(round_, now, noise_scale)
+
+    return descend(best, lambda now: chosen(ratio_s(now)), ratio_s)

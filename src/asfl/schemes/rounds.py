@@ -23,7 +23,7 @@ from asfl.optimize.assign import assigned
 from asfl.optimize.prices import Prices
 from asfl.optimize.problem import PUBLISHED, Switches
 from asfl.optimize.rate import Pace, Rate, lasting_prices
-from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by
+from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by, switches_of
 
 Bools = NDArray[np.bool_]
 
@@ -244,12 +244,6 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
         held = beyond.layer_drift[:deepest]
         drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift, deepest)
-
-
-def switches_of(scheme: Scheme) -> Switches:
-    """Which decisions beyond the paper a scheme makes."""
-    found: Switches = getattr(scheme, "switches", PUBLISHED)
-    return found
 
 
 def budgets_of(world: World, scheme: Scheme) -> Budgets:

@@ -13,7 +13,7 @@ from asfl.radio.city import rays
 from asfl.radio.city.streets import CityMap, walk
 from asfl.radio.city.trace import Walk, trace_city
 from asfl.radio.traces import read_trace
-from asfl.results.figures.city import draw_city
+from asfl.results.charts.world import trace_chart
 from conftest import Asfl, assert_refused
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def test_a_trace_can_be_played_by_the_clock_and_drawn(tmp_path: Path) -> None:
     assert isinstance(channel, ClockedChannel)
     wanted = [10 ** (values[7] / 10) for values in trace.values]
     assert channel.at_time(7.9).channel_gain == pytest.approx(wanted)
-    assert len(draw_city(trace).axes) == 3
+    assert len(trace_chart(trace).panels) == 2
 
 
 def test_what_was_interrupted_goes_on_and_ends_the_same(tmp_path: Path) -> None:

@@ -14,20 +14,14 @@ from run_folders import comparison_folder, run_folder
 
 from asfl.config import load_config
 from asfl.costs.budgets import Budgets
-from asfl.results.blocks import block_shares
-from asfl.results.charged import trained_and_charged
+from asfl.results.charts.chart import Line
+from asfl.results.charts.comparison import accuracy, write_figures
 from asfl.results.curves import CEILING, Run
-from asfl.results.figures.blocks import draw_blocks
-from asfl.results.figures.training import draw_accuracy, write_figures
 from asfl.results.latex import latex_tables
 from asfl.results.page import Report, page
-from asfl.results.page.charts import accuracy
-from asfl.results.page.collect import collect
 from asfl.results.page.convergence import Lengths, not_covered, theorem_1
-from asfl.results.page.look import styles
 from asfl.results.reproduce.claims import MostAccurate
-from asfl.results.reproduce.outcome import Outcome
-from asfl.results.summary import Summary, choose_targets, summarize_run
+from asfl.results.summary import Outcome, Summary, choose_targets, summarize_run, trained_and_charged
 from asfl.results.tables import Table, tables_of
 from asfl.results.words import in_words
 from asfl.runs.records import RoundRecord
@@ -89,10 +83,10 @@ def test_the_ceiling_is_never_ranked(runs: list[Run]) -> None:
 
 def test_the_ceiling_is_a_line_in_every_accuracy_figure(runs: list[Run], tmp_path: Path) -> None:
     for axis in ("delay", "energy", "rounds"):
-        axes = draw_accuracy(runs, axis).axes[0]
-        (line,) = (line for line in axes.get_lines() if str(line.get_label()).startswith(CEILING))
-        assert len(set(np.asarray(line.get_ydata()).tolist())) == 1
-        assert line.get_linestyle() == "--"
+        lines = [one for one in accuracy(runs, axis).panels[0].series if isinstance(one, Line)]
+        (line,) = (one for one in lines if one.name.startswith(CEILING))
+        assert len(set(np.asarray(line.y).tolist())) == 1
+        assert line.look.dash
     names = {path.name for path in write_figures(Summary.of(runs), runs, tmp_path)}
     assert {"accuracy-delay.png", "time-to-accuracy.png", "cut-queue.png", "blocks.png"} <= names
     alone = [run for run in runs if run.is_ceiling]
@@ -104,13 +98,9 @@ def test_the_page_of_a_comparison_with_a_ceiling(tmp_path: Path) -> None:
     for seed in (1, 2):
         records = [_without_costs(made_up_round(number, 0.3 * number)) for number in (1, 2, 3)]
         run_folder(folder / f"{CEILING}-seed{seed}", CEILING, seed=seed, records=records)
-    collected = collect([folder, *(folder / f"{CEILING}-seed{seed}" for seed in (1, 2))])
-    for figure in accuracy(collected, styles(collected), []).values():
-        (line,) = (one for one in figure["data"] if "ceiling" in str(one.get("name")))
-        assert line["y"][0] == line["y"][1]
-        assert line["x"][0] > 0  # also on a logarithmic axis
     report = Report.of([folder, folder / f"{CEILING}-seed1", folder / f"{CEILING}-seed2"])
     text = page(report, library="")
+    assert "(ceiling)" in text
     assert f'value="{CEILING} seed 1"' not in text  # nothing inside it was decided
     assert "nan" not in latex_tables(report.tables())
     alone = page(Report.of([folder / f"{CEILING}-seed1"]), library="")
@@ -148,24 +138,6 @@ def test_nothing_is_owed_where_queues_do_not_tell() -> None:
     unknown = made_up_run("asfl", [0.5])
     for run in (printed, borrowed, unknown):
         assert math.isnan(summarize_run(run, []).delay_owed)
-
-
-# ---------------------------------------------------------------------- who gets how many blocks
-def test_shares_of_blocks() -> None:
-    counts = [[1, 2, 0], [1, 0, 0], [0, 2, 1], [1, 2, 0]]
-    records = [replace(made_up_round(n), rb_count=[*map(float, row)]) for n, row in enumerate(counts, start=1)]
-    shares = block_shares(records)
-    assert {word: share.tolist() for word, share in shares.items()} == {
-        "none": [0.25, 0.25, 0.75],
-        "1": [0.75, 0.0, 0.25],
-        "2": [0.0, 0.75, 0.0],
-    }
-    axes = draw_blocks(Run("asfl", 1, records)).axes[0]
-    ends = [bar.get_extents().transformed(axes.transData.inverted()).x1 for bar in axes.patches]
-    assert max(ends) == pytest.approx(100)
-    assert len(ends) == 9
-    in_time = block_shares([replace(made_up_round(1), rb_count=[0.5, 1.5, 0.0])])
-    assert list(in_time) == ["none", "up to 1", "up to 2"]
 
 
 # ---------------------------------------------------------------------- trained and charged

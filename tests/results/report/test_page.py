@@ -21,14 +21,14 @@ from run_folders import comparison_folder, run_folder
 from asfl.cli.report import report
 from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.results.excess import Excess
+from asfl.results.charts.chart import MOST_POINTS, Line
+from asfl.results.charts.one_run import client_map, map_columns, panels
 from asfl.results.folders import FoundRun
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not
 from asfl.results.page.collect import collect, signature
-from asfl.results.page.inside import client_map, lines_of, map_columns
-from asfl.results.page.look import MOST_POINTS
 from asfl.results.page.origins import compare_command, nearest_preset, run_command
+from asfl.results.summary import Excess
 from asfl.runs.files import sealed_json
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.records import RECORDS_FILE, Fault, RoundRecord, read_records
@@ -107,7 +107,8 @@ def test_the_numbers_of_the_curves(tmp_path: Path) -> None:
     assert _values(ours["customdata"])[-1] == pytest.approx(ends)
     assert _values(_curves(text)[-1]["x"]) == [2, 4, 6]
     bars = charts["chart-delay-0"][_data(text)["chosen"]["target-0"]]
-    assert bars["layout"]["yaxis"]["ticktext"] == ["fedavg", "<b>asfl</b>"]  # the fastest on top
+    assert bars["layout"]["yaxis"]["ticktext"] == ["asfl", "fedavg"]  # the fastest on top
+    assert bars["layout"]["yaxis"]["range"] == [1.6, -0.6]
     rbs = charts["chart-map"]["asfl seed 1|rbs"]["data"][0]
     assert _values(rbs["z"]) == [[1, 1, 1], [2, 2, 2], [0, 0, 0]]
     assert (rbs["x0"], rbs["dx"], rbs["zmin"], rbs["zmax"]) == (1, 1, 0, 2)
@@ -195,11 +196,13 @@ def test_a_dead_link_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_long_and_many_runs_are_thinned(tmp_path: Path) -> None:
     run = collect([run_folder(tmp_path / "long", accuracies=[0.5] * 1000)]).runs[0]
-    (cut,) = lines_of(run, "#000000")["chart-cut"]["data"]
-    assert (_values(cut["y"]), cut["x0"], cut["dx"]) == ([3] * 250, 2.5, 4)  # 250 means of 4 rounds
+    (cut,) = panels(run, "#000000", (1.0, 1.0))["cut"].series
+    assert isinstance(cut, Line)
+    assert np.asarray(cut.y).tolist() == [3] * 250  # means of 4 rounds
+    assert np.asarray(cut.x)[:2].tolist() == [2.5, 6.5]
     many = map_columns([run] * 50)
     assert 20 <= many <= MOST_POINTS
-    assert "means of" in client_map(run, "power", many)["layout"]["title"]["text"]
+    assert "means of" in client_map(run, "power", many).title
     whole = comparison_folder(tmp_path / "many", seeds=range(1, 26))
     assert len(_page(whole).encode()) < 2_000_000  # and 5 MB of library
 

@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 from made_up import made_up_run
 
-from asfl.results.reproduce.outcome import Found, Point
-from asfl.results.written import show_found
+from asfl.results.reproduce.archive import Found, Point
+from asfl.results.reproduce.page import show_found
 
 README = "# title\n\n<!-- tools/publish_results.py: begin -->\nold\n<!-- end -->\n\nrest\n"
 
@@ -70,7 +70,7 @@ def test_pages_index_and_readme(tool: ModuleType, tmp_path: Path) -> None:
 def test_a_claim_about_the_same_runs_counts_once(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
     runs = [made_up_run(name, [0.5, 0.6], seed=seed) for name in ("asfl-plus", "asfl") for seed in (1, 2, 3)]
     headline = Found("accuracy-delay-energy", "…", [Point("vgg19-cifar10", "", "vgg19-cifar10", runs)])
     mixes = Found("label-mix", "…", [Point("vgg19-cifar10", "1", "vgg19-cifar10", runs)])

@@ -10,8 +10,7 @@ from asfl.config import load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
-from asfl.results.reproduce.archive import read_archive, write_archive
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.archive import Found, Point, read_archive, write_archive
 from asfl.results.reproduce.recharge import ALWAYS, CONFIGURED, RECORDED, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
@@ -21,7 +20,7 @@ TINY = ("scenario.clients=4", "radio.num_rbs=3", "training.batch_size=8", "model
 WORLDS = {
     "asfl": ("decision.outage_s=0.05",),  # so short that some are late
     "asfl-plus": (),
-    "fedavg-8bit": ("decision.outage_s=0.2",),
+    "fedavg:bits=8": ("decision.outage_s=0.2",),
     "sl-best": ("decision.charge=expected",),
     "sfl-best": ("scenario.channel.blocks=selective",),
     "acc-sfl": ("decision.outage_s=0.1",),
@@ -53,7 +52,7 @@ def test_some_of_these_rounds_are_what_is_hard_to_recharge(runs: dict[str, Run])
     assert len({tuple(record.batch or ()) for record in runs["hasfl"].records}) > 1
     late = [
         (rate, count)
-        for scheme in ("asfl", "acc-sfl", "fedavg-8bit")
+        for scheme in ("asfl", "acc-sfl", "fedavg:bits=8")
         for record in runs[scheme].records
         for rate, count in zip(record.packet_error_rate, record.rb_count, strict=True)
     ]
@@ -136,7 +135,7 @@ def test_what_would_have_changed_the_rounds_is_refused(runs: dict[str, Run]) -> 
 
 
 def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
     gone = load_config("demo", [*TINY, "scenario.channel.kind=trace", "scenario.channel.trace_file=gone.npz"]).config
     worlds = [
         Point("demo", "", "demo", [runs["asfl"]]),

@@ -17,9 +17,9 @@ from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
 from asfl.results.reproduce.archive import joined, read_archive, write_archive
+from asfl.results.reproduce.page import show_found
 from asfl.results.reproduce.plan import estimated_duration_s, usual_seeds, world_name
 from asfl.results.reproduce.recipes import on_traces
-from asfl.results.written import show_found
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES
@@ -95,7 +95,7 @@ def test_every_recipe_from_plan_to_page(name: str, tmp_path: Path, monkeypatch: 
     assert write_archive(tmp_path / "records.xz", [found]) == len(runs)
     (again,) = read_archive(tmp_path / "records.xz")
     if not shows_something_new(name):
-        monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+        monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
     assert show_found(again, tmp_path / "again")[:2] == (findings, pictures)
     for file in (tmp_path / "again").iterdir():
         assert file.read_bytes() == (tmp_path / "shown" / file.name).read_bytes()
@@ -179,7 +179,7 @@ def test_the_command_on_measured_channels(asfl: Asfl, tmp_path: Path, monkeypatc
     assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.hdf5"]
     assert (shown / "totals.png").stat().st_size > 1000
     assert len(list((tmp_path / "out" / "worlds").iterdir())) == 2
-    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
     again = asfl("reproduce", "measured-channel", *words, "--json", "--archive", "records.xz")
     assert json.loads(again.stdout)[0] == data
     assert "rounds" not in again.stderr  # nothing was trained
@@ -230,7 +230,7 @@ def test_all_leaves_out_what_needs_a_file(tmp_path: Path, capsys: pytest.Capture
 
 def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that has the archive and none of the folders goes on where another one stopped."""
-    monkeypatch.setattr("asfl.results.written.save_figure", lambda *_: None)
+    monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     there = plan_recipe(RECIPES["resplit-overhead"], "demo", tmp_path / "there", overrides=TINY)
     pretend_all(there)

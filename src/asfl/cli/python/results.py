@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
+from asfl.results.charts.comparison import accuracy, along_front, fronts
+from asfl.results.charts.files import as_png, draw, save_figure
 from asfl.results.compare import FRONT, read_comparison
-from asfl.results.figures.figure import as_png, save_figure
-from asfl.results.figures.front import along_front, draw_front
-from asfl.results.figures.training import draw_accuracy
 from asfl.results.folders import FoundRun, read_run, run_folders
 from asfl.results.frames import load_runs
 from asfl.results.summary import Summary
@@ -61,12 +60,13 @@ class Results:
         if against not in ("delay", "energy", "rounds", "front"):
             raise AsflError(f"plot against '{against}': valid: delay, energy, rounds, front")
         if against == "front":
-            drawn = draw_front(along_front(read_comparison(self.folder), self._summary, self._runs))
-            _, figure = next(drawn, ("", None))
-            if figure is None:
+            charts = fronts(along_front(read_comparison(self.folder), self._summary, self._runs))
+            _, chart = next(charts, ("", None))
+            if chart is None:
                 raise AsflError(f"{self.folder}: no scheme reached an accuracy with every seed")
         else:
-            figure = draw_accuracy(self._runs, against, self._summary.targets)
+            chart = accuracy(self._runs, against, self._summary.targets)
+        figure = draw(chart)
         if file is not None:
             save_figure(figure, Path(file))
         return figure

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.results import theory
-from asfl.results.excess import Excess
 from asfl.results.folders import FoundRun
+from asfl.results.summary import Excess
 
 Floats = NDArray[np.float64]
 EMPTY = "says nothing: it is above the worst round"

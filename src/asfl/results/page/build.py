@@ -1,9 +1,11 @@
 """The whole page: what the template shows, the charts as JSON beside it, and the script that draws them."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,21 @@ from asfl.config import by_name
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.show import own_settings
 from asfl.config.units import format_si, number, percent
-from asfl.results.charged import said_once, trained_and_charged
-from asfl.results.curves import OURS, Resource, Run
+from asfl.results.charts import comparison, one_run
+from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, look_of
+from asfl.results.charts.plotly import TEMPLATE, Json, dark_twin, dark_twins, figure
+from asfl.results.charts.world import label_panel, layer_panels
+from asfl.results.curves import CEILING, OURS, Curve, Run
 from asfl.results.folders import FoundRun
-from asfl.results.page import charts, inside
-from asfl.results.page.bounds import Check, check_gap, check_queues, why_not
+from asfl.results.page.bounds import Check, check_gap, check_queues, queue_bounds, why_not
 from asfl.results.page.collect import Collected, RunGroup, collect
 from asfl.results.page.convergence import theorem_1
-from asfl.results.page.look import DARK, TEMPLATE, Json, styles
 from asfl.results.page.origins import compare_command, label_mixes, mix_key, profile_of, run_command
-from asfl.results.summary import Summary
+from asfl.results.quantities import CURVE_AXES
+from asfl.results.summary import Summary, said_once, trained_and_charged
 from asfl.results.tables import Table, tables_of
 from asfl.results.words import in_words
+from asfl.schemes import SCHEMES
 
 PLOTLY_PATH = "plotly.js"
 """Where a served page finds the chart library; a file carries it inside."""
@@ -141,70 +146,140 @@ class _Drawn:
 
     def __init__(self, report: Report, data_dir: Path | None) -> None:
         collected = report.collected
-        self.looks, self.charts, self.chosen = styles(collected), dict[str, Json](), dict[str, str]()
+        self.looks, self.charts, self.chosen = _looks(collected), dict[str, dict[str, Json | str]](), dict[str, str]()
         self.notes = list(collected.notes)
-        targets = sorted({target for summary in report.summaries for target in summary.targets})
-        self._put("chart-accuracy", charts.accuracy(collected, self.looks, targets), axis="delay")
-        self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
         self.labels = _labels(collected)
         self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
-        self.maps = {name: found[0] for name, found in inside.MAPS.items() if name not in ("uplink", "snr")}
+        self.maps = {name: found[0] for name, found in one_run.MAPS.items() if name not in ("uplink", "snr")}
+        self._accuracy(report)
+        self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
         self._inside(collected, data_dir)
-        self._put("chart-discrepancy", charts.discrepancies(collected, self.looks), drift="discrepancy")
-        losses = charts.losses(collected)
-        self._put("chart-losses", {"": losses} if losses else {})
+        self._of_all_rounds(collected)
         self.layers = [found for n, group in enumerate(collected.groups) if (found := self._layers(n, group))]
 
     @property
     def data(self) -> Json:
-        dark = DARK | {look["color"]: look["dark"] for look in self.looks.values()}
-        return {"charts": self.charts, "chosen": self.chosen, "dark": dark, "template": TEMPLATE}
+        return {"charts": self.charts, "chosen": self.chosen, "dark": dark_twins(self.charts), "template": TEMPLATE}
 
-    def _put(self, place: str, figures: Mapping[str, Json | str], **chosen: str) -> None:
-        if figures:
-            self.charts[place] = dict(figures)
+    def legend(self) -> list[Json]:
+        """How each series looks, on a light page and on a dark one."""
+        return [
+            {
+                **{"name": name, "light": look.color, "dark": dark_twin(look.color), "width": look.width + 0.6},
+                **{"dash": " ".join(f"{part * look.width:.3g}" for part in look.dash), "ours": is_ours(name)},
+            }
+            for name, look in self.looks.items()
+        ]
+
+    def _put(self, place: str, panel: Panel | None, key: str = "", **chosen: str) -> None:
+        if panel is not None and panel.series:
+            self.charts.setdefault(place, {})[key] = figure(panel)
             self.chosen |= chosen
+
+    def _accuracy(self, report: Report) -> None:
+        """Finished seeds as median and range, unfinished runs one by one."""
+        every = [one for group in report.collected.groups for one in _learnt(group, self.looks)]
+        targets = sorted({target for summary in report.summaries for target in summary.targets})
+        for axis in CURVE_AXES if every else ():
+            costs = report.collected.costs if axis == "delay" else ""
+            panel = comparison.accuracy_panel(every, axis, targets, unit=costs)
+            self._put("chart-accuracy", panel, axis, axis="delay")
 
     def _way(self, n: int, group: RunGroup, summary: Summary) -> Json:
         main, names = summary.main_target(), [percent(target) for target in summary.targets]
-        chosen = {f"target-{n}": percent(main) if main is not None else names[0]}
-        places: dict[str, Resource] = {f"chart-delay-{n}": "delay_s", f"chart-energy-{n}": "energy_j"}
-        for place, resource in places.items():
-            ways = [charts.way_to(group, summary, target, resource, self.looks) for target in summary.targets]
-            self._put(place, dict(zip(names, ways, strict=True)), **chosen)
-        rows = len(summary.runs)
-        size = "bars-one" if rows <= 2 else "bars-few" if rows <= 4 else "bars-some" if rows <= 8 else "bars-many"
-        return {"number": n, "title": group.title, "targets": {name: name for name in names}, "size": size}
+        chosen = {f"target-{n}": names[0] if main is None else percent(main)}
+
+        def look(scheme: str) -> Look:
+            return self.looks[group.series(scheme)]
+
+        for name, target in zip(names, summary.targets, strict=True):
+            self._put(f"chart-delay-{n}", comparison.way_panel(summary, target, "delay_s", look), name, **chosen)
+            self._put(f"chart-energy-{n}", comparison.way_panel(summary, target, "energy_j", look), name)
+        return {
+            "number": n,
+            "title": group.title,
+            "targets": {name: name for name in names},
+            "size": _size(summary.runs),
+        }
 
     def _inside(self, collected: Collected, data_dir: Path | None) -> None:
         mixes, notes = label_mixes(collected.runs, data_dir)
         self.notes += notes
-        columns, found = inside.map_columns(collected.runs), dict[str, Json]()
-        found["chart-mix"] = {f"mix of {key}": inside.label_chart(mix, key) for key, mix in mixes.items()}
+        columns = one_run.map_columns(collected.runs)
+        first = next((label for label, (_, run) in self.labels.items() if run.scheme == OURS and run.records), None)
+        chosen = {"run": first or next(iter(self.inside), ""), "map": "rbs"}
+        for key, mix in mixes.items():
+            self._put("chart-mix", label_panel(mix), f"mix of {key}", **chosen)
         for label, (series, run) in self.inside.items():
             if (key := mix_key(run.manifest.config)) in mixes:
-                found["chart-mix"][label] = f"mix of {key}"  # drawn once, however many runs share it
-            for place, figure in inside.lines_of(run, self.looks[series]["color"]).items():
-                found.setdefault(place, {})[label] = figure
-            for name in inside.maps_of(run) if run.records else ():
-                found.setdefault("chart-map", {})[f"{label}|{name}"] = inside.client_map(run, name, columns)
-                self.maps[name] = inside.MAPS[name][0]
-        first = next((label for label, (_, run) in self.labels.items() if run.scheme == OURS and run.records), None)
-        for place, figures in found.items():
-            self._put(place, figures, run=first or next(iter(self.inside), ""), map="rbs")
+                self.charts["chart-mix"][label] = f"mix of {key}"  # drawn once, however many runs share it
+            for name, panel in one_run.panels(run, self.looks[series].color, queue_bounds(run)).items():
+                self._put(f"chart-{name}", panel, label, **chosen)
+            for name in one_run.maps_of(run) if run.records else ():
+                self._put("chart-map", one_run.client_map(run, name, columns), f"{label}|{name}", **chosen)
+                self.maps[name] = one_run.MAPS[name][0]
+
+    def _of_all_rounds(self, collected: Collected) -> None:
+        """Discrepancy, spread and packet errors by series."""
+        counted = {
+            group.series(scheme): [run for run in group.counted if run.scheme == scheme]
+            for group in collected.groups
+            for scheme in group.schemes
+            if scheme != CEILING
+        }
+        for name, label in (("discrepancy", "discrepancy, updates"), ("spread", "spread, squared weights")):
+            panel = comparison.rounds_panel(counted, attrgetter(name), "", label, self.looks.__getitem__)
+            self._put("chart-discrepancy", panel, name, drift="discrepancy")
+        self._put("chart-losses", comparison.losses_panel(counted))
 
     def _layers(self, n: int, group: RunGroup) -> Json | None:
         profile, why = profile_of(group)
         if profile is None:
             self.notes += [why] if why not in self.notes else []
             return None
-        for place, figure in zip((f"chart-bits-{n}", f"chart-flops-{n}"), charts.layers(profile), strict=True):
-            self._put(place, {"": figure})
-        cuts = charts.cuts(group, profile)
-        self._put(f"chart-cuts-{n}", {"": cuts} if cuts else {})
-        size = "bars-few" if len(group.schemes) <= 6 else "bars-many"
+        for place, panel in zip((f"chart-bits-{n}", f"chart-flops-{n}"), layer_panels(profile), strict=True):
+            self._put(place, panel)
+        first = comparison.first_of_each([run for run in group.runs if not run.is_ceiling])
+        self._put(f"chart-cuts-{n}", comparison.cuts_panel(first) if first else None)
         title = profile.name + (f" ({group.title})" if group.title else "")
-        return {"number": n, "title": title, "size": size, "cuts": cuts is not None}
+        return {"number": n, "title": title, "size": _size(first)}
+
+
+def _size(rows: Sized) -> str:
+    count = len(rows)
+    return "bars-one" if count <= 2 else "bars-few" if count <= 4 else "bars-some" if count <= 8 else "bars-many"
+
+
+def _looks(collected: Collected) -> dict[str, Look]:
+    """By series: those of the files; of several worlds, a scheme's colour and a world's dashes."""
+    several, only_one_scheme = len(collected.groups) > 1, len({run.scheme for run in collected.runs}) == 1
+    found = {}
+    for place, group in enumerate(collected.groups):
+        for scheme in group.schemes:
+            look = look_of(list(SCHEMES)[place % len(SCHEMES)] if several and only_one_scheme else scheme)
+            dash = DASHES[place % len(DASHES)] if several else look.dash
+            found[group.series(scheme)] = replace(look, dash=dash, width=look_of(scheme).width)
+    return found
+
+
+def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[comparison.Learnt]:
+    for scheme in group.schemes:
+        series = group.series(scheme)
+        known = [(run, curve) for run in group.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
+        done = [curve for run, curve in known if run.finished]
+        if done:
+            said = f"median of {len(done)} seeds" if len(done) > 1 else ""
+            yield comparison.Learnt(scheme, series, done, looks[series], said)
+        for run, curve in known:
+            if not run.finished:
+                thin = replace(looks[series], width=1, opacity=0.75)
+                said = f"seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
+                yield comparison.Learnt(scheme, series, [curve], thin, said, ends=False)
+
+
+def _finite(run: FoundRun) -> Curve:
+    """Its evaluations up to a dead link."""
+    return Curve.of(r for r in run.records if math.isfinite(r.total_delay_s) and math.isfinite(r.total_energy_j))
 
 
 def _labels(collected: Collected) -> dict[str, tuple[str, FoundRun]]:

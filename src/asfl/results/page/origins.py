@@ -15,7 +15,7 @@ from asfl.config.units import number
 from asfl.costs.world import charged_profile
 from asfl.data import load_data
 from asfl.models.profile import ModelProfile
-from asfl.results.figures.data import LabelMix, rule_of
+from asfl.results.charts.world import LabelMix, rule_of
 from asfl.results.folders import FoundRun
 from asfl.results.page.collect import RunGroup
 from asfl.runs.manifest import comparable

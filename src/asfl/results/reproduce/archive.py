@@ -6,8 +6,8 @@ What neither a page nor a recharge needs is left out: queues, losses (`asfl.runs
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from asfl.config import recorded_config
 from asfl.config.errors import AsflError
+from asfl.config.removed import GONE_SCHEMES, scheme_today
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.summary import Outcome, Summary, choose_targets
 from asfl.runs.files import write_whole
 from asfl.runs.records import from_columns, to_columns
 
@@ -27,6 +28,38 @@ NEXT_COMMAND = "\n$ "
 """Between two commands that found different points of a recipe; so a page shows them."""
 RunKey = tuple[str, str, int]
 """World, scheme, seed."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """All finished runs of a recipe in one world."""
+
+    preset: str
+    label: str
+    world: str
+    """The name of the world's folder."""
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a recipe has found: all that its page and its pictures are made of."""
+
+    recipe: str
+    command: str
+    """That found it."""
+    points: Sequence[Point]
+    otherwise: Mapping[str, "Found"] = field(default_factory=dict)
+    """The same runs under other charges, by what these are called."""
+
+    def outcomes(self) -> dict[str, list[Outcome]]:
+        """By preset, in the order of the variants; all points of a preset have the same target accuracies."""
+        found: dict[str, list[Outcome]] = {}
+        for preset in dict.fromkeys(point.preset for point in self.points if point.runs):
+            points = [point for point in self.points if point.preset == preset and point.runs]
+            targets = choose_targets([run for point in points for run in point.runs])
+            found[preset] = [Outcome(preset, p.label, p.runs, Summary.of(p.runs, targets), p.world) for p in points]
+        return found
 
 
 def runs_of(found: Iterable[Found]) -> dict[RunKey, Run]:
@@ -91,7 +124,8 @@ def read_archive(file: Path) -> list[Found]:
         head, *lines = _lines(file)
         if head["format"] != FORMAT:
             raise ValueError(f"format {head['format']}, not {FORMAT}")
-        runs = {(line["world"], line["scheme"], line["seed"]): _run_of_json(line) for line in lines}
+        known = (line for line in lines if line["scheme"] not in GONE_SCHEMES)
+        runs = {(line["world"], scheme_today(line["scheme"]), line["seed"]): _run_of_json(line) for line in known}
         return [
             Found(
                 one["recipe"],
@@ -101,7 +135,11 @@ def read_archive(file: Path) -> list[Found]:
                         p["preset"],
                         p["label"],
                         p["world"],
-                        [runs[p["world"], scheme, seed] for scheme, seed in p["runs"]],
+                        [
+                            runs[p["world"], scheme_today(scheme), seed]
+                            for scheme, seed in p["runs"]
+                            if scheme not in GONE_SCHEMES
+                        ],
                     )
                     for p in one["points"]
                 ],
@@ -138,7 +176,7 @@ def _run_of_json(line: dict[str, Any]) -> Run:
     budgets = line["budgets"] and Budgets(*(np.inf if one is None else one for one in line["budgets"]))
     config = line["config"] and recorded_config(line["config"])
     records = from_columns(line["rounds"])
-    return Run(line["scheme"], line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
+    return Run(scheme_today(line["scheme"]), line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
 
 
 def _finite(values: Iterable[float] | None) -> list[float | None] | None:

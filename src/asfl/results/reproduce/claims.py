@@ -18,8 +18,7 @@ import numpy as np
 from asfl.config.units import number, percent
 from asfl.results.curves import OURS, Curve, Resource, Run
 from asfl.results.quantities import QUANTITIES
-from asfl.results.reproduce.outcome import Outcome
-from asfl.results.summary import Statistic, Summary, moves, paired
+from asfl.results.summary import Outcome, Statistic, Summary, moves, paired
 
 Verdict = Literal["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "not shown"]
 Axis = Literal["rounds", "delay", "energy"]

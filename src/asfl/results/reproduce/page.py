@@ -1,15 +1,24 @@
-"""What a recipe found, as a page in Markdown: claims, pictures, one table. All else is in results.json."""
+"""What a recipe found, written down: a page in Markdown, its pictures, and the numbers for programs."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
+from asfl.config.errors import AsflError
 from asfl.config.units import number, percent
-from asfl.results.charged import said_once, with_note
+from asfl.results.charts import comparison
+from asfl.results.charts.chart import Chart
+from asfl.results.charts.files import save_figure
+from asfl.results.curves import OURS, Run
 from asfl.results.quantities import partly
+from asfl.results.reproduce.archive import Found
 from asfl.results.reproduce.claims import Finding
-from asfl.results.reproduce.outcome import Found, Outcome
-from asfl.results.reproduce.recipes import recipe_named
-from asfl.results.summary import Summary
+from asfl.results.reproduce.recipes import Recipe, recipe_named
+from asfl.results.summary import Outcome, Summary, said_once, with_note
 from asfl.results.tables import NOT_REACHED, markdown_table
+from asfl.runs.files import write_whole
 
 Outcomes = Mapping[str, Sequence[Outcome]]
 """By preset."""
@@ -124,3 +133,90 @@ def _way(summary: Summary, scheme: str, target: float) -> str:
     if not delay.seeds:
         return NOT_REACHED if scheme in summary.ranked else "–"
     return f"{number(delay.median)} / {number(energy.median)}{partly(delay, len(summary.runs[scheme]))}"
+
+
+def show_found(found: Found, folder: Path) -> tuple[list[Finding], list[str], dict[str, Any]]:
+    """Write results.md, results.json and pictures; returns the verdicts, the pictures, and what is in the JSON file."""
+    recipe, outcomes = recipe_named(found.recipe), found.outcomes()
+    if not outcomes:
+        raise AsflError(f"{recipe.name} has no finished run to show")
+    findings, otherwise = findings_of(found), {name: other.outcomes() for name, other in found.otherwise.items()}
+    pictures = []
+    for name, chart in charts(recipe, outcomes, next(iter(otherwise.values()), {})):
+        save_figure(chart, folder / f"{name}.png")
+        pictures.append(f"{name}.png")
+    data: dict[str, Any] = {
+        "recipe": recipe.name,
+        "command": found.command,
+        "worlds": [point.world for point in found.points],
+        "findings": [{**asdict(finding), "conclusion": finding.conclusion} for finding in findings],
+        "summaries": {
+            preset: {outcome.label or preset: outcome.summary.to_json() for outcome in of_preset}
+            for preset, of_preset in outcomes.items()
+        },
+    }
+    write_whole(folder / "results.json", (json.dumps(data, indent=2, ensure_ascii=False) + "\n"))
+    write_whole(folder / "results.md", recipe_page(found, outcomes, findings, pictures, otherwise))
+    return findings, pictures, data
+
+
+def findings_of(found: Found) -> list[Finding]:
+    """What the runs say to each claim, here and under other charges."""
+    claims, outcomes = recipe_named(found.recipe).claims, found.outcomes().values()
+    findings = [one for of_preset in outcomes for claim in claims for one in claim.check(of_preset)]
+    for name, other in found.otherwise.items():
+        there = {(one.preset, one.label, one.claim): one.conclusion for one in findings_of(other)}
+        findings = [
+            replace(one, otherwise={**one.otherwise, name: there[one.preset, one.label, one.claim]}) for one in findings
+        ]
+    return findings
+
+
+# ---------------------------------------------------------------------- pictures
+def charts(recipe: Recipe, outcomes: Outcomes, recorded: Outcomes) -> Iterator[tuple[str, Chart]]:
+    """By name, which begins with the preset if there are several. `recorded`: before these outcomes were recharged."""
+    for preset, of_preset in outcomes.items():
+        prefix = f"{preset}-" if len(outcomes) > 1 else ""
+        subtitle = said_once(outcome.summary.model for outcome in of_preset)
+        for name, chart in _charts(recipe, of_preset, recorded.get(preset, [])):
+            yield prefix + name, replace(chart, subtitle=subtitle)
+
+
+def _charts(recipe: Recipe, outcomes: Sequence[Outcome], recorded: Sequence[Outcome]) -> Iterator[tuple[str, Chart]]:
+    before = {outcome.label: outcome.runs for outcome in recorded}
+    labels, summaries = [outcome.label for outcome in outcomes], [outcome.summary for outcome in outcomes]
+    for picture in recipe.pictures:
+        if picture == "accuracy" and len(outcomes) == 1:
+            yield "accuracy", comparison.quantities(summaries[0], ["final_accuracy"])
+        elif picture in VARIED:
+            yield picture, comparison.sweep_chart(recipe.varied, labels, summaries, VARIED[picture])
+        elif picture == "pareto":
+            yield from comparison.fronts(outcomes)
+        else:
+            most = max(len(outcome.summary.runs) for outcome in outcomes)
+            shown = [outcome for outcome in outcomes if len(outcome.summary.runs) > 1 or most == 1]
+            for outcome in shown:  # a scheme alone, with another setting, is a point of the front
+                prefix = f"{outcome.label}-" if len(shown) > 1 and outcome.label else ""
+                for name, chart in _of_one_world(picture, outcome, before.get(outcome.label, ())):
+                    yield prefix + name, chart
+
+
+VARIED = {
+    "accuracy": ("final_accuracy", "accuracy_in_our_time"),
+    "totals": ("final_accuracy", "total_delay_s", "total_energy_j"),
+}
+"""Numbers that are drawn against what a recipe varies."""
+
+
+def _of_one_world(picture: str, outcome: Outcome, before: Sequence[Run]) -> Iterator[tuple[str, Chart]]:
+    target = outcome.summary.main_target()
+    if picture == "curves":
+        yield "accuracy-delay-energy", comparison.headline(outcome.runs, outcome.summary.targets, before)
+    elif picture == "way" and target is not None:
+        yield "time-to-accuracy", comparison.way(outcome.summary, target)
+    elif picture == "ablation" and target is not None:
+        yield "ablation", comparison.ablation(outcome.summary, target)
+    elif picture == "errors":
+        yield "errors-discrepancy", comparison.quantities(outcome.summary, ["packet_error_rate", "discrepancy"])
+    elif picture == "resplits":
+        yield "resplits", comparison.resplits([run for run in outcome.runs if run.scheme == OURS])

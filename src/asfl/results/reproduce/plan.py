@@ -15,8 +15,7 @@ from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison, plan_comparison
 from asfl.results.curves import Run
-from asfl.results.reproduce.archive import RunKey
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.archive import Found, Point, RunKey
 from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant, recipe_named
 from asfl.runs.files import safe_name
 from asfl.runs.manifest import first_difference

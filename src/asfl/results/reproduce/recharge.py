@@ -24,8 +24,7 @@ from asfl.costs.modelled import in_time, round_cost
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.results.curves import Run
-from asfl.results.reproduce.archive import NEXT_COMMAND, RunKey, runs_of
-from asfl.results.reproduce.outcome import Found, Point
+from asfl.results.reproduce.archive import NEXT_COMMAND, Found, Point, RunKey, runs_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent, usual_threads
 from asfl.schemes import Scheme, scheme_named

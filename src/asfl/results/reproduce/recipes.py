@@ -117,7 +117,7 @@ def _goals(*accurate: Claim) -> list[Claim]:
     ]
 
 
-_MIXES, _MIXES_NOT = "sfl-best-mix", "asfl-plus-no-mix"
+_MIXES, _MIXES_NOT = "sfl-best:mix=on", "asfl-plus:mix=off"
 """What mixing on the server is worth without our decisions, and our decisions without it."""
 _OTHERS = ("fedavg", "sfl-best", "acc-sfl", "epsl")
 _ALL = (OURS, PLUS, *BASELINES, _MIXES, *SAME_TOOLS, "asfl-pmax", CEILING)
@@ -282,8 +282,8 @@ _RECIPES = (
     Recipe(
         "rivals", "–", "against schemes with few bits, and the nearest published ones",
         (
-            *(OURS, PLUS, "fedavg-8bit", "sfl-best-8bit", "sfl-best-mix-8bit", *SAME_TOOLS),
-            *("adaptsfl", "hasfl", "energy-delay", CEILING),
+            *(OURS, PLUS, "fedavg:bits=8", "sfl-best:bits=8", "sfl-best:bits=8,mix=on", *SAME_TOOLS),
+            *("adaptsfl", "hasfl", CEILING),
         ),
         [Saves("delay_s", BEST, 0, PLUS), Saves("energy_j", BEST, 0, PLUS), *_DECISIONS, *_NEVER_BEHIND],
         ["curves", "way", "pareto"], _MANY_ARMS,
@@ -303,7 +303,7 @@ _RECIPES = (
     ),
     Recipe(
         "epsl-share", "–", "what EPSL's share φ of averaged gradients trades: 0, 0.5 and 1",
-        (OURS, "epsl-0", "epsl", "epsl-1", CEILING), [], ["curves", "way"], _MANY_ARMS,
+        (OURS, "epsl:share=0", "epsl", "epsl:share=1", CEILING), [], ["curves", "way"], _MANY_ARMS,
     ),
     Recipe(
         "readings", "–", "what each reading of the equations learns",

@@ -1,7 +1,7 @@
 """The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
 
 This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, with one optimiser
-per layer (`asfl.train.holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
+per layer (`holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
 is to be a robust one.
 """
 
@@ -12,14 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from asfl.config.randomness import random_stream
-from asfl.costs.modelled import Procedure
-from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.batches import Batches
-from asfl.train.combine import Combining
-from asfl.train.holders import (
+from holders import (
     Holder,
     Kind,
     combine_states,
@@ -31,6 +24,13 @@ from asfl.train.holders import (
     put_numbers,
     weighted,
 )
+from torch import Tensor
+
+from asfl.config.randomness import random_stream
+from asfl.costs.modelled import Procedure
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.train.batches import Batches
+from asfl.train.combine import Combining
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.privacy import Blur

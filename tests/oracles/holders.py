@@ -1,4 +1,4 @@
-"""Whole networks, copied and averaged: what `asfl.train.plain` is made of.
+"""Whole networks, copied and averaged: what `plain` is made of.
 
 A client or the server has a network of which only the layers on its side of the cut mean something, and one optimiser
 per layer, which stays where it is when the layer moves.

@@ -1,0 +1,1 @@
+"""What charts show (`chart`, and a builder for each), and what draws them: matplotlib (`files`), Plotly (`plotly`)."""

@@ -1,0 +1,262 @@
+"""Panels as the page reads them: plain JSON for Plotly's script, in the colours of a light page and of a dark one."""
+
+import base64
+import colorsys
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asfl.results.charts.chart import (
+    BUDGET,
+    FAINT,
+    OTHER,
+    SECOND,
+    SHADES,
+    Axis,
+    Bars,
+    Heat,
+    Level,
+    Line,
+    Look,
+    Note,
+    Panel,
+    Points,
+)
+
+Json = dict[str, Any]
+INK, SOFT, PAPER, LINE, GRID = "#1d1f23", "#5c6270", "#ffffff", "#dedbd4", "#e8e6e0"
+_DARK = {
+    **{INK: "#e9e7e2", SOFT: "#a2a7b3", PAPER: "#1b1d21", LINE: "#34373e", GRID: "#2b2e34"},
+    **{OTHER: "#55617a", SECOND: "#d9a441", FAINT: "#8d929c", BUDGET: "#d5d2ca"},
+    **dict(zip(SHADES, ("#24272d", "#33506d", "#4a7ba6", "#6f9ec9", "#9dc3e6", "#d6ebff", "#ffffff"), strict=True)),
+}
+_AXIS = {"gridcolor": GRID, "zerolinecolor": LINE, "linecolor": LINE, "automargin": True, "title": {"standoff": 8}}
+TEMPLATE: Json = {
+    "layout": {
+        "title": {"font": {"size": 14}, "x": 0, "xref": "paper", "xanchor": "left", "y": 0.98, "yanchor": "top"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, 'Segoe UI', Roboto, Arial, sans-serif", "size": 12, "color": INK},
+        "showlegend": False,
+        "barmode": "overlay",
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": PAPER, "bordercolor": LINE, "font": {"color": INK}, "namelength": -1},
+        "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right", "font": {"size": 11}},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": SOFT, "activecolor": INK},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+    },
+}
+_LOG, _LINEAR = {"type": "log", "dtick": "D2", "tickformat": ",~r"}, {"type": "linear", "rangemode": "tozero"}
+
+
+def figure(panel: Panel) -> Json:
+    """Traces and layout, the scale it begins with, and how the layout changes with another one."""
+    traces: list[Json] = []
+    layout: Json = {
+        "margin": {"l": 48, "r": 12, "t": 34 if panel.title else 30, "b": 42},
+        "xaxis": _axis(panel.x),
+        "yaxis": _axis(panel.y),
+        "showlegend": panel.legend,
+        "shapes": [],
+        "annotations": [],
+    }
+    if panel.title:
+        layout["title"] = {"text": f"<b>{plain(panel.title)}</b>"}
+    if panel.equal:
+        layout["yaxis"]["scaleanchor"] = "x"
+    for series in panel.series:
+        if isinstance(series, Line):
+            traces += _line(series)
+        elif isinstance(series, Points):
+            traces.append(_points(series))
+        elif isinstance(series, Bars):
+            traces.append(_bars(series))
+        elif isinstance(series, Heat):
+            traces.append(_heat(series))
+        elif isinstance(series, Level):
+            layout["shapes"].append(_level(series))
+        else:
+            layout["annotations"].append(_note(series, panel.x.scale == "log"))
+    traces.sort(key=lambda trace: trace.get("fill") != "toself")  # bands behind all lines
+    axis = f"{panel.choice}axis"
+    when = {"log": {axis: _LOG}, "linear": {axis: _LINEAR}} if panel.choice else {}
+    return {"data": traces, "layout": layout, "when": when, "scale": getattr(panel, panel.choice or "x").scale}
+
+
+def _axis(axis: Axis) -> Json:
+    made: Json = {"title": {"text": axis.label}, "showgrid": axis.grid}
+    if axis.scale == "log":
+        made |= _LOG
+    elif axis.whole:
+        made["tickformat"] = "d"
+    if axis.ticks is not None:
+        made |= {"tickvals": list(axis.ticks), "ticktext": [plain(text, 24) for text in axis.ticks.values()]}
+    if axis.low is not None and axis.high is not None:
+        ends = [math.log10(end) for end in (axis.low, axis.high)] if axis.scale == "log" else [axis.low, axis.high]
+        made["range"] = ends[::-1] if axis.reversed else ends
+    elif axis.reversed:
+        made["autorange"] = "reversed"
+    elif axis.low == 0:
+        made["rangemode"] = "tozero"
+    return made
+
+
+# ---------------------------------------------------------------------- series
+def _line(line: Line) -> list[Json]:
+    look, named, x = line.look, {"name": plain(line.name), "meta": line.group}, np.asarray(line.x, float)
+    traces = [
+        {
+            **{"type": "scatter", **named, "x": packed(x), "y": packed(line.y), "opacity": look.opacity},
+            "mode": "lines" if len(x) > 1 else "markers",
+            "line": {
+                "color": look.color,
+                "width": look.width,
+                "dash": _dash(look),
+                "shape": "hvh" if line.step else "linear",
+            },
+            "marker": {"color": look.color},
+            "showlegend": bool(line.name),
+            **({"hovertemplate": line.hover} if line.hover else {"hoverinfo": "skip"}),
+        }
+    ]
+    if line.low is not None and line.high is not None:
+        low, high = np.asarray(line.low, float), np.asarray(line.high, float)
+        traces[0]["customdata"] = packed(np.stack([low, high], axis=1))
+        traces.append(
+            {
+                **{"type": "scatter", "mode": "lines", "meta": line.group, "hoverinfo": "skip", "showlegend": False},
+                **{"x": packed([*x, *x[::-1]]), "y": packed([*high, *low[::-1]]), "fill": "toself"},
+                **{"fillcolor": look.color, "opacity": line.band, "line": {"width": 0}},
+            }
+        )
+    return traces
+
+
+def _points(points: Points) -> Json:
+    colours: Any = points.look.color if isinstance(points.look, Look) else [look.color for look in points.look]
+    symbol = {"o": "circle", ".": "circle", "^": "triangle-up", "x": "x"}[points.marker] + "-open" * points.hollow
+    marker: Json = {"color": colours, "size": 1.4 * points.size, "symbol": symbol}
+    if points.values is not None:
+        bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": points.value_label}}
+        marker |= {"color": packed(points.values), "colorscale": "Viridis", "showscale": True, "colorbar": bar}
+    trace: Json = {
+        **{"type": "scatter", "mode": "markers", "meta": points.group, "marker": marker},
+        **{"x": packed(np.atleast_1d(points.x)), "y": packed(np.atleast_1d(points.y)), "name": plain(points.name)},
+        **_hover(points.hover),
+        "showlegend": bool(points.name),
+    }
+    for ends, which in ((points.x_ends, "x"), (points.y_ends, "y")):
+        if ends is not None:
+            middle = np.atleast_1d(np.asarray(getattr(points, which), float))
+            less, more = (np.nan_to_num(np.abs(np.atleast_1d(np.asarray(end, float)) - middle)) for end in ends)
+            trace[f"error_{which}"] = {
+                "type": "data", "symmetric": False, "array": packed(more), "arrayminus": packed(less),
+                "color": colours if isinstance(colours, str) else INK, "thickness": 1.2, "width": 3,
+            }  # fmt: skip
+    return trace
+
+
+def _bars(bars: Bars) -> Json:
+    along, across = ("x", "y") if bars.horizontal else ("y", "x")
+    colours: Any = bars.look.color if isinstance(bars.look, Look) else [look.color for look in bars.look]
+    return {
+        **{"type": "bar", "orientation": "h" if bars.horizontal else "v", "name": plain(bars.name)},
+        **{across: packed(bars.places), along: packed(bars.lengths), "width": bars.width, "marker": {"color": colours}},
+        **({} if bars.base is None else {"base": packed(bars.base)}),
+        **_hover(bars.hover),
+        "showlegend": bool(bars.name),
+    }
+
+
+def _heat(heat: Heat) -> Json:
+    values = np.asarray(heat.values, float)
+    left, right, bottom, top = heat.extent or (-0.5, values.shape[1] - 0.5, -0.5, values.shape[0] - 0.5)
+    wide, high = (right - left) / values.shape[1], (top - bottom) / values.shape[0]
+    ramp: Any = [[place / (len(SHADES) - 1), colour] for place, colour in enumerate(SHADES)]
+    bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": heat.label, "side": "top"}}
+    return {
+        **{"type": "heatmap", "z": packed(values), "zmin": heat.low, "zmax": heat.high, "hoverongaps": False},
+        **{"x0": left + wide / 2, "dx": wide, "y0": bottom + high / 2, "dy": high, "hovertemplate": heat.hover},
+        "colorscale": {"ramp": ramp, "viridis": "Viridis", "grey": "Greys"}[heat.colours],
+        **({"colorbar": bar} if heat.label else {"showscale": False}),
+    }
+
+
+def _level(level: Level) -> Json:
+    along, across = ("y", "x") if level.upright else ("x", "y")
+    line = {"color": level.look.color, "width": level.look.width, "dash": _dash(level.look)}
+    ends = {
+        f"{along}ref": "paper",
+        f"{along}0": 0,
+        f"{along}1": 1,
+        f"{across}0": level.value,
+        f"{across}1": level.value,
+    }
+    named = {"name": level.name, "showlegend": True} if level.name else {}
+    return {"type": "line", "line": line, **ends, **named}
+
+
+def _note(note: Note, log_x: bool) -> Json:
+    where = {"x": 0, "xref": "paper"} if note.x is None else {"x": math.log10(note.x) if log_x else note.x}
+    anchor = {} if note.place == "center" else {"xanchor": "left", "xshift": 7, "yshift": 8 * (note.place == "above")}
+    text = f"<i>{plain(note.text)}</i>" if note.italic else plain(note.text)
+    return {
+        **where,
+        "y": note.y,
+        "text": text,
+        "showarrow": False,
+        "font": {"size": 1.35 * note.size, "color": note.color},
+        **anchor,
+    }
+
+
+def _hover(hover: str | Sequence[str]) -> Json:
+    if isinstance(hover, str):
+        return {"hovertemplate": hover} if hover else {"hoverinfo": "skip"}
+    return {"hoverinfo": "text", "hovertext": [plain(text) for text in hover]}
+
+
+def _dash(look: Look) -> str:
+    return ",".join(f"{part * look.width:.3g}px" for part in look.dash) or "solid"
+
+
+# ---------------------------------------------------------------------- text, numbers, colours
+def plain(text: str, most: int = 200) -> str:
+    """Text that Plotly, which knows some markup, shows as it is, line by line; cut off if it is long."""
+    return escape(text if len(text) <= most else text[: most - 1] + "…", quote=False).replace("\n", "<br>")
+
+
+def packed(values: ArrayLike) -> Json:
+    """Numbers in few bytes, as Plotly reads them: whole ones, or single precision; what isn't finite is NaN."""
+    array: NDArray[Any] = np.asarray(values, float)
+    finite = np.isfinite(array)
+    if finite.all() and (array == np.round(array)).all() and (abs(array) < 2**31).all():
+        kind = next(kind for kind in ("i1", "i2", "i4") if (abs(array) <= np.iinfo(kind).max).all())
+        array = array.astype(kind)
+    else:
+        array, kind = np.where(finite, array, np.nan).astype("<f4"), "f4"
+    shape = {"shape": ", ".join(map(str, array.shape))} if array.ndim > 1 else {}
+    return {"dtype": kind, "bdata": base64.b64encode(array.tobytes()).decode(), **shape}
+
+
+def dark_twins(charts: Mapping[str, Any]) -> dict[str, str]:
+    """For every colour in these charts, the one that a dark page has instead."""
+    found = set(re.findall(r'"(#[0-9a-f]{6})"', json.dumps([charts, TEMPLATE])))
+    return {colour: dark_twin(colour) for colour in sorted(found)}
+
+
+def dark_twin(colour: str) -> str:
+    """The same hue, light enough for a dark page."""
+    if colour in _DARK:
+        return _DARK[colour]
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
+    lighter = 0.92 if light < 0.05 else max(light, 0.62)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lighter, saturation))
