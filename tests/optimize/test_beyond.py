@@ -17,13 +17,12 @@ from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.plans import own_terms
 from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Switches
-from asfl.optimize.progress import Rate, net_cost, solve_by_rate, worth_arriving
+from asfl.optimize.rate import Rate, net_cost, solve_by_rate, worth_arriving
 
 seeds = st.integers(0, 10**6)
-switches = st.builds(Switches, **dict.fromkeys(("sync", "quant", "rate", "hetero", "mix"), st.booleans()))
+switches = st.builds(Switches, **dict.fromkeys(("sync", "quant", "rate", "mix"), st.booleans()))
 
 
 def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
@@ -95,7 +94,7 @@ def plainly(problem: Problem, decision: Decision) -> float:
         if rules.relative_floor:
             floor *= float(decision.scheduled.mean())
         value += TURN_PRICE * float(slope.mean() * (owed * (floor - decision.scheduled)).sum())
-    if problem.switches.averages:
+    if problem.switches.sync:
         for m in range(cut):
             value += weight * rules.drift_weight / layers * beyond.layer_drift[m]
             if m >= decision.synced:
@@ -143,8 +142,7 @@ def test_decisions_are_valid_and_the_descent_never_rises(
     values = [value for _, value in solution.trace]
     assert all(after <= before + 1e-9 * max(1, abs(before)) for before, after in pairwise(values))
     assert switches.quant or np.all(np.equal(solution.decision.bits, 32))
-    assert switches.averages or solution.decision.synced == 0
-    assert switches.hetero or np.ndim(solution.decision.cut) == 0
+    assert switches.sync or solution.decision.synced == 0
 
 
 @given(seeds, switches)
@@ -182,36 +180,13 @@ def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, switches
     assert found <= best + 0.01 * max(1.0, abs(best))
 
 
-@given(seeds)
-@settings(max_examples=10)
-def test_cuts_of_their_own_keep_the_floor(seed: int) -> None:
-    """`privacy.min_cut` binds each client's own cut as it binds the common one."""
-    problem = beyond_problem(seed, Switches(sync=True, hetero=True), clients=3, num_rbs=3, layers=5)
-    problem = replace(problem, round=replace(problem.round, profile=problem.round.profile.cut_from(3)))
-    shared = Holdings.fresh(3, 5)  # nothing is apart, so that every allowed cut is open
-    problem = replace(problem, round=replace(problem.round, holdings=shared, previous_cut=3))
-    offered = own_terms(problem, Decision(4, np.ones(3), np.ones(3), synced=4))
-    assert offered is not None
-    assert offered.cuts.min() == 3
-    assert np.min(ooe_bcd(problem).decision.cut) >= 3
-
-
 def every_plan(problem: Problem) -> Iterator[Decision]:
-    """All cuts, depths of averages and bits of two clients and three layers, as far as switches and holdings allow."""
-    switches, nothing = problem.switches, np.zeros(2)
-    holdings = problem.round.holdings
-    assert holdings is not None
-    allowed = (32, 8, 4) if switches.quant else (32,)
-    for bits in product(allowed, repeat=2):
-        for cuts in product((1, 2), repeat=2):
-            deepest = max(cuts)
-            if cuts[0] != cuts[1] and not (switches.hetero and not holdings.apart[min(cuts) :].any()):
-                continue
-            depths = [deepest] if cuts[0] != cuts[1] else [0]
-            if cuts[0] == cuts[1] and switches.averages:
-                depths = list(range(deepest + 1)) if switches.sync else [0, deepest]
-            for depth in depths:
-                yield Decision(np.array(cuts), nothing, nothing, np.array(bits), depth)
+    """All cuts, depths of averages and bits of two clients and three layers, as far as switches allow."""
+    nothing = np.zeros(2)
+    for bits in product((32, 8, 4) if problem.switches.quant else (32,), repeat=2):
+        for cut in (1, 2):
+            for depth in range(cut + 1) if problem.switches.sync else (0,):
+                yield Decision(cut, nothing, nothing, np.array(bits), depth)
 
 
 @given(seeds)

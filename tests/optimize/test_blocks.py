@@ -11,10 +11,9 @@ from problems import every_count, plain_block_value, plain_objective, random_pro
 from asfl.costs.decision import Decision
 from asfl.optimize import grid
 from asfl.optimize.compiled import allocate
-from asfl.optimize.cut import objective_of_cuts
+from asfl.optimize.grid import all_allocations, best_rb_counts, number_of_allocations, objective_of_cuts
 from asfl.optimize.power import best_powers, power_for_energy
 from asfl.optimize.problem import Problem
-from asfl.optimize.rbs import all_allocations, best_rb_counts, number_of_allocations
 from asfl.optimize.terms import CutTerms
 
 seeds = st.integers(0, 10**6)

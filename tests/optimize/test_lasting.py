@@ -12,10 +12,9 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, round_cost
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
-from asfl.optimize.lasting import TYPICAL_COST, Pace, lasting_prices
 from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.problem import Rules
-from asfl.optimize.progress import Rate
+from asfl.optimize.rate import TYPICAL_COST, Pace, Rate, lasting_prices
 from asfl.runs.play import PlayedRound, play
 from asfl.runs.stand_in import StandIn
 from asfl.schemes import scheme_named

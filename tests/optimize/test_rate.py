@@ -10,9 +10,8 @@ from asfl.config import load_config
 from asfl.costs.holdings import Holdings
 from asfl.costs.world import World
 from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.problem import Problem, Rules
-from asfl.optimize.progress import Rate, Solve, net_cost, solve_by_rate, worth_arriving
-from asfl.optimize.solution import Solution
+from asfl.optimize.problem import Problem, Rules, Solution
+from asfl.optimize.rate import Rate, Solve, net_cost, solve_by_rate, worth_arriving
 from asfl.runs.play import play
 from asfl.runs.stand_in import StandIn
 from asfl.schemes import scheme_named

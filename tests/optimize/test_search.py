@@ -13,8 +13,8 @@ from asfl.costs.decision import Decision
 from asfl.optimize import grid
 from asfl.optimize.compiled import compiled
 from asfl.optimize.grid import Grid, best_on_grid
-from asfl.optimize.penalties import DelayPenalty
 from asfl.optimize.problem import Problem
+from asfl.optimize.queues import Penalty
 from asfl.optimize.search import Choices, Pick, SearchResult, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms
 
@@ -26,7 +26,7 @@ def _grid(problem: Problem, coarseness: int = 1) -> Grid:
     return Grid.of(problem, 1.5 * np.multiply.outer(POWERS, np.ones(problem.round.num_clients)), coarseness)
 
 
-def _values(choices: Choices, delay: DelayPenalty, cut: int, picks: Pick) -> Floats:
+def _values(choices: Choices, delay: Penalty, cut: int, picks: Pick) -> Floats:
     """[L] the objective of picks [L, N] at a cut; infinite where blocks don't suffice or too few are served."""
     candidates, supply, clients = choices.candidates, choices.supply, np.arange(picks.shape[1])
     waits = candidates.stage_s[:, cut, picks, clients].max(axis=2).sum(axis=0)
@@ -40,9 +40,7 @@ def _values(choices: Choices, delay: DelayPenalty, cut: int, picks: Pick) -> Flo
     return np.where(possible, delay.value(np.where(possible, waits + load_s, 0.0)) + cost, np.inf)
 
 
-def _assert_best(
-    choices: Choices, delay: DelayPenalty, found: SearchResult | None, tolerance: float, picks: Pick
-) -> None:
+def _assert_best(choices: Choices, delay: Penalty, found: SearchResult | None, tolerance: float, picks: Pick) -> None:
     """The search's answer against picks [L, N], all of them or some."""
     best = np.array([_values(choices, delay, cut, picks).min() for cut in range(len(choices.server_s))])
     if found is None:

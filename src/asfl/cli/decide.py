@@ -16,7 +16,7 @@ from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
 from asfl.optimize import Solution, ooe_bcd, solve_jointly
-from asfl.optimize.penalties import budget_scale
+from asfl.optimize.queues import budget_scale
 from asfl.optimize.roundfile import read_round_file, solution_as_json
 from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.curves import CEILING

@@ -18,6 +18,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.round import Round
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def round_cost(
 ) -> RoundCost:
     """Cost of one decision: expected if `arrived` is None, else realised with these arrivals [N]."""
     samples = round_.charged_samples if decision.batch is None else decision.batch * round_.local_steps
-    plan = _Plan(*map(np.asarray, (decision.cut, decision.synced, decision.bits, samples)))
+    plan = Plan(*map(np.asarray, (decision.cut, decision.synced, decision.bits, samples)))
     return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, procedure)
 
 
@@ -172,16 +173,16 @@ def cost_of_all_cuts(
     bits: int = BITS_PER_VALUE,
 ) -> RoundCost:
     """Costs of every cut 1 … M−1 in one call, along the leading axis: entry i is cut i + 1."""
-    plan = _Plan(round_.profile.cuts[:, None], *map(np.asarray, (0, bits, round_.charged_samples)))
+    plan = Plan(round_.profile.cuts[:, None], *map(np.asarray, (0, bits, round_.charged_samples)))
     return _cost(round_, plan, rb_count, tx_power_w, arrived, procedure)
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """What crosses: for all clients alike (leading axes are candidates), or for each [N]."""
 
-    cut: NDArray[np.int64]
-    synced: NDArray[np.int64]
-    bits: NDArray[np.int64]
+    cut: Ints
+    synced: Ints
+    bits: Ints
     """Of a value."""
     samples: Floats
     """Of all mini-batches of the round."""
@@ -189,7 +190,7 @@ class _Plan(NamedTuple):
 
 def _cost(
     round_: Round,
-    plan: _Plan,
+    plan: Plan,
     rb_count: ArrayLike,
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None,
@@ -238,72 +239,105 @@ class _Prices:
         )
 
 
-def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
-    profile, samples = round_.profile, plan.samples
-    cut, bits, overheads = plan.cut, plan.bits, round_.equations.overheads
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What a split round transfers and computes for each client, before any link or processor: [..., N] or [..., 1]."""
+
+    grown_bits: Floats
+    """Layers that come down when the cut grows."""
+    shrunk_bits: Floats
+    """Layers that go up when it shrinks."""
+    model_down_bits: Floats
+    """The client model, or what a client lacks of it that is brought up to date on demand."""
+    packet_bits: Floats
+    """Activations and labels."""
+    gradient_bits: Floats
+    model_up_bits: Floats
+    """The client model, or the layers that are averaged; and a report."""
+    forward_flops: Floats
+    backward_flops: Floats
+    server_forward_flops: Floats
+    server_backward_flops: Floats
+
+    @classmethod
+    def of(cls, round_: Round, procedure: Procedure, plan: Plan) -> "Workload":
+        cut, synced, bits, samples = plan
+        profile, overheads = round_.profile, round_.equations.overheads
+        # Schemes that exchange the client model don't move layers, and where clients are brought up to date when they
+        # take part, layers come down in stage 2.
+        model_bits = prefix_sums(moving_bits(profile, overheads))
+        grown = shrunk = down = np.zeros_like(model_bits[cut])
+        if procedure.exchanges_client_model:
+            down = up = layer_bits(profile, cut, bits, overheads)
+        else:
+            up = layer_bits(profile, np.minimum(synced, cut), bits, overheads)
+            if round_.holdings is not None:
+                shrunk = round_.holdings.upload_bits(profile, cut, round_.previous_cut, overheads)
+                down = round_.holdings.download_bits(profile, cut, overheads)
+            elif round_.previous_cut is not None:
+                moved = model_bits[cut] - model_bits[round_.previous_cut]
+                grown, shrunk = np.maximum(moved, 0), np.maximum(-moved, 0)
+        if procedure.reports:
+            up = up + report_bits(profile, synced, cut, overheads)
+        sent = activation_bits(profile, cut, bits, samples, round_.local_steps)
+        of_next_layer = samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
+        forward, backward = profile.client_forward_flops, profile.client_backward_flops
+        return cls(
+            grown_bits=grown,
+            shrunk_bits=shrunk,
+            model_down_bits=down,
+            packet_bits=sent + label_bits(profile, bits, samples, round_.local_steps, overheads),
+            gradient_bits=sent if round_.equations.gradient_bits == "activations" else of_next_layer,
+            model_up_bits=up,
+            forward_flops=samples * forward[cut],
+            backward_flops=samples * backward[cut],
+            server_forward_flops=samples * (forward[-1] - forward[cut]),
+            server_backward_flops=samples * (backward[-1] - backward[cut]),
+        )
+
+
+def _split_cost(round_: Round, plan: Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
+    work = Workload.of(round_, procedure, plan)
     reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
 
-    # Stage 1: layers between the cuts move. Schemes that exchange the client model have no such stage, and where
-    # clients are brought up to date when they take part, layers come down in stage 2.
-    model_bits = prefix_sums(moving_bits(profile, overheads))
-    grown_bits = shrunk_bits = down_bits = up_bits = np.zeros_like(model_bits[cut])
-    if procedure.exchanges_client_model:
-        down_bits = up_bits = layer_bits(profile, cut, bits, overheads)
-    elif round_.holdings is not None:
-        shrunk_bits = round_.holdings.upload_bits(profile, cut, round_.previous_cut, overheads)
-        down_bits = round_.holdings.download_bits(profile, cut, overheads)
-    elif round_.previous_cut is not None:
-        moved_bits = model_bits[cut] - model_bits[round_.previous_cut]
-        grown_bits, shrunk_bits = np.maximum(moved_bits, 0), np.maximum(-moved_bits, 0)
-    if not procedure.exchanges_client_model:
-        up_bits = layer_bits(profile, np.minimum(plan.synced, cut), bits, overheads)
-    if procedure.reports:
-        up_bits = up_bits + report_bits(profile, plan.synced, cut, overheads)
-    resplit = times(grown_bits, prices.receiving_s_per_bit) + times(shrunk_bits, prices.uplink_s_per_bit)
+    # Stage 1: layers between the cuts move.
+    resplit = times(work.grown_bits, prices.receiving_s_per_bit) + times(work.shrunk_bits, prices.uplink_s_per_bit)
 
     # Stage 2: perhaps the client model down, client forward, activations up.
-    model_down = times(down_bits, prices.downlink_s_per_bit)
-    forward_flops = samples * profile.client_forward_flops[cut]
-    sent_bits = activation_bits(profile, cut, bits, samples, round_.local_steps)
-    client_forward = forward_flops * prices.compute_s_per_flop
-    packet_bits = sent_bits + label_bits(profile, bits, samples, round_.local_steps, overheads)
-    uplink = times(packet_bits, prices.uplink_s_per_bit)
+    model_down = times(work.model_down_bits, prices.downlink_s_per_bit)
+    client_forward = work.forward_flops * prices.compute_s_per_flop
+    uplink = times(work.packet_bits, prices.uplink_s_per_bit)
     began = resplit <= round_.outage_s
     in_time = began & (model_down + client_forward + uplink <= round_.outage_s)
     arrival = prices.arrival * in_time
 
     # Stage 3: server forward and backward, gradients down, client backward, perhaps client model and report up.
     share = procedure.aggregated_share
-    server_forward_flops = samples * (profile.client_forward_flops[-1] - profile.client_forward_flops[cut])
-    server_backward_flops = samples * (profile.client_backward_flops[-1] - profile.client_backward_flops[cut])
     # EPSL: the aggregated sample positions go backward once for all clients, the others once per client.
     backward_weight = arrival * (1 - share) + share * _share_of_one_pass(arrival)
-    server = (server_forward_flops * arrival + server_backward_flops * backward_weight) * round_.server_s_per_flop
-
-    by_activations = round_.equations.gradient_bits == "activations"
-    gradient_bits = sent_bits if by_activations else samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
-    downlink = times((1 - share) * gradient_bits, prices.downlink_s_per_bit)
+    server = work.server_forward_flops * arrival + work.server_backward_flops * backward_weight
+    server = server * round_.server_s_per_flop
+    downlink = times((1 - share) * work.gradient_bits, prices.downlink_s_per_bit)
     if share > 0:  # the broadcast must reach the weakest receiver, and everybody waits for it
-        receiving = times(share * gradient_bits, np.where(in_time, prices.downlink_s_per_bit, 0.0))
+        receiving = times(share * work.gradient_bits, np.where(in_time, prices.downlink_s_per_bit, 0.0))
         broadcast = np.max(times(arrival, receiving), axis=-1, keepdims=True)
         downlink = downlink + np.where(arrival > 0, np.max(receiving, axis=-1, keepdims=True), 0.0)
-    backward_flops = samples * profile.client_backward_flops[cut]
-    client_backward = backward_flops * prices.compute_s_per_flop
-    model_up = times(up_bits, prices.uplink_s_per_bit)
+    client_backward = work.backward_flops * prices.compute_s_per_flop
+    model_up = times(work.model_up_bits, prices.uplink_s_per_bit)
     done = in_time & (downlink + client_backward + model_up <= round_.outage_s)
 
     # What a client does until its stage ends; a stage it doesn't reach costs it nothing.
     (resplit,) = _until(round_.outage_s, resplit)
-    resplit_j = np.where(shrunk_bits > 0, times(prices.tx_power_w, resplit), 0.0)
+    resplit_j = np.where(work.shrunk_bits > 0, times(prices.tx_power_w, resplit), 0.0)
     if round_.equations.resplit_energy == "signed":
         alive_s = np.where(np.isfinite(prices.uplink_s_per_bit), prices.uplink_s_per_bit, 0.0)
-        resplit_j = resplit_j - grown_bits * prices.tx_power_w * alive_s
+        resplit_j = resplit_j - work.grown_bits * prices.tx_power_w * alive_s
     model_down, client_forward, uplink = _until(round_.outage_s, model_down, client_forward, uplink, began=began)
     downlink, client_backward, model_up = (
         times(arrival, seconds) for seconds in _until(round_.outage_s, downlink, client_backward, model_up)
     )
     if share > 0:  # expected: the broadcast takes as long as its slowest receiver is expected to
-        own = times(arrival, times((1 - share) * gradient_bits, prices.downlink_s_per_bit))
+        own = times(arrival, times((1 - share) * work.gradient_bits, prices.downlink_s_per_bit))
         downlink = np.minimum(own + np.where(arrival > 0, broadcast, 0.0), round_.outage_s)
     return RoundCost(
         resplit_delay_by_client_s=resplit,
@@ -329,7 +363,7 @@ def _split_cost(round_: Round, plan: _Plan, prices: _Prices, procedure: Procedur
     )
 
 
-def _local_training_cost(round_: Round, plan: _Plan, prices: _Prices) -> RoundCost:
+def _local_training_cost(round_: Round, plan: Plan, prices: _Prices) -> RoundCost:
     """FedAvg: model down, forward and backward on the client, model up as one packet that may be lost.
 
     The backward pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.

@@ -1,14 +1,12 @@
 """The decision of a round: channel state in; cut, resource blocks and power out.
 
-problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick) -> Solution
+problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick; both in `bcd`) -> Solution
 """
 
-from asfl.optimize.bcd import ooe_bcd
-from asfl.optimize.joint import solve_jointly
-from asfl.optimize.problem import Learning, Problem, Rules
+from asfl.optimize.bcd import ooe_bcd, solve_jointly
+from asfl.optimize.problem import Learning, Problem, Rules, Solution
 from asfl.optimize.queues import Queues, next_queues
 from asfl.optimize.search import compile_search
-from asfl.optimize.solution import Solution
 
 __all__ = [
     "Learning",

@@ -1,11 +1,15 @@
 """Whose each resource block is, where blocks differ: for a given plan and given powers.
 
 The paper's problem (49) as it is meant, with N·K binaries. Small rounds are enumerated, which is exact. In larger ones
-the counts come first, as if every client could have its best blocks (`asfl.optimize.rbs`): a bound from below, since
+the counts come first, as if every client could have its best blocks (`best_rb_counts`): a bound from below, since
 blocks are given twice there. Then an assignment of these counts with the largest sum of rates, and from there single
 blocks move or change places as long as that helps. `docs/decision.md` states the gap that is left.
+
+`with_blocks` does this in turn with plan and powers until nothing moves. Once blocks are assigned, no step makes the
+objective worse.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -15,7 +19,8 @@ from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
 from asfl.costs.round import Round
-from asfl.optimize.problem import Problem
+from asfl.optimize.plans import terms_of
+from asfl.optimize.problem import Problem, Solution
 from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
 from asfl.radio import link
 
@@ -31,6 +36,7 @@ MOVES = range(40, 600)
 """Moves looked at in each, those of the slowest clients first: fewer in larger rounds."""
 CELLS = 100_000
 """As many as this divided by clients times blocks."""
+TURNS = 2
 
 
 def best_blocks(problem: Problem, here: CutTerms, decision: Decision) -> NDArray[np.bool_]:
@@ -146,3 +152,23 @@ def _moves(owners: Owners, clients: int, slowest: Owners) -> Owners:
     moves, row = np.repeat(owners[None], len(chosen), axis=0), np.arange(len(chosen))
     moves[row, first[chosen]], moves[row, second[chosen]] = gets_first[chosen], gets_second[chosen]
     return moves
+
+
+def with_blocks(problem: Problem, first: Solution, solve: Callable[..., Solution]) -> Solution:
+    """From a solution that only counts blocks to one that assigns them; `solve` is OOE-BCD with given counts."""
+    decision = replace(first.decision, tx_power_w=first.considered_power_w)
+    best: Solution | None = None
+    for _ in range(TURNS):
+        blocks = best_blocks(problem, terms_of(problem, decision), decision)
+        if decision.blocks is not None and (blocks == decision.blocks).all():
+            break
+        here = replace(problem, round=replace(problem.round, blocks=blocks))
+        decision = replace(decision, blocks=blocks, rb_count=blocks.sum(axis=1).astype(float))
+        start = replace(best or first, decision=decision, considered_power_w=decision.tx_power_w)
+        solved = solve(here, rb_count=decision.rb_count, start=start)
+        solved = replace(solved, decision=replace(solved.decision, blocks=blocks))
+        if best is not None and not solved.rank < best.rank:
+            break
+        best, decision = solved, replace(solved.decision, tx_power_w=solved.considered_power_w)
+    assert best is not None
+    return replace(best, iterations=first.iterations + best.iterations, trace=(*first.trace, *best.trace))

@@ -1,10 +1,14 @@
 """OOE-BCD (paper's Algorithm 2): cut, resource blocks and power in turn until the objective stands still; beyond the
-paper, what is averaged and how many bits cross go with the cut, and each client may then choose its own.
+paper, what is averaged and how many bits cross go with the cut, and each client may then choose its own bits.
 
 Every block keeps where it is as one of its candidates, so in the drift form, where all three minimise the same
 objective, the objective never rises. The paper starts from random blocks and powers and lands in whatever local optimum
 is near; here the descent starts from the best decision on a very coarse grid of powers, always the same for the same
 round, and begins with the power block. `decision.solver = "printed"` is the paper's way.
+
+`solve_jointly` is the yardstick, and a scheme of its own: a client's candidates are all pairs of a count and a power
+from a grid, over all cuts together, and the search is optimal on that grid up to `JOINT_TOLERANCE`. The powers are then
+refined off the grid, and OOE-BCD's own answer is taken if it should be better.
 """
 
 import time
@@ -17,16 +21,13 @@ from numpy.typing import NDArray
 
 from asfl.config.randomness import random_stream
 from asfl.costs.decision import Decision
-from asfl.optimize.cut import objective_of_cuts
-from asfl.optimize.grid import best_on_grid
-from asfl.optimize.plans import best_own, own_terms, plan_terms, terms_of, whole_or_none
-from asfl.optimize.power import best_powers, refine_powers
+from asfl.optimize.assign import with_blocks
+from asfl.optimize.grid import best_on_grid, best_rb_counts, objective_of_cuts
+from asfl.optimize.plans import best_bits, plan_at, plan_terms, terms_of, whole_or_none
+from asfl.optimize.power import LOWEST_SHARE, best_powers, refine_powers
 from asfl.optimize.printed_power import powers_as_printed
-from asfl.optimize.problem import Problem
-from asfl.optimize.rbs import best_rb_counts
-from asfl.optimize.selective import with_blocks
-from asfl.optimize.solution import Solution, plan_at, same_plan, silent_if_idle
-from asfl.optimize.terms import CutTerms
+from asfl.optimize.problem import Problem, Solution
+from asfl.optimize.terms import CutTerms, Links
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +41,12 @@ powers from which no single block leads down."""
 START_COARSENESS = 8
 """Of the counts of blocks in the start (`Grid.of`)."""
 START_TOLERANCE = 0.02
+JOINT_TOLERANCE = 2e-3
+"""Tolerance of the search on the grid, relative to the objective, or to `LEAST_SCALE` where that is nearly 0."""
+LEAST_SCALE = 0.05
+POWER_SHARES = np.concatenate([np.geomspace(1.0, 0.1, 22), np.geomspace(0.085, LOWEST_SHARE, 12)])
+"""Powers tried, as shares of P^max: 12 % apart where most decisions lie, coarser below a tenth."""
+JOINT_ZOOMS = 4
 
 
 def ooe_bcd(
@@ -82,10 +89,10 @@ def ooe_bcd(
         before = descent.objective
         descent.update_power()
         moved_cut = descent.update_cut()
-        moved_own = descent.update_own()
+        moved_bits = descent.update_bits()
         moved_rbs = descent.update_rbs()
         standing_still = before - descent.objective <= rules.tolerance * max(1.0, abs(descent.objective))
-        if standing_still or not (moved_cut or moved_own or moved_rbs):
+        if standing_still or not (moved_cut or moved_bits or moved_rbs):
             break
     descent.refine_power()
     if not np.isfinite(descent.objective) and np.isfinite(problem.round.outage_s):
@@ -95,12 +102,45 @@ def ooe_bcd(
         return replace(found, problem=problem)
     return Solution(
         problem=problem,
-        decision=silent_if_idle(descent.decision),
+        decision=_silent_if_idle(descent.decision),
         objective=descent.objective,
         iterations=iterations,
         trace=tuple(descent.trace),
         seconds=time.perf_counter() - started,
         considered_power_w=descent.decision.tx_power_w,
+    )
+
+
+def solve_jointly(problem: Problem, *, start: Solution | None = None) -> Solution:
+    """Decide a round as well as a grid of powers and a refinement allow; `start` as in `ooe_bcd`.
+
+    Where blocks differ, or counts are given, the answer is OOE-BCD's.
+    """
+    started = time.perf_counter()
+    best = ooe_bcd(problem, start=start)
+    round_ = problem.round
+    if round_.allocation is not None or round_.block_gain is not None:
+        return best
+    trace, lower_bound = list(best.trace), -np.inf
+    terms = plan_terms(problem)
+    top = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
+    found = best_on_grid(problem, terms, np.multiply.outer(POWER_SHARES, top), JOINT_TOLERANCE, LEAST_SCALE)
+    if found is not None:
+        index, count, power, lower_bound = found
+        power = refine_powers(problem, terms.only(index), count, power, zooms=JOINT_ZOOMS)
+        objective = float(objective_of_cuts(problem, terms, count, power)[index])
+        refined = Solution(problem, plan_at(terms, index, count, power), objective, 1, (), 0.0, power)
+        trace.append(("joint", objective))
+        if problem.switches.any:  # from the best plan, each client may go its own way
+            refined = ooe_bcd(problem, start=refined)
+            trace.extend(refined.trace)
+        best = min(best, refined, key=lambda solution: solution.rank)
+    return replace(
+        best,
+        decision=_silent_if_idle(best.decision),
+        trace=tuple(trace),
+        seconds=time.perf_counter() - started,
+        lower_bound=lower_bound,
     )
 
 
@@ -121,7 +161,9 @@ class _Descent:
             self.decision = replace(start.decision, tx_power_w=start.considered_power_w)
             self.here = terms_of(problem, self.decision)
         else:
-            self._take_plan(*self._first(rb_count, tx_power_w))
+            index, counts, power = self._first(rb_count, tx_power_w)
+            self.here, self.decision = terms.only(index), plan_at(terms, index, counts, power)
+        self.links = Links.at(problem.round, self.decision.rb_count, self.decision.tx_power_w)
         self.trace: list[tuple[str, float]] = []
         self.objective = np.inf
         self._note("start")
@@ -168,50 +210,32 @@ class _Descent:
         spread = float(problem.plan_cost(here.cuts, here.synced)[0])
         return (spread + float(lost.sum())) / (problem.rules.penalty_weight or 1.0)
 
-    def _take_plan(self, index: int, rb_count: Floats, tx_power_w: Floats) -> None:
-        self.here, self.decision = self.terms.only(index), plan_at(self.terms, index, rb_count, tx_power_w)
-
     def update_cut(self) -> bool:
         """Best plan; whether it moved."""
-        decision = self.decision
-        of_plans = objective_of_cuts(self.problem, self.terms, decision.rb_count, decision.tx_power_w)
+        decision, terms = self.decision, self.terms
+        of_plans = objective_of_cuts(self.problem, terms, decision.rb_count, decision.tx_power_w, self.links)
         best = int(np.argmin(of_plans))
-        proposed = plan_at(self.terms, best, decision.rb_count, decision.tx_power_w)
-        moved = not same_plan(proposed, decision) and not (self._mixed and of_plans[best] >= self.objective)
+        plan = terms.cuts[best], terms.synced[best], terms.bits[best]
+        own_bits = np.ndim(decision.bits) > 0  # of which the plans don't know
+        here = not own_bits and plan == (decision.cut, decision.synced, decision.bits)
+        moved = not here and not (own_bits and of_plans[best] >= self.objective)
         if moved:
-            self._take_plan(best, decision.rb_count, decision.tx_power_w)
-        self._note("cut", self.objective if self._mixed else float(of_plans[best]))
+            self.here = terms.only(best)
+            self.decision = plan_at(terms, best, decision.rb_count, decision.tx_power_w)
+        self._note("cut", float(of_plans[best]) if moved or here else self.objective)
         return moved
 
-    @property
-    def _mixed(self) -> bool:
-        """Whether clients have cuts or bits of their own."""
-        return np.ndim(self.decision.cut) > 0 or np.ndim(self.decision.bits) > 0
-
-    def update_own(self) -> bool:
-        """Best cuts and bits of each client's own; whether they moved."""
-        moved = self._try_own(self.decision, self.here)
-        terms = self.terms
-        whole = np.flatnonzero(terms.synced == terms.cuts)
-        if self.problem.switches.hetero and whole.size and self.decision.synced < np.max(self.decision.cut):
-            # Cuts of their own need a round that averages all; it may only pay for itself together with them.
-            counts, power = self.decision.rb_count, self.decision.tx_power_w
-            index = int(whole[objective_of_cuts(self.problem, terms.only(*whole.tolist()), counts, power).argmin()])
-            moved |= self._try_own(plan_at(terms, index, counts, power), terms.only(index))
-        return moved
-
-    def _try_own(self, decision: Decision, here: CutTerms) -> bool:
-        """What clients would choose for themselves from this decision on; whether it is better than where we are."""
-        own = own_terms(self.problem, decision)
-        found = None if own is None else best_own(self.problem, own, here, decision)
+    def update_bits(self) -> bool:
+        """Best bits for each client; whether they moved."""
+        found = best_bits(self.problem, self.links, self.decision)
         if found is None:
             return False
         here = terms_of(self.problem, found)
-        objective = float(objective_of_cuts(self.problem, here, found.rb_count, found.tx_power_w)[0])
+        objective = self._objective(here)
         if objective >= self.objective:
             return False
         self.decision, self.here = found, here
-        self._note("own", objective)
+        self._note("bits", objective)
         return True
 
     def update_rbs(self) -> bool:
@@ -222,7 +246,7 @@ class _Descent:
         counts = best_rb_counts(self.problem, self.here, decision.tx_power_w, decision.rb_count)
         moved = bool((counts != decision.rb_count).any())
         if moved:
-            self.decision = replace(decision, rb_count=counts)
+            self._allocate(replace(decision, rb_count=counts))
         self._note("rbs", None if moved else self.objective)
         return moved
 
@@ -241,18 +265,28 @@ class _Descent:
             power = powers_as_printed(*where, self.random)
         else:
             power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
-        self.decision = replace(self.decision, tx_power_w=power)
+        self._allocate(replace(self.decision, tx_power_w=power))
         self._note("power")
 
+    def _allocate(self, decision: Decision) -> None:
+        self.decision = decision
+        self.links = Links.at(self.problem.round, decision.rb_count, decision.tx_power_w)
+
+    def _objective(self, terms: CutTerms) -> float:
+        decision = self.decision
+        return float(objective_of_cuts(self.problem, terms, decision.rb_count, decision.tx_power_w, self.links)[0])
+
     def _note(self, block: str, objective: float | None = None) -> None:
-        if objective is None:
-            decision = self.decision
-            objective = float(objective_of_cuts(self.problem, self.here, decision.rb_count, decision.tx_power_w)[0])
-        self.objective = objective
-        self.trace.append((block, objective))
+        self.objective = self._objective(self.here) if objective is None else objective
+        self.trace.append((block, self.objective))
 
 
 def _fair_counts(problem: Problem) -> Floats:
     """A start where nothing better is found: the same for all clients that can be reached."""
     num_rbs, reachable = problem.round.radio.num_rbs, problem.reachable
     return np.where(reachable, np.floor(num_rbs / max(int(reachable.sum()), 1)), 0.0)
+
+
+def _silent_if_idle(decision: Decision) -> Decision:
+    """Clients that sit out send nothing."""
+    return replace(decision, tx_power_w=np.where(decision.scheduled, decision.tx_power_w, 0.0))

@@ -1,6 +1,16 @@
-"""All candidates of a round: for every cut and client, to sit out, or k resource blocks at one of some powers."""
+"""Cuts and counts of resource blocks, by trying candidates: a client sits out, or has k blocks at one of some powers.
+
+The cut block (problem (34)) tries all M−1 cuts for given counts and powers. The paper counts M feasible cuts; the last
+would leave the server no layer. The RB block (problem (49)) finds the best counts for a given cut and powers. Only how
+many blocks a client gets matters, because the channel is flat over blocks: N counts instead of the paper's N·K
+binaries, and no mixed-integer solver. The printed complexity O(N^K) is that of trying every assignment. Also, the
+printed (49) has no term that makes any client be served; here at least `min_participants` are. `best_on_grid` decides
+cut, counts and powers at once.
+"""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import comb, lgamma, log
 
 import numpy as np
 
@@ -8,7 +18,7 @@ from asfl.config.machine import check_memory
 from asfl.config.shapes import Floats, Ints
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import Choices, Pick, Supply, search_deadlines
-from asfl.optimize.terms import Candidates, CutTerms, Links
+from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
 
 PRUNED_ABOVE = 10_000
 """With more candidates than this, over all cuts, those cuts that can't be best are left out first."""
@@ -22,6 +32,14 @@ EVERY_COUNT_CLIENTS = 16_000
 
 BYTES_PER_CANDIDATE = 128
 """Three stages, energy, error rate and cost, and what is needed on the way."""
+ENUMERABLE = 2_000
+"""Below this many allocations all are tried, which is exact whatever the objective."""
+UNCOUNTED = 10**12
+
+TOLERANCE = 1e-7
+"""Relative tolerance of the deadline search; small instances are enumerated and exact."""
+ROUGH_TOLERANCE = 1e-4
+"""The same where there are so many clients or blocks that not every count is tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,3 +165,90 @@ def least_waits(problem: Problem, candidates: Candidates) -> Floats:
     if not problem.reachable.all():
         fastest = np.where(problem.reachable, fastest, np.inf)
     return (fastest.max(axis=2) if need == clients else np.partition(fastest, need - 1, axis=2)[:, :, need - 1]).T
+
+
+def objective_of_cuts(
+    problem: Problem, terms: CutTerms, rb_count: Floats, tx_power_w: Floats, links: Links | None = None
+) -> Floats:
+    """[C] drift + V · objective of every cut in the terms, for one allocation; `links`: its links, if they are known.
+
+    Both forms use the drift here, as the paper does: the cut is what the long-run budgets act on.
+    """
+    served, drift = rb_count > 0, problem.energy_drift
+    links = links or Links.at(problem.round, rb_count, tx_power_w)
+    candidates = Candidates.of(problem, terms, links, drift)
+    waits = np.where(served, candidates.stage_s, 0.0).max(axis=2)
+    waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]
+    load = terms.server_s * np.where(served, candidates.load, 0.0).sum()
+    costs = np.where(served, candidates.cost, sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
+    spread = problem.plan_cost(terms.cuts, terms.synced)
+    return np.asarray(problem.delay_drift.value(waits + load) + costs + spread)
+
+
+def best_rb_counts(
+    problem: Problem,
+    here: CutTerms,
+    tx_power_w: Floats,
+    current: Floats,
+    *,
+    enumerate_small: bool = True,
+) -> Floats:
+    """Counts [N] that minimise the block objective; never worse than `current`."""
+    grid = Grid.of(problem, tx_power_w[None])
+    choices = grid.choices(here)
+    num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
+    if enumerate_small and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
+        best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
+        return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
+    start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
+    tolerance = TOLERANCE if grid.has_every_count else ROUGH_TOLERANCE
+    found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
+    return current if found is None else np.concatenate([[0.0], grid.counts])[found.pick]
+
+
+def _best_of_all(problem: Problem, choices: Choices, table_index: Ints) -> int:
+    """Try every allocation in one go: look all of them up [N, L], then sums and maxima over clients."""
+    candidates = choices.candidates
+    stage_s = candidates.stage_s.reshape(3, -1).take(table_index, axis=1)
+    delay = stage_s.max(axis=1).sum(axis=0) + choices.server_s[0] * candidates.load.take(table_index).sum(axis=0)
+    return int(np.argmin(problem.delay_penalty.value(delay) + candidates.cost.take(table_index).sum(axis=0)))
+
+
+@lru_cache(maxsize=256)
+def number_of_allocations(num_clients: int, num_rbs: int, min_served: int) -> int:
+    """How many counts have Σ ≤ K and at least P clients served: Σ_j C(N, j) C(K, j), or `UNCOUNTED`."""
+    total = 0
+    for served in range(min_served, min(num_clients, num_rbs) + 1):
+        if _log_comb(num_clients, served) + _log_comb(num_rbs, served) > log(UNCOUNTED):
+            return UNCOUNTED  # numbers of thousands of digits take long, and nobody needs them
+        total += comb(num_clients, served) * comb(num_rbs, served)
+    return total
+
+
+def _log_comb(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+@lru_cache(maxsize=64)
+def all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Ints:
+    """[L, N] every allocation, built client by client; only asked for where L is small."""
+    rows: list[tuple[int, ...]] = [()]
+    for client in range(num_clients):
+        still_to_come = num_clients - client - 1
+        rows = [
+            (*row, blocks)
+            for row in rows
+            for blocks in range(num_rbs - sum(row) + 1)
+            if sum(k > 0 for k in row) + (blocks > 0) + min(still_to_come, num_rbs - sum(row) - blocks) >= min_served
+        ]
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), num_clients)
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=64)
+def index_of_all_allocations(num_clients: int, num_rbs: int, min_served: int) -> Ints:
+    """[N, L] where each allocation's entries stand in a flattened table [1 + most, N]."""
+    return np.ascontiguousarray(
+        (all_allocations(num_clients, num_rbs, min_served) * num_clients + np.arange(num_clients)).T
+    )

@@ -77,7 +77,7 @@ def reached_limits(problem: Problem, here: CutTerms, rb_count: Floats, power: Fl
     """What the slowest and the thirstiest client reach with these powers."""
     served = rb_count > 0
     links = Links.of(problem.round, one_if_idle(rb_count), power)
-    server_s = here.server_s[0] * (links.arrival * here.server_share[0])[served].sum()
+    server_s = here.server_s[0] * links.arrival[served].sum()
     stage_s = (
         times(here.resplit_up_bits[0], links.uplink_s_per_bit),
         here.forward_s[0] + times(here.upload_bits[0], links.uplink_s_per_bit),

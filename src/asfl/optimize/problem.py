@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,10 @@ from asfl.config.shapes import Float, Floats
 from asfl.config.tree import DecisionRules, RoundRules
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import ALLOWED_BITS, Decision
+from asfl.costs.modelled import RoundCost, round_cost
 from asfl.costs.round import Round
-from asfl.optimize.penalties import DelayPenalty, HardBudget, Penalty, QueueDrift, budget_scale
 from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.queues import Queues, queue_weights
+from asfl.optimize.queues import HardBudget, Penalty, QueueDrift, Queues, budget_scale, queue_weights
 
 USUAL_ERROR = 0.05
 """‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""
@@ -87,20 +88,13 @@ class Switches:
     """How many bits activations, gradients and layers cross with."""
     rate: bool = False
     """How many take part, by progress per second and joule instead of budgets per round."""
-    hetero: bool = False
-    """A cut for each client, in rounds that average all that clients hold."""
     mix: bool = False
     """The server makes a step with every mini-batch that arrives, each mixed from those of all clients; so a layer that
     lies with the server learns more in a round than one that lies with clients, and the cut is decided by that too."""
 
     @property
-    def averages(self) -> bool:
-        """Whether a round may average client sides."""
-        return self.sync or self.hetero
-
-    @property
     def any(self) -> bool:
-        return self.averages or self.quant or self.rate or self.mix
+        return self.sync or self.quant or self.rate or self.mix
 
 
 PUBLISHED = Switches()
@@ -151,11 +145,6 @@ class Rules(DecisionRules):
             raise AsflError(explain(error, cls)) from None
 
 
-def can_be_served(num_clients: int, num_rbs: int) -> int:
-    """How many clients can get a resource block in one round."""
-    return min(num_clients, num_rbs)
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min over (cut, RBs, power) of drift + V · objective, or of the objective within this round's budgets."""
@@ -198,7 +187,7 @@ class Problem:
         `drift_weight` / M for each round's worth of drift in each round, as a share of a lost round.
         """
         beyond, idle = self.learning.beyond, self.idle_cost_of_cut[cuts]
-        if not self.switches.averages or beyond is None:
+        if not self.switches.sync or beyond is None:
             return self.drift_cost_of_cut[cuts] + idle
         per_round = self.progress_weight * self.rules.drift_weight / len(beyond.layer_drift)
         present = np.concatenate([[0.0], np.cumsum(beyond.layer_drift)])
@@ -287,7 +276,7 @@ class Problem:
     def progress(self) -> Progress:
         """What arrivals are worth; B is 1 before anything is known."""
         beyond, round_ = self.learning.beyond, self.round
-        served = can_be_served(round_.num_clients, round_.radio.num_rbs)
+        served = min(round_.num_clients, round_.radio.num_rbs)
         return Progress(float(served), 1.0 if beyond is None else beyond.noise_scale, self.switches.mix)
 
     @cached_property
@@ -297,7 +286,7 @@ class Problem:
         return self.prices.per_progress * self.progress.slopes(self.prices.arrival)
 
     @cached_property
-    def delay_drift(self) -> DelayPenalty:
+    def delay_drift(self) -> Penalty:
         if self.prices is not None:
             return HardBudget(self.prices.per_s, 0.0, 1.0)
         return self._drift(self.queues.delay, self.rules.delay_budget_s)
@@ -309,7 +298,7 @@ class Problem:
         return self._drift(self.queues.energy, self.rules.energy_budget_j)
 
     @cached_property
-    def delay_penalty(self) -> DelayPenalty:
+    def delay_penalty(self) -> Penalty:
         """What the RB and power blocks pay for delay, by form."""
         return self.delay_drift if self.rules.form == "drift" else self._hard(self.rules.delay_budget_s)
 
@@ -368,3 +357,67 @@ class Problem:
     def min_participants(self) -> int:
         """How many clients must be scheduled, as far as they can be reached and blocks suffice."""
         return min(self.rules.min_participants, int(self.reachable.sum()), self.round.radio.num_rbs)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A solver's answer to one problem."""
+
+    problem: Problem
+    decision: Decision
+    objective: float
+    """Drift + V · objective (+ the participation queue's share)."""
+    iterations: int
+    trace: tuple[tuple[str, float], ...]
+    """(block, objective after it), in order."""
+    seconds: float
+    considered_power_w: Floats
+    """[N] powers, also of those who sit out: with which it was found that they had better."""
+    lower_bound: float = -np.inf
+    """No decision on the solver's grid is better than this (joint solver only)."""
+
+    @cached_property
+    def expected(self) -> RoundCost:
+        return round_cost(self.problem.round, self.decision)
+
+    @cached_property
+    def rank(self) -> float:
+        """What the solver's form minimises: the objective, or within hard budgets the violation first."""
+        problem = self.problem
+        if problem.rules.form == "drift":
+            return self.objective
+        cost, cut = self.expected, np.array([self.decision.cut])
+        over = float(problem.delay_penalty.value(cost.delay_s)) + problem.energy_penalty.value(cost.energy_j).sum()
+        errors = problem.error_cost(cut, cost.packet_error_rate).sum()
+        owed = np.where(self.decision.scheduled, problem.serving_cost, problem.sitting_out_cost).sum()
+        return float(over + float(problem.drift_cost_of_cut[cut[0]]) + errors + owed)
+
+    @property
+    def delay_excess_s(self) -> float:
+        """How far the expected delay misses this round's budget; 0 if it is kept."""
+        return max(float(self.expected.delay_s) - self.problem.rules.delay_budget_s, 0.0)
+
+    @property
+    def energy_excess_j(self) -> Floats:
+        """[N] the same for each client's energy."""
+        return np.maximum(self.expected.energy_j - self.problem.rules.energy_budget_j, 0.0)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether this round, in expectation, keeps all budgets."""
+        rules = self.problem.rules
+        slack = 1e-9
+        return bool(
+            self.delay_excess_s <= slack * rules.delay_budget_s
+            and (self.energy_excess_j <= slack * rules.energy_budget_j).all()
+        )
+
+    def missed_budgets(self) -> dict[str, Any]:
+        """Which budgets are missed by how much."""
+        missed: dict[str, Any] = {}
+        if self.delay_excess_s > 1e-9 * self.problem.rules.delay_budget_s:
+            missed["delay_s"] = self.delay_excess_s
+        over = self.energy_excess_j > 1e-9 * self.problem.rules.energy_budget_j
+        if over.any():
+            missed["energy_j"] = {int(n): float(self.energy_excess_j[n]) for n in np.flatnonzero(over)}
+        return missed

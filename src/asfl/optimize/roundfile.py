@@ -27,7 +27,6 @@ from asfl.costs.round import CostEquations, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, Solution
-from asfl.optimize.problem import can_be_served
 
 Number = Annotated[float, Field(strict=True), Le(1e30)]
 NonNegatives = Annotated[list[Annotated[Number, Ge(0)]], MinLen(1)]
@@ -215,7 +214,7 @@ class RoundFile(RoundRules):
             values = getattr(learning, name)
             if values is not None and len(values) != layers:
                 raise AsflError(f"learning.{name} has {len(values)} entries, but the model has {layers} layers")
-        most = can_be_served(clients, num_rbs)
+        most = min(clients, num_rbs)
         least = most if self.min_participants is None else self.min_participants
         if least > most:
             raise AsflError(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
-from asfl.optimize.penalties import DelayPenalty, HardBudget
+from asfl.optimize.queues import HardBudget, Penalty
 from asfl.optimize.terms import Candidates
 
 Pick = NDArray[np.int64]
@@ -85,7 +85,7 @@ class SearchResult:
 
 def search_deadlines(
     choices: Choices,
-    delay: DelayPenalty,
+    delay: Penalty,
     start: Pick | None,
     tolerance: float,
     max_boxes: int = 20_000,

@@ -1,28 +1,27 @@
 """The costs of a round taken apart by what a decision changes, so that solvers see thousands of candidates at once.
 
-`asfl.costs` is the plain version and the oracle: the tests check that both give the same numbers.
+What crosses and what is computed comes from `asfl.costs` (`Workload`); tests check that times and energies do as well.
 """
 
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.crossing import activation_bits, label_bits, layer_bits, moving_bits, prefix_sums, report_bits
-from asfl.costs.modelled import times
+from asfl.costs.modelled import Plan, Procedure, Workload, times
 from asfl.costs.round import Round
-from asfl.optimize.penalties import Penalty
 from asfl.optimize.problem import Problem
+from asfl.optimize.queues import Penalty
 
 
 @dataclass(frozen=True, eq=False)
 class CutTerms:
-    """What depends only on what is decided for all clients alike: the cut; beyond the paper, averaging and bits too.
+    """What depends only on the cut; beyond the paper, on averaging and bits too. One row for each such plan.
 
-    One row for each.
+    Rows are the same for all clients ([C, 1]), or for each client ([C, N]).
     """
 
     cuts: Int[Ints, "cuts"]
@@ -33,7 +32,7 @@ class CutTerms:
     resplit_down_s: Float[Floats, "cuts clients"]
     """New layers to the clients when the cut grows."""
     resplit_wait_s: Float[Floats, "cuts"]
-    """Everybody waits until all who can be reached have them, with a resource block or without."""
+    """The round waits until all clients that can be reached have them, with a resource block or without."""
     resplit_up_bits: Float[Floats, "cuts #clients"]
     """Old layers to the server when it shrinks."""
     resplit_paid_bits: Float[Floats, "cuts #clients"]
@@ -50,8 +49,6 @@ class CutTerms:
     """Gradients down and client backward, for a client that arrived."""
     server_s: Float[Floats, "cuts"]
     """Server forward and backward for one client."""
-    server_share: Float[Floats, "cuts #clients"]
-    """Of that, where clients have cuts of their own; else 1."""
     forward_j: Float[Floats, "cuts clients"]
     backward_j: Float[Floats, "cuts clients"]
 
@@ -63,52 +60,31 @@ class CutTerms:
     @classmethod
     def of_plans(cls, round_: Round, cuts: Ints, synced: Ints, bits: Ints, lost_precision: Floats) -> "CutTerms":
         """Of plans: cut, depth of the average, bits and what these bits cost, [C] each."""
-        profile, samples, column = round_.profile, round_.charged_samples, cuts[:, None]
-        overheads = round_.equations.overheads
-        of_bits = bits[:, None]
+        plans = Plan(cuts[:, None], synced[:, None], bits[:, None], np.asarray(round_.charged_samples))
+        work = Workload.of(round_, Procedure(reports=round_.reports), plans)
         rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
-            down_s_per_bit = 1.0 / rate
-        shrunk, paid = np.zeros((2, len(cuts), 1))
-        down_s = np.zeros((len(cuts), round_.num_clients))
-        fetch_s: Floats | float = 0.0
-        if round_.holdings is not None:
-            shrunk = round_.holdings.upload_bits(profile, column, round_.previous_cut, overheads)
-            fetch_s = times(round_.holdings.download_bits(profile, column, overheads), down_s_per_bit)
-        elif round_.previous_cut is not None:
-            layers = prefix_sums(moving_bits(profile, overheads))
-            moved = layers[column] - layers[round_.previous_cut]
-            shrunk, down_s = np.maximum(-moved, 0.0), times(np.maximum(moved, 0.0), down_s_per_bit)
-            if round_.equations.resplit_energy == "signed":
-                paid = np.maximum(moved, 0.0)
-        upload = activation_bits(profile, column, of_bits, samples, round_.local_steps)
-        labels = label_bits(profile, of_bits, samples, round_.local_steps, overheads)
-        model_up = layer_bits(profile, synced, bits, overheads)
-        if round_.reports:
-            model_up = model_up + report_bits(profile, synced, cuts, overheads)
-        by_activations = round_.equations.gradient_bits == "activations"
-        returned = upload if by_activations else samples * profile.param_bits[column] * (of_bits / BITS_PER_VALUE)
-        forward_flops = samples * profile.client_forward_flops[column]
-        backward_flops = samples * profile.client_backward_flops[column]
-        all_flops = samples * (profile.client_forward_flops[-1] + profile.client_backward_flops[-1])
+            s_per_bit = 1.0 / rate
         s_per_flop, j_per_flop = round_.client_s_per_flop, round_.client_j_per_flop
+        down_s = times(work.grown_bits, s_per_bit)
+        server_flops = work.server_forward_flops + work.server_backward_flops
+        signed = round_.equations.resplit_energy == "signed"
         return cls(
             cuts=cuts,
             synced=synced,
             bits=bits,
             resplit_down_s=down_s,
             resplit_wait_s=np.minimum(np.where(rate > 0, down_s, 0.0).max(axis=1), round_.outage_s),
-            resplit_up_bits=shrunk,
-            resplit_paid_bits=paid,
-            upload_bits=upload + labels,
-            model_up_bits=model_up[:, None],
+            resplit_up_bits=work.shrunk_bits,
+            resplit_paid_bits=work.grown_bits if signed else np.zeros((len(cuts), 1)),
+            upload_bits=work.packet_bits,
+            model_up_bits=work.model_up_bits,
             lost_precision=lost_precision[:, None],
-            forward_s=fetch_s + forward_flops * s_per_flop,
-            after_server_s=times(returned, down_s_per_bit) + backward_flops * s_per_flop,
-            server_s=((all_flops - forward_flops - backward_flops) * round_.server_s_per_flop)[:, 0],
-            server_share=np.ones((len(cuts), 1)),
-            forward_j=forward_flops * j_per_flop,
-            backward_j=backward_flops * j_per_flop,
+            forward_s=times(work.model_down_bits, s_per_bit) + work.forward_flops * s_per_flop,
+            after_server_s=times(work.gradient_bits, s_per_bit) + work.backward_flops * s_per_flop,
+            server_s=server_flops[:, 0] * round_.server_s_per_flop,
+            forward_j=work.forward_flops * j_per_flop,
+            backward_j=work.backward_flops * j_per_flop,
         )
 
     @cached_property
@@ -125,22 +101,18 @@ class CutTerms:
         return bool(self.lost_precision.any())
 
     def only(self, *index: int) -> "CutTerms":
-        """The terms of some of the cuts."""
+        """The terms of some of the plans."""
         return CutTerms(*(getattr(self, field.name)[list(index)] for field in fields(self)))
 
-    def mixed(self, rows: Ints) -> "CutTerms":
-        """One row in which client n has the cut, the average and the bits of row rows[n]; the deepest stand for all."""
-        clients, deepest = np.arange(len(rows)), int(rows[self.cuts[rows].argmax()])
-        chosen = {}
+    def by_client(self, rows: Ints) -> "CutTerms":
+        """One row in which client n has the bits of row rows[n]; all rows have the same cut and average."""
+        clients, chosen = np.arange(len(rows)), {}
         for field in fields(self):
             values = getattr(self, field.name)
             if values.ndim > 1:
                 chosen[field.name] = np.broadcast_to(values, (len(values), len(rows)))[rows, clients][None]
             else:
-                chosen[field.name] = values[[deepest]]
-        most = self.server_s[rows].max()
-        chosen["server_s"] = np.array([most])
-        chosen["server_share"] = (self.server_s[rows] / most if most > 0 else np.ones(len(rows)))[None]
+                chosen[field.name] = values[[rows.max()]]
         return CutTerms(**chosen)
 
 
@@ -166,8 +138,8 @@ class Links:
 
     @classmethod
     def at(cls, round_: Round, rb_count: Floats, tx_power_w: Floats) -> "Links":
-        """Of one allocation, [N]; whoever is idle stands in with one block."""
-        return _remembered_links(round_, *(np.asarray(each, float).tobytes() for each in (rb_count, tx_power_w)))
+        """Of one allocation, [N]; idle clients stand in with one block."""
+        return cls.of(round_, one_if_idle(rb_count), tx_power_w)
 
     @cached_property
     def all_alive(self) -> bool:
@@ -180,11 +152,6 @@ class Links:
         return Links(best_rate, *(np.minimum.reduceat(other, first, axis=0) for other in others))
 
 
-@lru_cache(maxsize=16)  # blocks of the descent look at the same allocation one after the other
-def _remembered_links(round_: Round, rb_count: bytes, tx_power_w: bytes) -> Links:
-    return Links.of(round_, one_if_idle(np.frombuffer(rb_count)), np.frombuffer(tx_power_w))
-
-
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """What each candidate would add to the round at each cut."""
@@ -192,7 +159,7 @@ class Candidates:
     stage_s: Float[Floats, "3 cuts *candidates clients"]
     """The client's time in the three stages; the round waits for the largest in each."""
     load: Float[Floats, "*candidates clients"]
-    """Its share of the server's work: 1 − packet error rate, unless clients have cuts of their own."""
+    """1 − packet error rate: how likely the server works for it."""
     cost: Float[Floats, "cuts *candidates clients"]
     """Energy penalty + V · error cost + participation; infinite: not possible."""
 
@@ -207,7 +174,7 @@ class Candidates:
         stage_s, cost = np.zeros((3, len(terms.cuts), *shape)), np.empty((len(terms.cuts), *shape))
         stage_s[0] = terms.resplit_wait_s[(slice(None), *(None,) * len(shape))]
         load = np.zeros(shape)
-        load[first:] = arrived * terms.server_share[0]
+        load[first:] = arrived
         by_client = (slice(None), *(None,) * (arrived.ndim - 1))  # [C, N] -> [C, 1, …, N]
         resplit_up_bits, upload_bits = terms.resplit_up_bits[by_client], terms.upload_bits[by_client]
         alive = links.all_alive and problem.all_reachable
@@ -232,7 +199,9 @@ class Candidates:
         served = energy_penalty.value(energy) + served
         served += problem.serving_cost
         outage_s = problem.round.outage_s
-        if not alive or np.isfinite(outage_s):  # nobody waits for ever, or is scheduled who can't be done in time
+        if not alive or np.isfinite(
+            outage_s
+        ):  # no round waits for ever, and no client is scheduled that can't be done in time
             in_time = (terms.resplit_down_s <= outage_s) & (terms.after_server_s <= outage_s)
             possible = (np.isfinite(served_s) & (served_s <= outage_s)).all(axis=0) & in_time[by_client]
             if terms.ends_with_upload:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.optimize.penalties import budget_scale
-from asfl.optimize.queues import queue_weights
+from asfl.optimize.queues import budget_scale, queue_weights
 from asfl.results.curves import CEILING, OURS, Curve, Reach, Resource, Run, reach
 from asfl.runs.files import cell
 from asfl.runs.records import RoundRecord

@@ -13,7 +13,7 @@ from asfl.costs.modelled import Procedure
 from asfl.costs.round import Round
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.optimize.problem import PUBLISHED, Switches
-from asfl.optimize.progress import solve_by_rate
+from asfl.optimize.rate import solve_by_rate
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")

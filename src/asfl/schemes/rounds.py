@@ -20,10 +20,9 @@ from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
 from asfl.optimize.assign import assigned
-from asfl.optimize.lasting import Pace, lasting_prices
 from asfl.optimize.prices import Prices
 from asfl.optimize.problem import PUBLISHED, Switches
-from asfl.optimize.progress import Rate
+from asfl.optimize.rate import Pace, Rate, lasting_prices
 from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by, switches_of
 
 Bools = NDArray[np.bool_]
@@ -241,7 +240,7 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
     bits = np.broadcast_to(decided.decision.bits, decided.arrived.shape)
     worth = float(beyond.worth(bits[decided.arrived]).sum())
     drift, deepest = 0.0, int(np.max(decided.decision.cut))
-    if problem.switches.averages:  # else nothing that is decided here makes it smaller
+    if problem.switches.sync:  # else nothing that is decided here makes it smaller
         held = beyond.layer_drift[:deepest]
         drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
     return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift, deepest)

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from asfl.config import Config
 from asfl.costs.modelled import Procedure
-from asfl.optimize.problem import can_be_served
 from asfl.train.combine import Floats
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
@@ -39,7 +38,7 @@ def client_learning_rate(config: Config, procedure: Procedure) -> float:
     rate = config.training.learning_rate
     if not procedure.mixes:
         return rate
-    return rate * math.sqrt(can_be_served(config.scenario.clients, config.radio.num_rbs))
+    return rate * math.sqrt(min(config.scenario.clients, config.radio.num_rbs))
 
 
 class ServerSteps:

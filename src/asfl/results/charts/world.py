@@ -16,7 +16,7 @@ from asfl.costs.world import World
 from asfl.data import ImageData, deal, distance_from_global, label_counts
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
-from asfl.optimize.cut import objective_of_cuts
+from asfl.optimize.grid import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.city.streets import ROOF_M
