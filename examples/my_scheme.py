@@ -20,7 +20,7 @@ class ProportionalFair:
     """Looks at this round only: no queues, nothing remembered, nothing random."""
 
     name: str = "prop-fair"
-    procedure: asfl.Procedure = ASFL  # how its rounds train and are charged: client sides stay on the clients
+    exchange: asfl.ExchangeRules = ASFL  # how its rounds train and are charged: client sides stay on the clients
 
     def decide(self, problem: Problem, seed: int) -> asfl.Decision:
         round_, rules = problem.round, problem.rules

@@ -102,19 +102,19 @@ def accuracy(job: Job) -> float:
     scheme, attack, rule, seed = job
     torch.set_num_threads(1)
     overrides = [f"scenario.seed={seed}", f"scenario.clients={CLIENTS}", "training.local_steps=1", *RULES[rule]]
-    config, procedure = load_config("demo", overrides).config, scheme_named(scheme).procedure
+    config, exchange = load_config("demo", overrides).config, scheme_named(scheme).exchange
     data, training, robust = load_data(config), config.training, config.robust
     batches = Batches.of(data, deal(data, config), config, CPU)
     torch.manual_seed(seed)
     model = build_model(config.model_spec)
     trainer = FastTrainer(
-        model, batches, procedure, rule_named(training.optimizer, training.learning_rate), num_clients=CLIENTS,
+        model, batches, exchange, rule_named(training.optimizer, training.learning_rate), num_clients=CLIENTS,
         seed=seed, device=CPU, merge=CLIENTS, fleet=partial(PoisonedFleet, attack),
         combining=Combining(robust.average, robust.trim, robust.clip),
     )  # fmt: skip
     everybody = np.ones(CLIENTS, dtype=bool)
     for index in range(ROUNDS):
-        cut = len(model.units) if procedure.full_local_model else MOVING_CUTS[index // 4 % len(MOVING_CUTS)]
+        cut = len(model.units) if exchange.full_local_model else MOVING_CUTS[index // 4 % len(MOVING_CUTS)]
         trainer.round(RoundPlan(index, np.full(CLIENTS, cut), everybody, everybody))
     layout = trainer.layout
     calibrated = Calibrator(model, layout, batches, CPU, torch.float32).calibrated(trainer.state.average_model())

@@ -19,7 +19,7 @@ from asfl.models.build import build_model
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from asfl.train.batches import Normaliser
-from asfl.train.privacy import Blur, drawn_from
+from asfl.train.privacy import GaussianMechanism, drawn_from
 from studies.inversion import Seen, activations, inverter
 
 SEEDS, NOISE, CUTS = (1, 2, 3), (0.0, 0.01, 0.03, 0.1, 0.3, 1.0), (1, 3, 6)
@@ -49,7 +49,7 @@ def study(job: tuple[float, int]) -> Found:
     pixels = {"own": data.test_images, "private": data.train_images[order]}
     images = {who: torch.from_numpy(p).flatten(1).float() / data.scale for who, p in pixels.items()}
     inputs = {who: to_input(torch.from_numpy(p)) for who, p in pixels.items()}
-    blur, found = Blur(config.privacy, drawn_from(seed)), []
+    blur, found = GaussianMechanism(config.privacy, drawn_from(seed)), []
     for cut in CUTS:
         seen = {who: activations(model.train(), cut, inputs[who]) for who in inputs}
         crossed = {who: blur.activations((seen[who],), 0, place, 0)[0] for place, who in enumerate(seen)}

@@ -19,7 +19,7 @@ from asfl.config import load_config
 from asfl.costs.world import World
 from asfl.radio.nr.curves import curve_of
 from asfl.runs.play import play_all
-from asfl.runs.stand_in import held_out_in_words
+from asfl.runs.synthetic_learning import held_out_in_words
 
 PRESET, ROUNDS, SEEDS = "vgg19-cifar10", 100, 3
 MUNICH = Path(__file__).parents[1] / "examples" / "munich.npz"

@@ -11,7 +11,7 @@ from .config.plugins import load_plugin as load_plugin
 from .costs.budgets import Budgets as Budgets, resolve_budgets as resolve_budgets
 from .costs.decision import Decision as Decision
 from .costs.modelled import (
-    Procedure as Procedure,
+    ExchangeRules as ExchangeRules,
     RoundCost as RoundCost,
     cost_of_all_cuts as cost_of_all_cuts,
     round_cost as round_cost,

@@ -179,7 +179,7 @@ def test_names_and_things_that_are_refused() -> None:
         package.register_scheme(AsflScheme("a,b"))
     with pytest.raises(AsflError, match=r"not its class: register_scheme\(AsflScheme\(\)\)"):
         package.register_scheme(AsflScheme)  # type: ignore[arg-type]
-    with pytest.raises(AsflError, match="object lacks name, procedure, decide"):
+    with pytest.raises(AsflError, match="object lacks name, exchange, decide"):
         package.register_scheme(object())  # type: ignore[arg-type]
     with pytest.raises(AsflError, match="no function of a ModelSpec"):
         package.register_model("mine", 3)  # type: ignore[arg-type]

@@ -147,7 +147,7 @@ def test_sfl_and_acc_sfl_exchange_the_client_model(case: tuple[Round, Decision])
     last_cut = round_.profile.num_layers - 1
     cuts = np.array([1 + n % last_cut for n in range(round_.num_clients)])
     per_client = replace(decision, cut=cuts)
-    cost = round_cost(round_, per_client, procedure=costs.ACC_SFL)
+    cost = round_cost(round_, per_client, exchange=costs.ACC_SFL)
     oracle = _oracle(with_previous_cut(round_, None), per_client, 1 - cost.packet_error_rate)
     active = oracle.scheduled
 
@@ -181,28 +181,28 @@ def test_every_client_pays_for_its_own_mini_batch(case: tuple[Round, Decision], 
     """What it takes is what it would take if everybody had its number of samples."""
     round_, decision = replace(case[0], local_steps=local_steps), case[1]
     batch, arrived = 1 + np.arange(round_.num_clients), np.ones(round_.num_clients)
-    for procedure in (costs.ASFL, costs.SFL, costs.FEDAVG):
-        found = round_cost(round_, replace(decision, batch=batch), arrived, procedure)
+    for exchange in (costs.ASFL, costs.SFL, costs.FEDAVG):
+        found = round_cost(round_, replace(decision, batch=batch), arrived, exchange)
         for n in range(round_.num_clients):
             alike = replace(round_, charged_samples=float(batch[n] * local_steps))
-            cost = round_cost(alike, decision, arrived, procedure)
+            cost = round_cost(alike, decision, arrived, exchange)
             _close(found.energy_j[n], cost.energy_j[n])
             for part in ("client_forward", "uplink", "server", "downlink", "client_backward"):
                 _close(getattr(found, f"{part}_delay_s")[n], getattr(cost, f"{part}_delay_s")[n])
     same = np.full(round_.num_clients, 7)
-    usual = round_cost(replace(round_, charged_samples=7.0 * local_steps), decision, procedure=costs.SFL)
-    _close(round_cost(round_, replace(decision, batch=same), procedure=costs.SFL).delay_s, usual.delay_s)
+    usual = round_cost(replace(round_, charged_samples=7.0 * local_steps), decision, exchange=costs.SFL)
+    _close(round_cost(round_, replace(decision, batch=same), exchange=costs.SFL).delay_s, usual.delay_s)
 
 
 @given(rounds_with_decisions())
 def test_split_learning_takes_turns(case: tuple[Round, Decision]) -> None:
     """The delay of SL is the sum of rounds in which only one client takes part."""
     round_, decision = case
-    together = round_cost(round_, decision, procedure=costs.SL)
+    together = round_cost(round_, decision, exchange=costs.SL)
     alone = []
     for client in range(round_.num_clients):
         only = np.where(np.arange(round_.num_clients) == client, decision.rb_count, 0.0)
-        alone.append(round_cost(round_, replace(decision, rb_count=only), procedure=costs.SL))
+        alone.append(round_cost(round_, replace(decision, rb_count=only), exchange=costs.SL))
     _close(together.delay_s, sum(cost.delay_s for cost in alone))
     _close(together.energy_j, sum(cost.energy_j for cost in alone))
 
@@ -211,7 +211,7 @@ def test_split_learning_takes_turns(case: tuple[Round, Decision]) -> None:
 def test_fedavg_trains_the_whole_model_on_the_client(case: tuple[Round, Decision], lost: bool) -> None:
     round_, decision = case
     arrived = np.zeros(round_.num_clients) if lost else np.ones(round_.num_clients)
-    cost = round_cost(round_, decision, arrived, procedure=costs.FEDAVG)
+    cost = round_cost(round_, decision, arrived, exchange=costs.FEDAVG)
     whole = replace(decision, cut=round_.profile.num_layers)
     oracle = _oracle(round_, whole, arrived)
     bits = round_.profile.param_bits.sum()
@@ -235,7 +235,7 @@ def test_epsl_aggregates_a_share_of_the_positions(
     round_, decision = case
     flags = st.lists(st.booleans(), min_size=round_.num_clients, max_size=round_.num_clients)
     arrived = np.array(data.draw(flags), float)
-    cost = round_cost(round_, decision, arrived, procedure=epsl(share))
+    cost = round_cost(round_, decision, arrived, exchange=epsl(share))
     oracle = _oracle(round_, decision, arrived * decision.scheduled)
     there = [n for n in oracle.scheduled if arrived[n]]
     expected = 0.0
@@ -249,18 +249,18 @@ def test_epsl_aggregates_a_share_of_the_positions(
     _close(cost.server_stage_delay_s, expected)
     plain = round_cost(round_, decision, arrived)
     _close(cost.energy_j, plain.energy_j)
-    _close(round_cost(round_, decision, arrived, procedure=epsl(0)).delay_s, plain.delay_s)
+    _close(round_cost(round_, decision, arrived, exchange=epsl(0)).delay_s, plain.delay_s)
 
 
 @given(rounds_with_decisions())
 def test_all_cuts_at_once_are_the_single_cuts(case: tuple[Round, Decision]) -> None:
     round_, decision = case
-    for procedure in (costs.ASFL, costs.SFL, costs.SL, epsl(0.4)):
-        every = cost_of_all_cuts(round_, decision.rb_count, decision.tx_power_w, procedure=procedure)
+    for exchange in (costs.ASFL, costs.SFL, costs.SL, epsl(0.4)):
+        every = cost_of_all_cuts(round_, decision.rb_count, decision.tx_power_w, exchange=exchange)
         assert every.delay_s.shape == (round_.profile.num_layers - 1,)
         assert every.energy_j.shape == (round_.profile.num_layers - 1, round_.num_clients)
         for index, cut in enumerate(round_.profile.cuts.tolist()):
-            single = round_cost(round_, replace(decision, cut=cut), procedure=procedure)
+            single = round_cost(round_, replace(decision, cut=cut), exchange=exchange)
             _close(every.at(index).delay_s, single.delay_s)
             _close(every.at(index).energy_j, single.energy_j)
 
@@ -360,25 +360,25 @@ def test_layers_that_come_down_are_charged_to_whoever_receives_them() -> None:
 
 @given(rounds_with_decisions(), st.sampled_from([costs.ASFL, costs.SFL, costs.SL, costs.FEDAVG]), st.data())
 def test_an_outage_ends_a_stage_as_a_stopwatch_would(
-    case: tuple[Round, Decision], procedure: costs.Procedure, data: st.DataObject
+    case: tuple[Round, Decision], exchange: costs.ExchangeRules, data: st.DataObject
 ) -> None:
     """Client by client and second by second: what is done when the stage ends, at which power; who is lost."""
     round_, decision = case
     clients = round_.num_clients
     arrived = data.draw(st.lists(st.booleans(), min_size=clients, max_size=clients))
-    plain = round_cost(round_, decision, arrived, procedure)
+    plain = round_cost(round_, decision, arrived, exchange)
     longest = float(np.max(plain.uplink_stage_delay_s))
     end = data.draw(st.floats(0.05, 1.5)) * max(longest, 1e-6)
-    cost = round_cost(replace(round_, outage_s=end), decision, arrived, procedure)
-    everybody = round_cost(round_, decision, [True] * clients, procedure)  # what stage 3 takes if all arrive
-    add = sum if procedure.in_sequence else max
+    cost = round_cost(replace(round_, outage_s=end), decision, arrived, exchange)
+    everybody = round_cost(round_, decision, [True] * clients, exchange)  # what stage 3 takes if all arrive
+    add = sum if exchange.in_sequence else max
     resplits, stage2, stage3, lost = [], [], [], []
     for n in range(clients):
         compute_w = round_.client_j_per_flop[n] / round_.client_s_per_flop[n]
         resplit = float(plain.resplit_delay_by_client_s[n])
         sending = resplit > 0 and plain.resplit_energy_j[n] > 0
         order = ["model_down", "client_forward", "uplink"]
-        if procedure.full_local_model:
+        if exchange.full_local_model:
             order = ["model_down", "client_forward", "client_backward", "uplink"]
         times = {part: float(getattr(plain, f"{part}_delay_s")[n]) for part in order}
         clock, spent = 0.0, decision.tx_power_w[n] * min(resplit, end) if sending else 0.0
@@ -392,12 +392,12 @@ def test_an_outage_ends_a_stage_as_a_stopwatch_would(
             for part in ("downlink", "client_backward", "model_up")
         }
         tail_clock = 0.0
-        if arrived[n] and not late and not procedure.full_local_model:
+        if arrived[n] and not late and not exchange.full_local_model:
             for part, seconds in tail.items():
                 taken = min(seconds, end - tail_clock)
                 tail_clock += taken
                 spent += taken * {"downlink": 0.0, "model_up": decision.tx_power_w[n]}.get(part, compute_w)
-        late = late or (not procedure.full_local_model and sum(tail.values()) > end)
+        late = late or (not exchange.full_local_model and sum(tail.values()) > end)
         resplits.append(min(resplit, end))
         stage2.append(clock)
         stage3.append(tail_clock)
@@ -413,8 +413,8 @@ def test_an_outage_ends_a_stage_as_a_stopwatch_would(
 
 
 @pytest.mark.parametrize(("gain", "power"), [(0.0, 1.0), (1e-12, 0.0)])
-@pytest.mark.parametrize("procedure", [costs.ASFL, costs.SFL, costs.SL, costs.FEDAVG, epsl(0.5)])
-def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, procedure: costs.Procedure) -> None:
+@pytest.mark.parametrize("exchange", [costs.ASFL, costs.SFL, costs.SL, costs.FEDAVG, epsl(0.5)])
+def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, exchange: costs.ExchangeRules) -> None:
     column = np.array([1.0, 2.0, 3.0])
     profile = ModelProfile(column, column, column, column)
     for known in (True, False):
@@ -429,7 +429,7 @@ def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, p
             gain_is_known=known,
             previous_cut=2,
         )
-        cost = round_cost(round_, Decision(1, np.array([4.0, 4.0]), np.array([1.0, power])), procedure=procedure)
+        cost = round_cost(round_, Decision(1, np.array([4.0, 4.0]), np.array([1.0, power])), exchange=exchange)
         assert cost.delay_s == math.inf
         assert not np.isnan(cost.energy_j).any()
         assert cost.energy_j[1] == math.inf if power else cost.energy_j[1] < 1

@@ -10,7 +10,7 @@ from worlds import rounds_with_decisions
 from asfl.costs.crossing import Overheads
 from asfl.costs.decision import Decision
 from asfl.costs.holdings import Holdings
-from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, Procedure, epsl, round_cost
+from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, ExchangeRules, epsl, round_cost
 from asfl.costs.round import Round
 
 BITS = (32, 16, 8, 4)
@@ -47,12 +47,12 @@ def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realise
         beside = 64 if bits[n] < 32 else 0  # a low and a step for each group
         fetched = 0.0
         for m in range(cut):
-            owed = holdings.owed_bits[n, m]
+            owed = holdings.stale_bits[n, m]
             fetched += owed / 32 * profile.param_bits[m] + (64 * profile.param_groups[m] if 0 < owed < 32 else 0)
         sent = 0.0
         if round_.previous_cut is not None:
             for m in range(cut, round_.previous_cut):
-                if holdings.apart[m] and holdings.owed_bits[n, m] == 0:
+                if holdings.apart[m] and holdings.stale_bits[n, m] == 0:
                     sent += profile.param_bits[m]
         averaged = profile.param_bits[: decision.synced].sum() * precision
         averaged += beside * profile.param_groups[: decision.synced].sum()
@@ -92,9 +92,9 @@ def test_what_overheads_add(case: tuple[Round, Decision], share: float | None, c
     cut, synced, served = int(decision.cut), int(decision.synced), np.flatnonzero(decision.scheduled)
     bits, everybody = np.broadcast_to(decision.bits, round_.num_clients), np.ones(round_.num_clients)
 
-    def added(part: str, procedure: Procedure, n: int, *, down: bool = False, on_demand: bool = True) -> float:
+    def added(part: str, exchange: ExchangeRules, n: int, *, down: bool = False, on_demand: bool = True) -> float:
         rounds = (charged, free) if on_demand else (replace(charged, holdings=None), replace(free, holdings=None))
-        with_, without = (round_cost(one, decision, everybody, procedure) for one in rounds)
+        with_, without = (round_cost(one, decision, everybody, exchange) for one in rounds)
         rate = with_.downlink_rate_bps[n] if down else with_.uplink_rate_bps[n]
         return float((getattr(with_, part)[n] - getattr(without, part)[n]) * rate)
 
@@ -140,7 +140,7 @@ def test_scales_of_every_missed_average_are_counted() -> None:
         assert state.missed.tolist() == [[1, 1, 0, 0]] * 2 + [[times, times, 0, 0]]
     state = state.after(replace(decision, bits=32), here, trained=True)
     assert state.missed[2].tolist() == [3, 3, 0, 0]
-    assert state.owed_bits[2].tolist() == [32, 32, 32, 32]
+    assert state.stale_bits[2].tolist() == [32, 32, 32, 32]
     assert state.after(replace(decision, synced=0), everybody > 0, trained=True).missed.tolist() == [[0] * 4] * 3
 
 
@@ -165,18 +165,18 @@ def test_what_a_client_owes_itself() -> None:
     decision = Decision(cut, everybody, everybody, bits=8, synced=0)
     here = np.array([True, True, False])
     one = Holdings.fresh(3, 4).after(decision, here, trained=True)
-    assert one.owed_bits.tolist() == [[0, 0, 32, 32]] * 3  # the server trained what is behind the cut
+    assert one.stale_bits.tolist() == [[0, 0, 32, 32]] * 3  # the server trained what is behind the cut
     assert one.apart.tolist() == [True, True, False, False]
     two = one.after(replace(decision, synced=1), here, trained=True)
-    assert two.owed_bits.tolist() == [[8, 0, 32, 32]] * 3  # an average at 8 bits, to be received
+    assert two.stale_bits.tolist() == [[8, 0, 32, 32]] * 3  # an average at 8 bits, to be received
     assert two.apart.tolist() == [False, True, False, False]
     three = two.after(replace(decision, synced=1), here, trained=True)
-    assert three.owed_bits[:, 0].tolist() == [8, 8, 16]  # the last one has missed two
-    assert three.after(decision, here, trained=False).owed_bits.tolist() == [
+    assert three.stale_bits[:, 0].tolist() == [8, 8, 16]  # the last one has missed two
+    assert three.after(decision, here, trained=False).stale_bits.tolist() == [
         [0, 0, 32, 32],
         [0, 0, 32, 32],
         [16, 0, 32, 32],
     ]
     deeper = three.after(replace(decision, cut=3), np.ones(3, dtype=bool), trained=True)
-    assert deeper.owed_bits.tolist() == [[0, 0, 0, 32]] * 3
+    assert deeper.stale_bits.tolist() == [[0, 0, 0, 32]] * 3
     assert deeper.after(replace(decision, cut=1), here, trained=True).apart.tolist() == [True, False, False, False]

@@ -11,7 +11,7 @@ from waiting import LONG_S
 
 from asfl.config import Config, Deadlines, load_config
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.data import load_data
 from asfl.field.client import ClientNode, LocalLink
 from asfl.field.devices.authority import Authority
@@ -86,7 +86,7 @@ def comparable(records: Sequence[RoundRecord]) -> list[RoundRecord]:
 class Planned:
     """Everybody has a block, and the cut is the one on the list."""
 
-    procedure: Procedure
+    exchange: ExchangeRules
     cuts: Sequence[int]
     name: str = "planned"
 
@@ -97,7 +97,7 @@ class Planned:
 
 
 def planned_simulation(agreement: Agreement, cuts: Sequence[int], fleet: FleetMaker = LocalFleet) -> Simulation:
-    scheme = Planned(scheme_named(agreement.scheme).procedure, cuts)
+    scheme = Planned(scheme_named(agreement.scheme).exchange, cuts)
     return Simulation(agreement.config, scheme, load_data(agreement.config), fleet=fleet)
 
 

@@ -19,7 +19,7 @@ from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import Answer
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import WireError
-from asfl.train.beyond import BeyondSignals
+from asfl.train.beyond import DriftAndNoiseSignals
 from asfl.train.fast import FastTrainer
 from asfl.train.quantise import QuantisedLayers, quantise_side
 from asfl.train.trainer import RoundPlan, Trained
@@ -97,7 +97,7 @@ def test_nobody_sends_layers() -> None:
     assert trained.averaged_spread is None
     layers = trainer.layout.num_units
     decision = Decision(CUT, np.ones(CLIENTS), np.ones(CLIENTS), synced=CUT)
-    after = BeyondSignals.none_yet(layers).after(decision, trained, np.ones(layers), CLIENTS)
+    after = DriftAndNoiseSignals.none_yet(layers).after(decision, trained, np.ones(layers), CLIENTS)
     assert after.layer_age[:CUT].tolist() == [1.0] * CUT
 
 

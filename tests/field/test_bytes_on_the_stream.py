@@ -12,7 +12,7 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, ov
 
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import Procedure, RoundCost
+from asfl.costs.modelled import ExchangeRules, RoundCost
 from asfl.costs.round import Round
 from asfl.field.protocol.codec import encode
 from asfl.field.protocol.messages import Answer, AnyRequest
@@ -29,7 +29,7 @@ FRAME_BYTES = 1000
 class Planned:
     """Everybody has a block; cut and bits as they are listed, and all client sides averaged where `syncs` says so."""
 
-    procedure: Procedure
+    exchange: ExchangeRules
     cuts: Sequence[int]
     bits: int
     syncs: Sequence[bool]
@@ -44,8 +44,8 @@ class Planned:
 class Bills(ModelledAccountant):
     """Keeps the bits that rounds are charged for, [up, down] of client 0."""
 
-    def charge(self, round_: Round, decision: Decision, procedure: Procedure, arrived: np.ndarray) -> RoundCost:
-        cost = super().charge(round_, decision, procedure, arrived)
+    def charge(self, round_: Round, decision: Decision, exchange: ExchangeRules, arrived: np.ndarray) -> RoundCost:
+        cost = super().charge(round_, decision, exchange, arrived)
         down_s = cost.model_down_delay_s + cost.downlink_delay_s
         up_s = cost.uplink_delay_s + cost.model_up_delay_s
         if (cost.resplit_energy_j > 0).any():
@@ -106,7 +106,7 @@ def test_every_byte_is_charged_or_in_the_list_of_what_is_not(scheme: str) -> Non
     cuts, bits, syncs = CASES[scheme]
     billed.clear()
     agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, rounds=ROUNDS), scheme)
-    planned = Planned(scheme_named(scheme).procedure, cuts, bits, syncs)
+    planned = Planned(scheme_named(scheme).exchange, cuts, bits, syncs)
     with local_links(agreement) as local:
         links = [Counted(link) for link in local]
         simulation = simulation_of(scheme, planned, links)
@@ -120,7 +120,7 @@ def test_every_byte_is_charged_or_in_the_list_of_what_is_not(scheme: str) -> Non
     learnt = up.pop("update", 0)
     assert learnt == 4 * ROUNDS * (2 if scheme == "fedavg" else 1)  # norms of updates; FedAvg's losses
     reported = up.pop("projected", 0)
-    if not planned.procedure.reports:
+    if not planned.exchange.reports:
         reported = learnt = 0  # other schemes' norms, and reports of EPSL, are for the record
     up.pop("clientstate", 0)  # for evaluations
     down.pop("sync", 0)

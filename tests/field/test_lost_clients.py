@@ -56,10 +56,10 @@ class LosingFleet(LocalFleet):
         return [None if lost and task.client == VICTIM else value for task, value in zip(tasks, values, strict=True)]
 
 
-def trainer_of(procedure: str, *, local_steps: int = 1, merge: int = 2) -> FastTrainer:
+def trainer_of(exchange: str, *, local_steps: int = 1, merge: int = 2) -> FastTrainer:
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps, batch_size=4)
     return FastTrainer(
-        tiny_model(), batches, (PROCEDURES | MIXING)[procedure], rule_named("adam", 0.003), num_clients=CLIENTS, seed=5,
+        tiny_model(), batches, (PROCEDURES | MIXING)[exchange], rule_named("adam", 0.003), num_clients=CLIENTS, seed=5,
         device=CPU, dtype=torch.float64, merge=merge, fleet=LosingFleet,
     )  # fmt: skip
 
@@ -70,19 +70,19 @@ def losing(trainer: FastTrainer) -> LosingFleet:
 
 
 def plan_of(trainer: FastTrainer, arrived: Sequence[int], index: int = 0) -> RoundPlan:
-    cut = trainer.layout.num_units if trainer.procedure.full_local_model else CUT
+    cut = trainer.layout.num_units if trainer.exchange.full_local_model else CUT
     mask: NDArray[np.bool_] = np.isin(np.arange(CLIENTS), arrived)
     return RoundPlan(index, np.full(CLIENTS, cut), np.ones(CLIENTS, dtype=np.bool_), mask)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize("procedure", PROCEDURES | MIXING)
-def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_steps: int) -> None:
+@pytest.mark.parametrize("exchange", PROCEDURES | MIXING)
+def test_lost_before_its_activations_came_is_not_arrived(exchange: str, local_steps: int) -> None:
     """Merged by one: with other groups the same sums are rounded otherwise."""
-    without, lossy = (trainer_of(procedure, local_steps=local_steps, merge=1) for _ in range(2))
+    without, lossy = (trainer_of(exchange, local_steps=local_steps, merge=1) for _ in range(2))
     losing(lossy).stage = "forward"
     others = [client for client in range(CLIENTS) if client != VICTIM]
-    if procedure == "sl":  # the order is drawn among those who arrive
+    if exchange == "sl":  # the order is drawn among those who arrive
         lossy.round(plan_of(lossy, range(CLIENTS)))
         assert np.isfinite(lossy.round(plan_of(lossy, range(CLIENTS), 1)).loss[others]).all()
         return
@@ -96,9 +96,9 @@ def test_lost_before_its_activations_came_is_not_arrived(procedure: str, local_s
         assert name.startswith("clients.") or torch.equal(lossy.state.tensors()[name], tensor), name
 
 
-@pytest.mark.parametrize("procedure", ["asfl", "epsl", "asfl:mix=on"])
-def test_lost_behind_the_pass_has_taught_the_server(procedure: str) -> None:
-    whole, lossy = trainer_of(procedure), trainer_of(procedure)
+@pytest.mark.parametrize("exchange", ["asfl", "epsl", "asfl:mix=on"])
+def test_lost_behind_the_pass_has_taught_the_server(exchange: str) -> None:
+    whole, lossy = trainer_of(exchange), trainer_of(exchange)
     losing(lossy).stage = "backward"
     before = whole.state.server.clone()
     expected, found = (t.round(plan_of(t, range(CLIENTS))) for t in (whole, lossy))
@@ -137,17 +137,17 @@ def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize("procedure", ["sfl", "fedavg", "sl"])
+@pytest.mark.parametrize("exchange", ["sfl", "fedavg", "sl"])
 @pytest.mark.parametrize("stage", ["forward", "backward", "give"])
-def test_the_only_one_is_lost(stage: str, procedure: str, local_steps: int) -> None:
-    trainer = trainer_of(procedure, local_steps=local_steps)
+def test_the_only_one_is_lost(stage: str, exchange: str, local_steps: int) -> None:
+    trainer = trainer_of(exchange, local_steps=local_steps)
     losing(trainer).stage = stage
     before = trainer.state.server.clone()
     trainer.round(plan_of(trainer, [VICTIM]))
-    edge = int(trainer.layout.parameter_edges[CUT]) if procedure != "fedavg" else trainer.layout.num_parameters
+    edge = int(trainer.layout.parameter_edges[CUT]) if exchange != "fedavg" else trainer.layout.num_parameters
     assert torch.equal(trainer.state.server.parameters[:edge], before.parameters[:edge])
     assert torch.isfinite(trainer.state.server.parameters).all()
-    untouched = stage == "forward" or procedure == "fedavg" or (procedure == "sfl" and local_steps > 1)
+    untouched = stage == "forward" or exchange == "fedavg" or (exchange == "sfl" and local_steps > 1)
     assert torch.equal(trainer.state.server.parameters, before.parameters) == untouched
 
 

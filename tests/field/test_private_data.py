@@ -65,7 +65,7 @@ def trainer_of(config: Config, batches: Batches, scheme: str, fleet: FleetMaker 
     torch.manual_seed(1)
     training = config.training
     return FastTrainer(
-        build_model(config.model_spec), batches, scheme_named(scheme).procedure,
+        build_model(config.model_spec), batches, scheme_named(scheme).exchange,
         rule_named(training.optimizer, training.learning_rate), num_clients=3, seed=1, device=CPU, fleet=fleet,
     )  # fmt: skip
 

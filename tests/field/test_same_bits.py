@@ -100,7 +100,7 @@ def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
     assert any(0 < record.arrived_count < record.scheduled_count for record in records)
     assert any(record.scheduled_count < CLIENTS for record in records)
     assert any(record.resplit_shift > 0 for record in records)
-    assert scheme_named("asfl-plus").procedure.mixes
+    assert scheme_named("asfl-plus").exchange.mixes
     records = read_records(in_one_process(scheme_and_optimizer("asfl-plus", "adam")))
     assert any(record.synced and record.arrived_count > 1 for record in records)
     assert all(record.bits and max(record.bits) < 32 for record in records)

@@ -21,7 +21,7 @@ from asfl.costs.modelled import ASFL
 @dataclass(frozen=True)
 class Loud:
     name: str = "loud"
-    procedure: asfl.Procedure = ASFL
+    exchange: asfl.ExchangeRules = ASFL
 
     def decide(self, problem, seed):
         clients = problem.round.num_clients

@@ -10,7 +10,7 @@ import torch
 from plain import PlainTrainer
 
 from asfl.config.names import Architecture, Dataset, ModelSpec, Norm
-from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, SL, Procedure, epsl
+from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, SL, ExchangeRules, epsl
 from asfl.data import ImageData
 from asfl.models.build import build_model
 from asfl.models.cuttable import CuttableModel
@@ -20,12 +20,12 @@ from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.privacy import Blur
+from asfl.train.privacy import GaussianMechanism
 from asfl.train.trainer import RoundPlan
 
 CPU = torch.device("cpu")
-PROCEDURES: dict[str, Procedure] = {"asfl": ASFL, "sfl": SFL, "sl": SL, "fedavg": FEDAVG, "epsl": epsl(0.5)}
-MIXING: dict[str, Procedure] = {"asfl:mix=on": replace(ON_DEMAND, mixes=True), "sfl-mix": replace(SFL, mixes=True)}
+PROCEDURES: dict[str, ExchangeRules] = {"asfl": ASFL, "sfl": SFL, "sl": SL, "fedavg": FEDAVG, "epsl": epsl(0.5)}
+MIXING: dict[str, ExchangeRules] = {"asfl:mix=on": replace(ON_DEMAND, mixes=True), "sfl-mix": replace(SFL, mixes=True)}
 """The server steps with every mini-batch, mixed from all clients'."""
 
 
@@ -58,17 +58,17 @@ def tiny_batches(
 
 
 def trainers(
-    model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, num_clients: int, merge: int = 1,
-    combining: Combining = Combining(), blur: Blur | None = None, longer: float = 1.0,  # noqa: B008 (frozen)
+    model: CuttableModel, batches: Batches, exchange: ExchangeRules, optimizer: Name, num_clients: int, merge: int = 1,
+    combining: Combining = Combining(), blur: GaussianMechanism | None = None, longer: float = 1.0,  # noqa: B008 (frozen)
 ) -> tuple[PlainTrainer, FastTrainer]:  # fmt: skip
     """`longer`: so many times the server's learning rate is that of clients."""
     rate = {"sgd": 0.05, "momentum": 0.02, "adam": 0.003}[optimizer]
     shared: dict[str, Any] = {"num_clients": num_clients, "seed": 5, "combining": combining}
     plain = PlainTrainer(
-        model, batches, procedure, optimizer, rate, **shared, blur=blur, client_learning_rate=longer * rate
+        model, batches, exchange, optimizer, rate, **shared, blur=blur, client_learning_rate=longer * rate
     )
     fast = FastTrainer(
-        model, batches, procedure, rule_named(optimizer, rate), **shared, device=CPU, dtype=torch.float64, merge=merge,
+        model, batches, exchange, rule_named(optimizer, rate), **shared, device=CPU, dtype=torch.float64, merge=merge,
         fleet=partial(LocalFleet, blur=blur), client_rule=rule_named(optimizer, longer * rate),
     )  # fmt: skip
     return plain, fast

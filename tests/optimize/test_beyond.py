@@ -18,7 +18,7 @@ from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.problem import TURN_PRICE, BeyondLearning, Switches
+from asfl.optimize.problem import TURN_PRICE, DriftAndNoise, Switches
 from asfl.optimize.rate import Rate, net_cost, solve_by_rate, worth_arriving
 
 seeds = st.integers(0, 10**6)
@@ -31,7 +31,7 @@ def beyond_problem(seed: int, switches: Switches, **sizes: Any) -> Problem:
     clients, layers = problem.round.num_clients, problem.round.profile.num_layers
     before = problem.round.previous_cut or 0
     held = np.arange(1, layers + 1) <= before
-    beyond = BeyondLearning(
+    beyond = DriftAndNoise(
         layer_drift=held * rng.exponential(3.0, layers),
         layer_debt=held * rng.exponential(10.0, layers),
         noise_scale=float(rng.uniform(0.5, 8)),
@@ -155,7 +155,7 @@ def test_the_decision_sees_the_overheads_that_are_charged(seed: int, switches: S
     charged = replace(
         round_,
         profile=replace(round_.profile, statistic_bits=statistics, param_groups=groups),
-        holdings=replace(holdings, missed=rng.integers(1, 4, holdings.owed_bits.shape).astype(float)),
+        holdings=replace(holdings, missed=rng.integers(1, 4, holdings.stale_bits.shape).astype(float)),
         equations=replace(round_.equations, overheads=Overheads(True, [None, 0.05][seed % 2])),
     )
     for one in (charged, replace(charged, holdings=None)):
@@ -228,7 +228,7 @@ def test_the_price_of_progress_is_what_it_has_cost() -> None:
 @given(st.floats(0.3, 100), st.floats(1e-6, 1))
 def test_bits_cost_what_their_noise_does(noise: float, error: float) -> None:
     """Noise B' = B + v (1 + B) of each of A mini-batches is noise B of A' = A (1 − lost) of them."""
-    beyond = BeyondLearning(np.zeros(1), np.zeros(1), noise, {4: error})
+    beyond = DriftAndNoise(np.zeros(1), np.zeros(1), noise, {4: error})
     arrivals = 5.0
     worth = arrivals * (1 - beyond.lost_precision(4))
     noisier = noise + error * (1 + noise)

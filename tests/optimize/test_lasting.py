@@ -16,7 +16,7 @@ from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.problem import Rules
 from asfl.optimize.rate import TYPICAL_COST, Pace, Rate, lasting_prices
 from asfl.runs.play import PlayedRound, play
-from asfl.runs.stand_in import StandIn
+from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
@@ -89,9 +89,9 @@ def with_prices(batteries: str, energy_price: float | None) -> list[PlayedRound]
     given = ["training.rounds=1000", f"budget.total_delay_s={TOTAL_S}", f"budget.battery_j={WORLDS[batteries]}"]
     config = load_config("demo", [*given, f"decision.energy_price={energy_price or 1.0}"]).config
     world, scheme = World.of(config), scheme_named("asfl:rate=on")
-    fresh = StandIn.fresh
+    fresh = SyntheticLearning.fresh
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=NOISE))
+        patch.setattr(SyntheticLearning, "fresh", lambda *which: replace(fresh(*which), noise_scale=NOISE))
         if energy_price is not None:
             patch.setattr(
                 "asfl.schemes.rounds.lasting_prices",

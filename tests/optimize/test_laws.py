@@ -16,7 +16,7 @@ from asfl.costs.decision import check_decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.world import World
 from asfl.optimize import Problem, Queues
-from asfl.runs.stand_in import StandIn
+from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import SCHEMES
 from asfl.schemes.base import asfl_decision, decided_by
 from asfl.schemes.rounds import rules_of
@@ -49,11 +49,11 @@ def test_every_decision_is_valid_and_costs_something(
     overrides = [f"{key}={value}" for key, value in options.items()] + [f"decision.equations={reading}"]
     world = World.of(load_config("small-cifar10", overrides).config)
     round_ = world.begin_round(round_index, previous_cut)
-    learning = StandIn.fresh(world.profile, clients).learning()
+    learning = SyntheticLearning.fresh(world.profile, clients).learning()
     problem = Problem(round_, learning, Queues.empty(clients), rules_of(world.config, resolve_budgets(world)))
     decided = decided_by(SCHEMES[name], problem, seed)
     for decision, in_sequence in (
-        (decided.decision, SCHEMES[name].procedure.in_sequence),
+        (decided.decision, SCHEMES[name].exchange.in_sequence),
         (decided.reference or asfl_decision(problem), False),
     ):
         check_decision(
@@ -62,7 +62,7 @@ def test_every_decision_is_valid_and_costs_something(
         if name != "central":
             assert problem.min_participants <= decision.scheduled.sum() <= min(clients, num_rbs)
     arrived = draw_arrivals(round_, decided.decision, seed)
-    cost = round_cost(round_, decided.decision, arrived, SCHEMES[name].procedure)
+    cost = round_cost(round_, decided.decision, arrived, SCHEMES[name].exchange)
     idle = ~decided.decision.scheduled
     assert not arrived[idle].any()
     assert (cost.energy_j >= 0).all()

@@ -13,7 +13,7 @@ from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.problem import Problem, Rules, Solution
 from asfl.optimize.rate import Rate, Solve, net_cost, solve_by_rate, worth_arriving
 from asfl.runs.play import play
-from asfl.runs.stand_in import StandIn
+from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
@@ -50,7 +50,7 @@ def _cost_per_progress(energy_price: float) -> float:
     budgets = budgets_of(world, scheme)
     played = list(play(world, scheme, ROUNDS, budgets))[SETTLED:]
     clients, usual = config.scenario.clients, min(config.scenario.clients, config.radio.num_rbs)
-    model = Progress(float(usual), StandIn.noise_scale)
+    model = Progress(float(usual), SyntheticLearning.noise_scale)
     cost = sum(
         one.delay_s / budgets.delay_s + energy_price * one.energy_j.sum() / (clients * budgets.energy_j)
         for one in played
@@ -110,8 +110,8 @@ def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: 
         return found
 
     monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
-    fresh = StandIn.fresh
-    monkeypatch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
+    fresh = SyntheticLearning.fresh
+    monkeypatch.setattr(SyntheticLearning, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
     world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl:rate=on")
     rounds = list(play(world, scheme, 10, budgets_of(world, scheme)))
     assert skipped_in_vain == 0
@@ -147,8 +147,8 @@ def test_the_first_round_takes_the_best_ratio_that_it_saw(noise: float, monkeypa
         return found
 
     monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
-    fresh = StandIn.fresh
-    monkeypatch.setattr(StandIn, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
+    fresh = SyntheticLearning.fresh
+    monkeypatch.setattr(SyntheticLearning, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
     world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl-plus")
     list(play(world, scheme, 2, budgets_of(world, scheme)))
     assert seen

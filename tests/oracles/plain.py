@@ -27,13 +27,13 @@ from holders import (
 from torch import Tensor
 
 from asfl.config.randomness import random_stream
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.combine import Combining
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
-from asfl.train.privacy import Blur
+from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
     EVERYBODY,
     layers_received,
@@ -51,8 +51,8 @@ class PlainTrainer:
     """Trains one scheme's rounds, one client after the other."""
 
     def __init__(
-        self, model: CuttableModel, batches: Batches, procedure: Procedure, optimizer: Name, learning_rate: float, *,
-        num_clients: int, seed: int, combining: Combining = Combining(), blur: Blur | None = None,  # noqa: B008 (frozen)
+        self, model: CuttableModel, batches: Batches, exchange: ExchangeRules, optimizer: Name, learning_rate: float, *,
+        num_clients: int, seed: int, combining: Combining = Combining(), blur: GaussianMechanism | None = None,  # noqa: B008 (frozen)
         client_learning_rate: float | None = None,
     ) -> None:  # fmt: skip
         """`client_learning_rate`: of client sides, if it isn't the server's."""
@@ -62,7 +62,7 @@ class PlainTrainer:
         self.cut = 0
         self._units = len(model.units)
         self._given: dict[int, Tensor] = {}  # client models that came down with few bits in this round
-        self._batches, self._procedure, self._optimizer, self._seed = batches, procedure, optimizer, seed
+        self._batches, self._procedure, self._optimizer, self._seed = batches, exchange, optimizer, seed
         self._samples, self._combining, self._blur = torch.from_numpy(batches.samples), combining, blur
 
     def round(self, plan: RoundPlan) -> Trained:
@@ -124,8 +124,8 @@ class PlainTrainer:
 
             def crossed(values: Tensor, depth: int, own_bits: int, client: int) -> Tensor:
                 known = layout.front(shared, depth).parameters
-                coins = rounding(self._batches.seed, "layers", plan.index, client)
-                own = layers_to_send(layout, values[: len(known)], known, depth, own_bits, coins)
+                rng = rounding(self._batches.seed, "layers", plan.index, client)
+                own = layers_to_send(layout, values[: len(known)], known, depth, own_bits, rng)
                 return torch.cat([layers_received(own, known), values[len(known) :]])
 
             received = []
@@ -145,8 +145,8 @@ class PlainTrainer:
         for unit in range(cut):
             copy_unit(self.server.model.units[unit], model.units[unit])
         if plan.task(client).bits < 32:
-            coins = rounding(self._batches.seed, "model", plan.index, coins_of)
-            sent = quantise_side(Layout(model), numbers_of(model, range(cut)), cut, plan.task(client).bits, coins)
+            rng = rounding(self._batches.seed, "model", plan.index, coins_of)
+            sent = quantise_side(Layout(model), numbers_of(model, range(cut)), cut, plan.task(client).bits, rng)
             put_numbers(model, range(cut), layers_received(sent, torch.zeros((), dtype=torch.float64)))
             self._given[client] = numbers_of(model, range(cut))
 
@@ -156,8 +156,8 @@ class PlainTrainer:
         if bits == 32:
             return own
         received, units = deepcopy(own), range(cut)
-        coins = rounding(self._batches.seed, "layers", plan.index, client)
-        moved = layers_to_send(Layout(own), numbers_of(own, units), self._given[client], cut, bits, coins)
+        rng = rounding(self._batches.seed, "layers", plan.index, client)
+        moved = layers_to_send(Layout(own), numbers_of(own, units), self._given[client], cut, bits, rng)
         put_numbers(received, units, layers_received(moved, numbers_of(before, units)))
         return received
 
@@ -215,14 +215,14 @@ class PlainTrainer:
 
     def _send_up(self, plan: RoundPlan, client: int, step: int, activations: Carry) -> tuple[Carry, float]:
         """What the server receives, and its relative error."""
-        bits, coins = self._bits(plan, client), rounding(self._batches.seed, "up", plan.index, client, step)
-        sent = quantise_carry(tuple(tensor.detach() for tensor in activations), bits, coins)
+        bits, rng = self._bits(plan, client), rounding(self._batches.seed, "up", plan.index, client, step)
+        sent = quantise_carry(tuple(tensor.detach() for tensor in activations), bits, rng)
         error = float(relative_error(activations, sent)) if bits < 32 else np.nan
         return tuple(tensor.requires_grad_() for tensor in restore_carry(sent, activations[0].dtype)), error
 
     def _send_down(self, plan: RoundPlan, client: int, step: int, gradients: Carry) -> Carry:
-        bits, coins = self._bits(plan, client), rounding(self._batches.seed, "down", plan.index, client, step)
-        return restore_carry(quantise_carry(gradients, bits, coins), gradients[0].dtype)
+        bits, rng = self._bits(plan, client), rounding(self._batches.seed, "down", plan.index, client, step)
+        return restore_carry(quantise_carry(gradients, bits, rng), gradients[0].dtype)
 
     def _bits(self, plan: RoundPlan, client: int) -> int:
         return plan.task(client).bits if plan.cut[client] < self._units else 32  # without a cut nothing crosses one

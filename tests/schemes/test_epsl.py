@@ -78,14 +78,14 @@ def test_greedy_blocks_equal_brute_force_unless_the_cut_shrinks(
 # ---------------------------------------------------------------------- the descent
 @given(served_rounds(), SHARES)
 def test_no_block_can_shorten_the_result(round_: Round, share: float) -> None:
-    procedure = costs.epsl(share)
-    decision = fastest_round(round_, procedure)
+    exchange = costs.epsl(share)
+    decision = fastest_round(round_, exchange)
     cut, count, power = int(decision.cut), decision.rb_count, decision.tx_power_w
     result = latency_s(round_, decision, share) * (1 - 1e-9)
     others = [
-        replace(decision, cut=best_cut(round_, count, power, procedure)),
-        replace(decision, rb_count=greedy_counts(round_, cut, power, procedure)),
-        Decision(best_cut(round_, even_counts(round_), power, procedure), even_counts(round_), power),
+        replace(decision, cut=best_cut(round_, count, power, exchange)),
+        replace(decision, rb_count=greedy_counts(round_, cut, power, exchange)),
+        Decision(best_cut(round_, even_counts(round_), power, exchange), even_counts(round_), power),
     ]
     assert all(result <= latency_s(round_, other, share) for other in others)
 
@@ -103,7 +103,7 @@ def test_the_resplit_counts() -> None:
 def test_without_aggregation_it_is_parallel_split_learning() -> None:
     """φ = 0 is charged as ASFL is, but for reports; with φ = 1 the server goes backward once, whoever takes part."""
     round_ = paper_round(4, 8, 0)
-    assert EpslScheme(share=0.0).procedure == replace(costs.ASFL, reports=False)
+    assert EpslScheme(share=0.0).exchange == replace(costs.ASFL, reports=False)
     decision = fastest_round(round_, costs.epsl(1.0))
     cost = round_cost(round_, decision, np.ones(4), costs.epsl(1.0))
     profile, cut = round_.profile, int(decision.cut)
@@ -117,7 +117,7 @@ def test_without_aggregation_it_is_parallel_split_learning() -> None:
 def test_decision_is_valid_and_repeatable(round_: Round, share: float, seed: int) -> None:
     scheme = EpslScheme(share=share)
     decision, again = (scheme.decide(problem_of(round_), seed).decision for _ in range(2))
-    assert scheme.procedure == costs.epsl(share)
+    assert scheme.exchange == costs.epsl(share)
     check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
     np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem_of(round_)).scheduled)
     assert decision.cut == again.cut

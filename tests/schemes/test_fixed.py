@@ -106,10 +106,10 @@ def test_what_ships_has_the_tools_of_asfl_plus() -> None:
     problem = problem_for(2, clients=8, num_rbs=8)
     for name in SAME_TOOLS:
         scheme = scheme_named(name)
-        assert scheme.procedure.mixes
+        assert scheme.exchange.mixes
         decision = decided_by(scheme, problem, 1).decision
         assert decision.bits == 4
-        assert scheme.procedure.exchanges_client_model or decision.synced == decision.cut
+        assert scheme.exchange.exchanges_client_model or decision.synced == decision.cut
     best, equal = (decided_by(scheme_named(name), problem, 1).decision for name in ("best-gains", "equal-error"))
     assert (best.rb_count == 1).all()
     assert (best.tx_power_w == problem.round.radio.max_tx_power_w).all()

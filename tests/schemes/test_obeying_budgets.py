@@ -7,12 +7,12 @@ import pytest
 
 from asfl.config import load_config
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ASFL, Procedure
+from asfl.costs.modelled import ASFL, ExchangeRules
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize import Problem
 from asfl.runs.play import PlayedRound, play
-from asfl.runs.stand_in import StandIn
+from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import SCHEMES, Scheme, scheme_named
 from asfl.schemes.rounds import RadioState, budgets_of, decide_round, rules_of
 
@@ -25,7 +25,7 @@ class Stubborn:
     """Serves the first clients at full power, whatever their batteries say."""
 
     name: str = "stubborn"
-    procedure: Procedure = ASFL
+    exchange: ExchangeRules = ASFL
 
     def decide(self, problem: Problem, seed: int) -> Decision:
         count = np.where(np.arange(problem.round.num_clients) < problem.round.radio.num_rbs, 1.0, 0.0)
@@ -89,7 +89,7 @@ def test_what_asfl_recorded_is_taken_without_empty_clients() -> None:
     assert full is not None
     some_empty = replace(full, battery_left_j=np.array([0.0, 1, 0, 1, 1, 1]))
     recorded = Decision(2, np.ones(6), np.ones(6))
-    learning = StandIn.fresh(world.profile, 6).learning()
+    learning = SyntheticLearning.fresh(world.profile, 6).learning()
     state = RadioState.fresh(6, some_empty)
     decided = decide_round(
         world.begin_round(0), scheme, rules_of(config, budgets), learning, state, 1, budgets, recorded

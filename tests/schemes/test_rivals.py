@@ -57,10 +57,10 @@ def test_8_bits_change_the_bits_and_the_best_cut_only(seed: int) -> None:
         assert decided.reference.bits == 32
         np.testing.assert_array_equal(decided.decision.rb_count, reference.rb_count)
     delays = [
-        float(round_cost(problem.round, replace(reference, cut=cut, bits=8), procedure=costs.SFL).delay_s)
+        float(round_cost(problem.round, replace(reference, cut=cut, bits=8), exchange=costs.SFL).delay_s)
         for cut in problem.round.profile.cuts.tolist()
     ]
-    found = round_cost(problem.round, decided.decision, procedure=costs.SFL).delay_s
+    found = round_cost(problem.round, decided.decision, exchange=costs.SFL).delay_s
     assert float(found) == pytest.approx(min(delays))
 
 
@@ -75,7 +75,7 @@ def test_adaptsfl_times_are_the_formula_in_loops(seed: int, noise_scale: float, 
     for row, cut in enumerate(round_.profile.cuts.tolist()):
         decision = Decision(cut, counts, power)
         split, exchange = (
-            float(round_cost(round_, decision, everybody, procedure).delay_s) for procedure in (costs.ASFL, costs.SFL)
+            float(round_cost(round_, decision, everybody, exchange).delay_s) for exchange in (costs.ASFL, costs.SFL)
         )
         for column, interval in enumerate(adaptsfl.INTERVALS.tolist()):
             lost = drift_weight * interval**2 * bits[:cut].sum() / bits.sum() if interval > 1 else 0.0

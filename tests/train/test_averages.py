@@ -17,7 +17,7 @@ from trainers import (
     trainers,
 )
 
-from asfl.costs.modelled import ON_DEMAND, Procedure
+from asfl.costs.modelled import ON_DEMAND, ExchangeRules
 from asfl.train.fast import FastTrainer
 from asfl.train.noise import GradientParts
 from asfl.train.optimizers import Name, rule_named
@@ -69,7 +69,7 @@ def test_all_averaged_every_round_is_split_fed() -> None:
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS)
     (_, ours), (_, theirs) = (
-        trainers(model, batches, procedure, "sgd", CLIENTS, CLIENTS) for procedure in (ON_DEMAND, PROCEDURES["sfl"])
+        trainers(model, batches, exchange, "sgd", CLIENTS, CLIENTS) for exchange in (ON_DEMAND, PROCEDURES["sfl"])
     )
     for index in range(4):
         plan = full_round(index, 2, CLIENTS)
@@ -95,11 +95,11 @@ def test_spreads_are_those_before_the_average() -> None:
         assert found[layer] == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("procedure", [ON_DEMAND, replace(ON_DEMAND, mixes=True), PROCEDURES["sfl"]])
-def test_noise_is_measured_where_it_is_watched(procedure: Procedure) -> None:
+@pytest.mark.parametrize("exchange", [ON_DEMAND, replace(ON_DEMAND, mixes=True), PROCEDURES["sfl"]])
+def test_noise_is_measured_where_it_is_watched(exchange: ExchangeRules) -> None:
     for watches in (True, False):
         fast = FastTrainer(
-            tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), procedure, rule_named("sgd", 0.05),
+            tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), exchange, rule_named("sgd", 0.05),
             num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, merge=CLIENTS, watch_noise=watches,
         )  # fmt: skip
         norms = fast.round(full_round(0, 2, CLIENTS)).gradient_norms

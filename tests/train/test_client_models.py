@@ -18,19 +18,19 @@ CLIENTS = 4
 
 @pytest.mark.parametrize("local_steps", [1, 2])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("procedure", ["sfl", "fedavg", "sl"])
-def test_fast_equals_plain(procedure: str, optimizer: Name, local_steps: int) -> None:
+@pytest.mark.parametrize("exchange", ["sfl", "fedavg", "sl"])
+def test_fast_equals_plain(exchange: str, optimizer: Name, local_steps: int) -> None:
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps, batch_size=4)
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, 2)
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], optimizer, CLIENTS, 2)
     units = len(model.units)
-    cuts = [units] if procedure == "fedavg" else range(1, units)
-    plans = random_plans(cuts, 4, CLIENTS, by_client=procedure == "sfl")
+    cuts = [units] if exchange == "fedavg" else range(1, units)
+    plans = random_plans(cuts, 4, CLIENTS, by_client=exchange == "sfl")
     for number, plan in enumerate(plans):
         plan = replace(plan, bits=np.array([8, 32, 4, 8]) if number % 2 else np.full(CLIENTS, 8))
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5)
-        if procedure != "sfl":  # with a cut per client, the server's part counts layers of others
+        if exchange != "sfl":  # with a cut per client, the server's part counts layers of others
             np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-4)
         # What crosses with few bits lies on a grid of float32 numbers, whose last digit the order of a sum decides.
         assert_same(plain, fast, 1e-4, 1e-7)
@@ -63,16 +63,14 @@ def test_what_rounding_did_on_the_way_down_is_not_in_the_average() -> None:
 
 @pytest.mark.parametrize("local_steps", [1, 2])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("procedure", ["sfl", "fedavg", "sl", "asfl"])
-def test_fast_equals_plain_with_mini_batches_of_ones_own_size(
-    procedure: str, optimizer: Name, local_steps: int
-) -> None:
+@pytest.mark.parametrize("exchange", ["sfl", "fedavg", "sl", "asfl"])
+def test_fast_equals_plain_with_mini_batches_of_ones_own_size(exchange: str, optimizer: Name, local_steps: int) -> None:
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps, batch_size=4)
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, 2)
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], optimizer, CLIENTS, 2)
     units, random = len(model.units), np.random.default_rng(1)
-    cuts = [units] if procedure == "fedavg" else range(1, units)
-    for plan in random_plans(cuts, 4, CLIENTS, by_client=procedure == "sfl"):
+    cuts = [units] if exchange == "fedavg" else range(1, units)
+    for plan in random_plans(cuts, 4, CLIENTS, by_client=exchange == "sfl"):
         plan = replace(plan, batch=random.choice([2, 3, 4, 9], CLIENTS))
         np.testing.assert_allclose(fast.round(plan).loss, plain.round(plan).loss, rtol=1e-8)
         assert_same(plain, fast)

@@ -1,4 +1,4 @@
-"""The fast round equals the plain one: every procedure, optimiser, norm and cut, however many clients are merged."""
+"""The fast round equals the plain one: all exchange rules, optimiser, norm and cut, however many clients are merged."""
 
 import numpy as np
 import pytest
@@ -10,19 +10,19 @@ from asfl.train.optimizers import Name
 
 CLIENTS = 5
 MERGES = [
-    (procedure, merge)
-    for procedure in PROCEDURES
-    for merge in ((1, 2, CLIENTS) if procedure in ("asfl", "sfl") else (2,))  # the others merge nobody, or everybody
+    (exchange, merge)
+    for exchange in PROCEDURES
+    for merge in ((1, 2, CLIENTS) if exchange in ("asfl", "sfl") else (2,))  # the others merge nobody, or everybody
 ]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize(("procedure", "merge"), MERGES)
-def test_rounds_with_moving_cuts_and_lost_packets(procedure: str, optimizer: Name, merge: int) -> None:
+@pytest.mark.parametrize(("exchange", "merge"), MERGES)
+def test_rounds_with_moving_cuts_and_lost_packets(exchange: str, optimizer: Name, merge: int) -> None:
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS)
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, merge)
-    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], optimizer, CLIENTS, merge)
+    cuts = [len(model.units)] if exchange == "fedavg" else range(1, len(model.units))
     for plan in random_plans(cuts, 4, CLIENTS, seed=merge):
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
@@ -31,16 +31,16 @@ def test_rounds_with_moving_cuts_and_lost_packets(procedure: str, optimizer: Nam
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("procedure", PROCEDURES)
-def test_several_local_steps(procedure: str, optimizer: Name) -> None:
+@pytest.mark.parametrize("exchange", PROCEDURES)
+def test_several_local_steps(exchange: str, optimizer: Name) -> None:
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=3, batch_size=4)
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, 2)
-    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], optimizer, CLIENTS, 2)
+    cuts = [len(model.units)] if exchange == "fedavg" else range(1, len(model.units))
     for plan in random_plans(cuts, 3, CLIENTS, seed=1):
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
-        if procedure != "epsl":  # its steps' norms are added up, not the norm of their sum
+        if exchange != "epsl":  # its steps' norms are added up, not the norm of their sum
             np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
         assert_same(plain, fast)
 

@@ -26,12 +26,12 @@ from trainers import (
 from asfl.config import load_config
 from asfl.config.names import Norm
 from asfl.config.protection import Privacy
-from asfl.costs.modelled import ASFL, SFL, Procedure
+from asfl.costs.modelled import ASFL, SFL, ExchangeRules
 from asfl.schemes import scheme_named
 from asfl.train.fast import FastTrainer
 from asfl.train.mixed import ServerSteps, client_learning_rate
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.privacy import Blur, drawn_from
+from asfl.train.privacy import GaussianMechanism, drawn_from
 from asfl.train.trainer import RoundPlan
 
 CLIENTS = 4
@@ -51,10 +51,10 @@ def assert_same_rounds(plain: PlainTrainer, fast: FastTrainer, plans: list[Round
 # ---------------------------------------------------------------------- fast equals plain
 @pytest.mark.parametrize("norm", ["batch", "none"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("procedure", MIXING)
-def test_moving_cuts_and_lost_packets(procedure: str, optimizer: Name, norm: Norm) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_moving_cuts_and_lost_packets(exchange: str, optimizer: Name, norm: Norm) -> None:
     model, batches = tiny_model(norm=norm), tiny_batches(tiny_images(), CLIENTS)
-    plain, fast = trainers(model, batches, MIXING[procedure], optimizer, CLIENTS, longer=LONGER)
+    plain, fast = trainers(model, batches, MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
     for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
@@ -64,15 +64,15 @@ def test_moving_cuts_and_lost_packets(procedure: str, optimizer: Name, norm: Nor
 
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize(("procedure", "optimizer"), [("asfl:mix=on", "adam"), ("sfl-mix", "sgd")])
-def test_a_cut_for_each_client(procedure: str, optimizer: Name, local_steps: int, bits: int) -> None:
+@pytest.mark.parametrize(("exchange", "optimizer"), [("asfl:mix=on", "adam"), ("sfl-mix", "sgd")])
+def test_a_cut_for_each_client(exchange: str, optimizer: Name, local_steps: int, bits: int) -> None:
     """Whoever has a deeper cut joins on the way; where client sides are kept, all that clients hold is averaged."""
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, MIXING[procedure], optimizer, CLIENTS, longer=LONGER)
+    plain, fast = trainers(model, batches, MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
     plans = []
     for plan in random_plans(range(1, len(model.units)), 3, CLIENTS, seed=1, by_client=True):
         deepest = int(plan.cut[plan.scheduled].max(initial=1))
-        synced = deepest if MIXING[procedure].keeps_client_sides else 0
+        synced = deepest if MIXING[exchange].keeps_client_sides else 0
         own_bits = np.array([bits, 32, bits, bits])
         plans.append(replace(plan, cut=np.minimum(plan.cut, deepest), synced=synced, bits=own_bits))
     assert any(len(set(plan.cut[plan.arrived])) > 1 for plan in plans)
@@ -81,11 +81,11 @@ def test_a_cut_for_each_client(procedure: str, optimizer: Name, local_steps: int
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize("procedure", MIXING)
-def test_few_bits_and_averages_of_some_layers(procedure: str, local_steps: int) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_few_bits_and_averages_of_some_layers(exchange: str, local_steps: int) -> None:
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, MIXING[procedure], "adam", CLIENTS, longer=LONGER)
-    keeps = MIXING[procedure].keeps_client_sides
+    plain, fast = trainers(model, batches, MIXING[exchange], "adam", CLIENTS, longer=LONGER)
+    keeps = MIXING[exchange].keeps_client_sides
     plans = [
         replace(plan, bits=np.array([4, 32, 8, 8]), synced=int(plan.cut[0]) // 2 if keeps else 0)
         for plan in random_plans(range(1, len(model.units)), 4, CLIENTS)
@@ -94,12 +94,12 @@ def test_few_bits_and_averages_of_some_layers(procedure: str, local_steps: int) 
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("procedure", MIXING)
-def test_clients_count_by_their_samples(procedure: str, optimizer: Name) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_clients_count_by_their_samples(exchange: str, optimizer: Name) -> None:
     model = tiny_model()
-    plain, fast = trainers(model, uneven_batches(), MIXING[procedure], optimizer, CLIENTS, longer=LONGER)
+    plain, fast = trainers(model, uneven_batches(), MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
     assert len(set(fast.state.weights)) > 1
-    by_client = not MIXING[procedure].keeps_client_sides
+    by_client = not MIXING[exchange].keeps_client_sides
     plans = list(random_plans(range(1, len(model.units)), 4, CLIENTS, by_client=by_client))
     assert_same_rounds(plain, fast, plans, few_bits=False)
 
@@ -112,27 +112,27 @@ def test_cuts_inside_residual_blocks() -> None:
 
 
 @pytest.mark.parametrize(("clients", "samples"), [(2, 6), (4, 6), (5, 3)])
-@pytest.mark.parametrize("procedure", MIXING)
-def test_any_number_of_clients_and_samples(procedure: str, clients: int, samples: int) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_any_number_of_clients_and_samples(exchange: str, clients: int, samples: int) -> None:
     """Mixed mini-batches of the same size, of two sizes, and fewer of them than clients."""
     model, batches = tiny_model(), tiny_batches(tiny_images(), clients, batch_size=samples)
-    plain, fast = trainers(model, batches, MIXING[procedure], "adam", clients)
+    plain, fast = trainers(model, batches, MIXING[exchange], "adam", clients)
     assert_same_rounds(plain, fast, [full_round(0, 2, clients), full_round(1, 3, clients)], few_bits=False)
     assert fast.state.server_optimizer.steps[-1] == 2 * max(1, min(clients, samples // 2))
 
 
-@pytest.mark.parametrize("procedure", MIXING)
-def test_noise_for_privacy(procedure: str) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_noise_for_privacy(exchange: str) -> None:
     privacy = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
-    model, blur = tiny_model(norm="group"), Blur(privacy, drawn_from(7))
-    plain, fast = trainers(model, tiny_batches(tiny_images(), 3), MIXING[procedure], "adam", 3, blur=blur)
+    model, blur = tiny_model(norm="group"), GaussianMechanism(privacy, drawn_from(7))
+    plain, fast = trainers(model, tiny_batches(tiny_images(), 3), MIXING[exchange], "adam", 3, blur=blur)
     assert_same_rounds(plain, fast, list(random_plans(range(1, len(model.units)), 3, 3)), few_bits=True)
 
 
 # ---------------------------------------------------------------------- what mixing is
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("mixing", "unmixed"), [("asfl:mix=on", ASFL), ("sfl-mix", SFL)])
-def test_one_client_alone_is_not_mixed_with_anybody(mixing: str, unmixed: Procedure, optimizer: Name) -> None:
+def test_one_client_alone_is_not_mixed_with_anybody(mixing: str, unmixed: ExchangeRules, optimizer: Name) -> None:
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS)
     both = [trainers(model, batches, one, optimizer, CLIENTS)[1] for one in (MIXING[mixing], unmixed)]
     for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
@@ -183,9 +183,9 @@ def test_what_the_server_sends_back_is_the_gradient_of_each_sample_when_its_turn
     """With steps of next to nothing, a client's own step is that of a round that doesn't mix; without batch norm."""
     model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
     sides = []
-    for procedure in (MIXING["asfl:mix=on"], PROCEDURES["asfl"]):
+    for exchange in (MIXING["asfl:mix=on"], PROCEDURES["asfl"]):
         fast = FastTrainer(
-            model, batches, procedure, rule_named("sgd", 1e-9), num_clients=CLIENTS, seed=5, device=CPU,
+            model, batches, exchange, rule_named("sgd", 1e-9), num_clients=CLIENTS, seed=5, device=CPU,
             dtype=torch.float64, client_rule=rule_named("sgd", 0.05),
         )  # fmt: skip
         fast.round(full_round(0, 3, CLIENTS))
@@ -229,12 +229,12 @@ def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
     assert steps.norms() == norms is not None
 
 
-@pytest.mark.parametrize("procedure", MIXING)
-def test_training_that_diverges_says_so(procedure: str) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_training_that_diverges_says_so(exchange: str) -> None:
     """Within a round already; the server's steps are taken back, as nobody here can be left out instead."""
     model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
     fast = FastTrainer(
-        model, batches, MIXING[procedure], rule_named("sgd", 1e150), num_clients=CLIENTS, seed=5, device=CPU,
+        model, batches, MIXING[exchange], rule_named("sgd", 1e150), num_clients=CLIENTS, seed=5, device=CPU,
         dtype=torch.float64,
     )  # fmt: skip
     behind = fast.layout.behind(fast.state.server, 2).parameters
@@ -244,10 +244,10 @@ def test_training_that_diverges_says_so(procedure: str) -> None:
 
 
 @pytest.mark.parametrize("arrivals", [1, 2, CLIENTS])
-@pytest.mark.parametrize("procedure", MIXING)
-def test_noise_is_measured_from_two_mini_batches_on(procedure: str, arrivals: int) -> None:
+@pytest.mark.parametrize("exchange", MIXING)
+def test_noise_is_measured_from_two_mini_batches_on(exchange: str, arrivals: int) -> None:
     fast = FastTrainer(
-        tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), MIXING[procedure], rule_named("adam", 0.003),
+        tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), MIXING[exchange], rule_named("adam", 0.003),
         num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, watch_noise=True,
     )  # fmt: skip
     everybody = full_round(0, 2, CLIENTS)
@@ -263,7 +263,7 @@ def test_clients_of_schemes_that_mix_make_longer_steps(clients: int, blocks: int
     config = load_config("demo", [f"scenario.clients={clients}", f"radio.num_rbs={blocks}"]).config
     rate = config.training.learning_rate
     for name in ("asfl-plus", "asfl:mix=on", "sfl-best:mix=on"):
-        found = client_learning_rate(config, scheme_named(name).procedure)
+        found = client_learning_rate(config, scheme_named(name).exchange)
         assert found == pytest.approx(rate * math.sqrt(min(clients, blocks)))
     for name in ("asfl", "asfl-plus:mix=off", "sfl", "fedavg", "epsl", "sl"):
-        assert client_learning_rate(config, scheme_named(name).procedure) == rate
+        assert client_learning_rate(config, scheme_named(name).exchange) == rate

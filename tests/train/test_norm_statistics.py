@@ -127,14 +127,14 @@ def omegas(fast: FastTrainer, statistics: Tensor) -> Floats:
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize("procedure", PROCEDURES)
-def test_weights_follow_the_updates(procedure: str, local_steps: int) -> None:
+@pytest.mark.parametrize("exchange", PROCEDURES)
+def test_weights_follow_the_updates(exchange: str, local_steps: int) -> None:
     """ω of every client and of the server, unit by unit, kept by hand through moving cuts and lost packets."""
     model = tiny_model("resnet18", width=0.03)
-    units, rules = len(model.units), PROCEDURES[procedure]
+    units, rules = len(model.units), PROCEDURES[exchange]
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
     _, fast = trainers(model, batches, rules, "sgd", CLIENTS, merge=2)
-    cuts, before = [units] if procedure == "fedavg" else range(1, units), 0
+    cuts, before = [units] if exchange == "fedavg" else range(1, units), 0
     server, own, kept = np.ones(units), np.ones((CLIENTS, units)), 0.9**local_steps
     for plan in random_plans(cuts, 7, CLIENTS):
         fast.round(plan)

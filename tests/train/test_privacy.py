@@ -30,7 +30,7 @@ from asfl.schemes import scheme_named
 from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.optimizers import rule_named
-from asfl.train.privacy import Blur, drawn_from, epsilon, nobody_knows
+from asfl.train.privacy import GaussianMechanism, drawn_from, epsilon, nobody_knows
 
 TINY = ["training.rounds=3", "model.width=0.1", "model.norm=group", "output.evaluate_every=10", "output.track=none"]
 
@@ -41,7 +41,7 @@ def test_a_sample_is_never_longer_than_the_clip(seed: int, clip: float, scale: f
     random = torch.Generator().manual_seed(seed)
     carry = tuple(scale * torch.randn(5, 3, size, generator=random, dtype=torch.float64) for size in (4, 2))
     privacy = Privacy(activation_clip=clip, activation_noise=1e-9)
-    blurred = Blur(privacy, drawn_from(seed)).activations(carry, 0, 0, 0)
+    blurred = GaussianMechanism(privacy, drawn_from(seed)).activations(carry, 0, 0, 0)
     lengths = [torch.cat([t.flatten(1) for t in each], 1).norm(dim=1) for each in (carry, blurred)]
     assert (lengths[1] <= clip * (1 + 1e-6)).all()
     short = lengths[0] <= clip
@@ -51,25 +51,25 @@ def test_a_sample_is_never_longer_than_the_clip(seed: int, clip: float, scale: f
 
 def test_noise_is_as_strong_as_it_says() -> None:
     privacy = Privacy(activation_clip=3.0, activation_noise=0.5, update_clip=2.0, update_noise=0.25)
-    blur = Blur(privacy, drawn_from(1))
+    blur = GaussianMechanism(privacy, drawn_from(1))
     (noise,) = blur.activations((torch.zeros(100, 1000),), 0, 0, 0)
     assert float(noise.std()) == pytest.approx(1.5, rel=0.02)
     gradient = torch.zeros(100_000)
     blur.gradient_(gradient, 0, 0, 0)
     assert float(gradient.std()) == pytest.approx(0.5, rel=0.02)
     long = torch.full((100,), 50.0)
-    Blur(Privacy(update_noise=1e-9), nobody_knows).gradient_(long, 0, 0, 0)
+    GaussianMechanism(Privacy(update_noise=1e-9), nobody_knows).gradient_(long, 0, 0, 0)
     assert float(long.norm()) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_a_simulations_noise_can_be_drawn_again_and_a_devices_cannot() -> None:
     privacy, zeros = Privacy(activation_noise=1.0), (torch.zeros(2, 50),)
-    for coins, same in ((drawn_from(1), True), (nobody_knows, False)):
-        one, other = (Blur(privacy, coins).activations(zeros, 3, 1, 0)[0] for _ in range(2))
+    for rng, same in ((drawn_from(1), True), (nobody_knows, False)):
+        one, other = (GaussianMechanism(privacy, rng).activations(zeros, 3, 1, 0)[0] for _ in range(2))
         assert torch.equal(one, other) == same
     assert not torch.equal(
-        Blur(privacy, drawn_from(1)).activations(zeros, 3, 1, 0)[0],
-        Blur(privacy, drawn_from(1)).activations(zeros, 4, 1, 0)[0],
+        GaussianMechanism(privacy, drawn_from(1)).activations(zeros, 3, 1, 0)[0],
+        GaussianMechanism(privacy, drawn_from(1)).activations(zeros, 4, 1, 0)[0],
     )
 
 
@@ -98,7 +98,7 @@ def test_hardly_any_noise_is_a_round_without() -> None:
     model, batches = tiny_model(norm="group"), tiny_batches(tiny_images(), 3)
     privacy = Privacy(activation_clip=1e9, activation_noise=1e-15, update_clip=1e9, update_noise=1e-15)
 
-    def trained(blur: Blur | None) -> torch.Tensor:
+    def trained(blur: GaussianMechanism | None) -> torch.Tensor:
         trainer = FastTrainer(
             model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.05), num_clients=3, seed=5, device=CPU,
             dtype=torch.float64, fleet=partial(LocalFleet, blur=blur),
@@ -107,21 +107,21 @@ def test_hardly_any_noise_is_a_round_without() -> None:
             trainer.round(full_round(index, cut, 3))
         return trainer.state.average_model().parameters
 
-    torch.testing.assert_close(trained(Blur(privacy, drawn_from(1))), trained(None), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(trained(GaussianMechanism(privacy, drawn_from(1))), trained(None), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("procedure", ["asfl", "sfl", "sl", "epsl"])
+@pytest.mark.parametrize("exchange", ["asfl", "sfl", "sl", "epsl"])
 @pytest.mark.parametrize("local_steps", [1, 2])
-def test_fast_equals_plain(procedure: str, local_steps: int) -> None:
+def test_fast_equals_plain(exchange: str, local_steps: int) -> None:
     """The same noise, in the same places: on what leaves, and on what the optimiser sees."""
     model = tiny_model(norm="group")
     batches = tiny_batches(tiny_images(), 3, local_steps=local_steps)
     privacy = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
-    blur = Blur(privacy, drawn_from(7))
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], "adam", 3, 2, blur=blur)
+    blur = GaussianMechanism(privacy, drawn_from(7))
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], "adam", 3, 2, blur=blur)
     for plan in random_plans(range(1, len(model.units)), 3, 3):
         bits = np.array([32, 8, 32])
-        for exact in (plan, replace(plan, bits=bits)) if procedure == "asfl" else (plan,):
+        for exact in (plan, replace(plan, bits=bits)) if exchange == "asfl" else (plan,):
             np.testing.assert_allclose(fast.round(exact).loss, plain.round(exact).loss, rtol=1e-5)
             assert_same(plain, fast, 1e-5, 1e-7)
 

@@ -41,7 +41,7 @@ shapes = st.one_of(
 )
 
 
-def coins(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -90,7 +90,7 @@ def tolerance(draws: int) -> float:
 @given(shape=shapes, bits=few_bits, seed=seeds)
 def test_every_number_comes_back_within_a_step(shape: tuple[int, ...], bits: int, seed: int) -> None:
     values = drawn(shape, seed)
-    codes = quantised(values, bits, coins(seed))
+    codes = quantised(values, bits, rng(seed))
     back = codes.restored()
     assert back.shape == values.shape
     assert back.dtype == torch.float32
@@ -101,7 +101,7 @@ def test_every_number_comes_back_within_a_step(shape: tuple[int, ...], bits: int
 @given(shape=shapes, bits=few_bits, seed=seeds)
 def test_the_mean_of_many_draws_is_the_number(shape: tuple[int, ...], bits: int, seed: int) -> None:
     values, draws = drawn(shape, seed), 64
-    found = [quantised(values, bits, random) for random in coins(seed).spawn(draws)]
+    found = [quantised(values, bits, random) for random in rng(seed).spawn(draws)]
     mean = torch.stack([codes.restored().double() for codes in found]).mean(0)
     bound = tolerance(draws) * found[0].step + resolution(found[0])
     assert ((mean - values).abs() <= of_each(bound, shape)).all()
@@ -113,7 +113,7 @@ def test_the_mean_of_equal_numbers_is_the_number(bits: int) -> None:
     for share in (0.01, 0.3, 0.5, 0.77):
         values = torch.full((2, 1, 400, 400), 3.0 + share)
         values[0, 0, 0, 0], values[0, 0, 0, 1] = 0, 2**bits - 1  # so a step is 1
-        codes = quantised(values, bits, coins(7))
+        codes = quantised(values, bits, rng(7))
         assert codes.step.item() == pytest.approx(1, rel=1e-6)
         inner = codes.restored()[1].double() - 3
         deviation = np.sqrt(share * (1 - share) / inner.numel())
@@ -125,7 +125,7 @@ def test_the_mean_of_equal_numbers_is_the_number(bits: int) -> None:
 def test_as_the_formula_says(shape: tuple[int, ...], bits: int, seed: int) -> None:
     """Code and value again in plain NumPy: low + q · step, with q one of the two neighbours."""
     values = drawn(shape, seed)
-    codes = quantised(values, bits, coins(seed))
+    codes = quantised(values, bits, rng(seed))
     raw = codes.codes.numpy()
     if bits == 16:
         q = raw.view("<u2").astype(np.int64)
@@ -141,7 +141,7 @@ def test_as_the_formula_says(shape: tuple[int, ...], bits: int, seed: int) -> No
 
 @given(shape=shapes, bits=few_bits, seed=seeds)
 def test_every_bit_is_counted(shape: tuple[int, ...], bits: int, seed: int) -> None:
-    codes = quantised(drawn(shape, seed), bits, coins(seed))
+    codes = quantised(drawn(shape, seed), bits, rng(seed))
     count = prod(shape)
     assert len(codes.low) == len(codes.step) == num_groups(shape)
     assert len(codes.codes) == num_code_bytes(count, bits)
@@ -151,15 +151,15 @@ def test_every_bit_is_counted(shape: tuple[int, ...], bits: int, seed: int) -> N
 
 @given(shape=shapes, seed=seeds)
 def test_32_bits_are_the_very_same_tensor(shape: tuple[int, ...], seed: int) -> None:
-    values, random = drawn(shape, seed), coins(seed)
+    values, random = drawn(shape, seed), rng(seed)
     assert quantise(values, 32, random) is values
-    assert random.bit_generator.state == coins(seed).bit_generator.state
+    assert random.bit_generator.state == rng(seed).bit_generator.state
 
 
 @given(shape=shapes, bits=few_bits, number=st.floats(-(2.0**100), 2.0**100, width=32))
 def test_equal_numbers_come_back_exactly(shape: tuple[int, ...], bits: int, number: float) -> None:
     values = torch.full(shape, number)
-    codes = quantised(values, bits, coins())
+    codes = quantised(values, bits, rng())
     assert torch.equal(codes.restored(), values)
     assert relative_error((values,), (codes,)) == 0
 
@@ -168,7 +168,7 @@ def test_equal_numbers_come_back_exactly(shape: tuple[int, ...], bits: int, numb
 def test_what_is_not_finite_stays_so(shape: tuple[int, ...], bits: int, seed: int, bad: float) -> None:
     values = drawn(shape, seed)
     values.view(-1)[seed % values.numel()] = bad
-    codes = quantised(values, bits, coins(seed))
+    codes = quantised(values, bits, rng(seed))
     back = codes.restored()
     assert not back[~values.isfinite()].isfinite().any()
     assert not relative_error((values,), (codes,)).isfinite()
@@ -179,7 +179,7 @@ def test_what_is_not_finite_stays_so(shape: tuple[int, ...], bits: int, seed: in
 @given(bits=few_bits, seed=seeds)
 def test_the_order_in_memory_does_not_matter(bits: int, seed: int) -> None:
     values = drawn((3, 4, 2, 5), seed)
-    as_given, last = (quantised(v, bits, coins(seed)) for v in (values, values.to(memory_format=torch.channels_last)))
+    as_given, last = (quantised(v, bits, rng(seed)) for v in (values, values.to(memory_format=torch.channels_last)))
     assert torch.equal(as_given.codes, last.codes)
     assert torch.equal(as_given.restored(), last.restored())
     assert last.restored().is_contiguous(memory_format=torch.channels_last)
@@ -188,7 +188,7 @@ def test_the_order_in_memory_does_not_matter(bits: int, seed: int) -> None:
 @pytest.mark.parametrize("bits", [0, 1, 12, 33, -8])
 def test_other_numbers_of_bits(bits: int) -> None:
     with pytest.raises(AsflError, match=f"bits = {bits} must be one of 32, 16, 8, 4"):
-        quantise(torch.zeros(2, 3), bits, coins())
+        quantise(torch.zeros(2, 3), bits, rng())
 
 
 def test_each_client_step_round_and_direction_has_coins_of_its_own() -> None:
@@ -208,7 +208,7 @@ def test_layers_by_output_channel(depth: int, bits: int) -> None:
     slots = [slot for slot in layout.parameters if slot.unit < depth]
     for place, slot in enumerate(slots):
         difference[slot.start : slot.stop] *= 10.0 ** (place % 5 - 2)
-    codes = quantise_side(layout, difference, depth, bits, coins(3))
+    codes = quantise_side(layout, difference, depth, bits, rng(3))
     assert isinstance(codes, QuantisedLayers)
     back, group = codes.restored(), 0
     for slot in slots:
@@ -226,7 +226,7 @@ def test_layers_by_output_channel(depth: int, bits: int) -> None:
 def test_layers_are_unbiased(bits: int) -> None:
     layout = Layout(tiny_model())
     difference = torch.from_numpy(np.random.default_rng(1).standard_normal(int(layout.parameter_edges[2]))).float()
-    found = [quantise_side(layout, difference, 2, bits, random) for random in coins(1).spawn(64)]
+    found = [quantise_side(layout, difference, 2, bits, random) for random in rng(1).spawn(64)]
     back = torch.stack([codes.restored().double() for codes in found if isinstance(codes, QuantisedLayers)])
     assert isinstance(found[0], QuantisedLayers)
     step = found[0].step.repeat_interleave(found[0].sizes)
@@ -236,8 +236,8 @@ def test_layers_are_unbiased(bits: int) -> None:
 def test_layers_at_32_bits_and_no_layers() -> None:
     layout = Layout(tiny_model())
     difference = torch.ones(int(layout.parameter_edges[2]))
-    assert quantise_side(layout, difference, 2, 32, coins()) is difference
-    assert len(quantise_side(layout, difference[:0], 0, 4, coins())) == 0  # type: ignore[arg-type]
+    assert quantise_side(layout, difference, 2, 32, rng()) is difference
+    assert len(quantise_side(layout, difference[:0], 0, 4, rng())) == 0  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- in training
@@ -246,11 +246,11 @@ def mixed_bits(seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize(("procedure", "optimizer"), [("asfl", "adam"), ("sfl", "sgd"), ("sl", "sgd"), ("epsl", "sgd")])
-def test_plain_and_fast_send_the_same_codes(procedure: str, optimizer: Name, local_steps: int) -> None:
+@pytest.mark.parametrize(("exchange", "optimizer"), [("asfl", "adam"), ("sfl", "sgd"), ("sl", "sgd"), ("epsl", "sgd")])
+def test_plain_and_fast_send_the_same_codes(exchange: str, optimizer: Name, local_steps: int) -> None:
     model = tiny_model()
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, merge=2)
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], optimizer, CLIENTS, merge=2)
     for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
         plan = replace(plan, bits=mixed_bits(plan.index))
         expected, found = plain.round(plan), fast.round(plan)
@@ -269,12 +269,12 @@ def test_plain_and_fast_with_a_cut_per_client() -> None:
         assert_same(plain, fast)
 
 
-@pytest.mark.parametrize("procedure", ["asfl", "sl", "fedavg"])
-def test_32_bits_are_as_if_nothing_had_been_said(procedure: str) -> None:
+@pytest.mark.parametrize("exchange", ["asfl", "sl", "fedavg"])
+def test_32_bits_are_as_if_nothing_had_been_said(exchange: str) -> None:
     model = tiny_model()
-    cut = len(model.units) if procedure == "fedavg" else 2
-    _, said = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[procedure], "adam", CLIENTS)
-    _, unsaid = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[procedure], "adam", CLIENTS)
+    cut = len(model.units) if exchange == "fedavg" else 2
+    _, said = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[exchange], "adam", CLIENTS)
+    _, unsaid = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES[exchange], "adam", CLIENTS)
     for index in range(2):
         plan = full_round(index, cut, CLIENTS)
         assert np.isnan(said.round(replace(plan, bits=np.full(CLIENTS, 32))).quantisation_error).all()
@@ -289,14 +289,14 @@ def test_what_is_charged_is_what_crosses(name: str, bits: int) -> None:
     """Codes, lows and steps of every cut, in activations and in parameters."""
     spec, samples = ModelSpec.parse(name), 5
     model, profile = build_model(spec), load_profile(name)
-    layout, coins = Layout(model), np.random.default_rng(1)
+    layout, rng = Layout(model), np.random.default_rng(1)
     carry: tuple[torch.Tensor, ...] = (torch.randn(samples, 3, 32, 32),)
     for cut in profile.cuts.tolist():
         carry = tuple(tensor.detach() for tensor in model.units[cut - 1](carry))
-        sent = sum(one.num_bits for one in quantise_carry(carry, bits, coins) if not isinstance(one, torch.Tensor))
+        sent = sum(one.num_bits for one in quantise_carry(carry, bits, rng) if not isinstance(one, torch.Tensor))
         assert abs(sent - activation_bits(profile, np.array(cut), bits, samples, 1)) < 8 * len(carry)  # whole bytes
         side = torch.randn(int(layout.parameter_edges[cut]))
-        layers = quantise_side(layout, side, cut, bits, coins)
+        layers = quantise_side(layout, side, cut, bits, rng)
         assert not isinstance(layers, torch.Tensor)
         assert abs(layers.num_bits - layer_bits(profile, cut, bits)) < 8
 

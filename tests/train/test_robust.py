@@ -30,36 +30,32 @@ class Shouting(LocalFleet):
 
 
 def trainer(
-    procedure: str,
+    exchange: str,
     combining: Combining,
     optimizer: Name = "sgd",
     local_steps: int = 1,
     fleet: type[LocalFleet] = LocalFleet,
 ) -> FastTrainer:
     return FastTrainer(
-        tiny_model(norm="none"), uneven_batches(local_steps), PROCEDURES[procedure], rule_named(optimizer, 0.01),
+        tiny_model(norm="none"), uneven_batches(local_steps), PROCEDURES[exchange], rule_named(optimizer, 0.01),
         num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, merge=2, fleet=partial(fleet),
         combining=combining,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("procedure", "local_steps"), [("asfl", 1), ("asfl", 2), ("sfl", 1), ("sfl", 2), ("fedavg", 1)]
-)
-def test_a_clip_that_nobody_reaches_changes_nothing(procedure: str, local_steps: int) -> None:
-    usual, robust = (trainer(procedure, one, "adam", local_steps) for one in (Combining(), Combining(clip=1e9)))
+@pytest.mark.parametrize(("exchange", "local_steps"), [("asfl", 1), ("asfl", 2), ("sfl", 1), ("sfl", 2), ("fedavg", 1)])
+def test_a_clip_that_nobody_reaches_changes_nothing(exchange: str, local_steps: int) -> None:
+    usual, robust = (trainer(exchange, one, "adam", local_steps) for one in (Combining(), Combining(clip=1e9)))
     units = len(tiny_model().units)
-    cuts = [units] if procedure == "fedavg" else range(1, units)
-    for plan in random_plans(cuts, 4, CLIENTS, by_client=procedure == "sfl"):
+    cuts = [units] if exchange == "fedavg" else range(1, units)
+    for plan in random_plans(cuts, 4, CLIENTS, by_client=exchange == "sfl"):
         np.testing.assert_allclose(robust.round(plan).loss, usual.round(plan).loss, rtol=1e-9)
         found, expected = (one.state.average_model() for one in (robust, usual))
         torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize(
-    ("procedure", "by_client"), [("asfl", False), ("sfl", False), ("sfl", True), ("fedavg", False)]
-)
+@pytest.mark.parametrize(("exchange", "by_client"), [("asfl", False), ("sfl", False), ("sfl", True), ("fedavg", False)])
 @pytest.mark.parametrize(
     ("combining", "optimizer"),
     [
@@ -70,11 +66,11 @@ def test_a_clip_that_nobody_reaches_changes_nothing(procedure: str, local_steps:
     ],
 )
 def test_fast_equals_plain(
-    combining: Combining, optimizer: Name, procedure: str, by_client: bool, local_steps: int
+    combining: Combining, optimizer: Name, exchange: str, by_client: bool, local_steps: int
 ) -> None:
     model, batches = tiny_model(), uneven_batches(local_steps)
-    plain, fast = trainers(model, batches, PROCEDURES[procedure], optimizer, CLIENTS, 2, combining)
-    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    plain, fast = trainers(model, batches, PROCEDURES[exchange], optimizer, CLIENTS, 2, combining)
+    cuts = [len(model.units)] if exchange == "fedavg" else range(1, len(model.units))
     for plan in random_plans(cuts, 4, CLIENTS, seed=2, by_client=by_client):
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)

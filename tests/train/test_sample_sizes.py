@@ -27,14 +27,14 @@ def uneven_batches(local_steps: int = 1, *, augment: bool = False) -> Batches:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("procedure", "optimizer", "local_steps"), [
+@pytest.mark.parametrize(("exchange", "optimizer", "local_steps"), [
     ("asfl", "adam", 1), ("asfl", "sgd", 2), ("sfl", "sgd", 1), ("sfl", "adam", 2), ("fedavg", "sgd", 1),
     ("epsl", "adam", 1), ("sl", "sgd", 1),
 ])  # fmt: skip
-def test_averages_are_by_samples(procedure: str, optimizer: Name, local_steps: int) -> None:
+def test_averages_are_by_samples(exchange: str, optimizer: Name, local_steps: int) -> None:
     model = tiny_model()
-    plain, fast = trainers(model, uneven_batches(local_steps), PROCEDURES[procedure], optimizer, CLIENTS, 2)
-    cuts = [len(model.units)] if procedure == "fedavg" else range(1, len(model.units))
+    plain, fast = trainers(model, uneven_batches(local_steps), PROCEDURES[exchange], optimizer, CLIENTS, 2)
+    cuts = [len(model.units)] if exchange == "fedavg" else range(1, len(model.units))
     for plan in random_plans(cuts, 5, CLIENTS):
         expected, found = plain.round(plan), fast.round(plan)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)

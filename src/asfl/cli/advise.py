@@ -15,7 +15,7 @@ from asfl.results.advise import Advice, Learnt, advise as advise_for, learnt_lik
 from asfl.results.charts.files import save_figure
 from asfl.results.tables import markdown_table
 from asfl.runs.files import write_whole
-from asfl.runs.stand_in import held_out_as_json, held_out_in_words
+from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
 
 MAP_ROUNDS = 20
 

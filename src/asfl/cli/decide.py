@@ -24,7 +24,7 @@ from asfl.results.summary import trained_and_charged
 from asfl.results.words import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
-from asfl.runs.stand_in import held_out_as_json, held_out_in_words
+from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
 from asfl.schemes.base import borrows

@@ -17,7 +17,7 @@ from asfl.results.curves import CEILING
 from asfl.results.summary import trained_and_charged
 from asfl.runs.estimate import MAX_ROUNDS, check_count
 from asfl.runs.play import Playthrough, play_all
-from asfl.runs.stand_in import held_out_as_json, held_out_in_words
+from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
 from asfl.runs.this_process import usual_threads
 
 PLANNED = ["asfl-plus,asfl"]

@@ -25,7 +25,7 @@ from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifes
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import run as run_here
 from asfl.runs.this_process import stopping_on_ctrl_c
-from asfl.runs.watching import Watching
+from asfl.runs.watching import RunOptions
 from asfl.schemes import scheme_named
 
 
@@ -51,7 +51,7 @@ def run(
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
     folder = out or Path(config.output.folder) / name
-    watching: Watching = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
     _train(config, scheme, folder, engine, address, as_json, watching)
 
 
@@ -74,7 +74,7 @@ def resume(
         if rounds < config.training.rounds:
             raise AsflError(f"--rounds {rounds}: {folder} has {config.training.rounds} rounds, and can only have more")
         config = with_rounds(config, rounds)
-    watching: Watching = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
     _train(config, manifest.scheme, folder, engine, address, as_json, watching)
 
 
@@ -85,7 +85,7 @@ def _train(
     engine: options.ClientEngineName,
     address: str | None,
     as_json: bool,
-    watching: Watching,
+    watching: RunOptions,
 ) -> None:
     train: Callable[..., bool] = run_here
     if engine == "ray":

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from asfl.config.randomness import random_stream
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import Procedure, RoundCost, round_cost
+from asfl.costs.modelled import ExchangeRules, RoundCost, round_cost
 from asfl.costs.round import Round
 
 Bools = NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Accountant(Protocol):
     def training_begins(self) -> None:
         """What follows takes the time that is charged."""
 
-    def charge(self, round_: Round, decision: Decision, procedure: Procedure, arrived: Bools) -> Charge:
+    def charge(self, round_: Round, decision: Decision, exchange: ExchangeRules, arrived: Bools) -> Charge:
         """The bill of the round that was just trained."""
 
     def facts(self) -> Facts | None:
@@ -62,8 +62,8 @@ class ModelledAccountant:
     def training_begins(self) -> None:
         pass
 
-    def charge(self, round_: Round, decision: Decision, procedure: Procedure, arrived: Bools) -> RoundCost:
-        return round_cost(round_, decision, None if self.basis == "expected" else arrived, procedure)
+    def charge(self, round_: Round, decision: Decision, exchange: ExchangeRules, arrived: Bools) -> RoundCost:
+        return round_cost(round_, decision, None if self.basis == "expected" else arrived, exchange)
 
     def facts(self) -> Facts | None:
         return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
 from asfl.config.fields import LEAST
-from asfl.costs.modelled import ASFL, Procedure, cost_of_all_cuts
+from asfl.costs.modelled import ASFL, ExchangeRules, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.costs.world import World
 
@@ -39,10 +39,10 @@ class Budgets:
     """Of a round of the scheme, whose stages may take longer."""
 
 
-def resolve_budgets(world: World, procedure: Procedure = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
+def resolve_budgets(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
     """The configured budgets, with "auto" replaced by what the fair policy takes.
 
-    A scheme that can't move its cut gets the budgets of its own `cuts`. A scheme with another procedure than ASFL's
+    A scheme that can't move its cut gets the budgets of its own `cuts`. A scheme with exchange rules other than ASFL's
     answers for ASFL's budgets (it borrows ASFL's decisions, or is compared with them), but its stages may take longer:
     `own_outage_s` follows what its own rounds take.
     """
@@ -62,7 +62,7 @@ def resolve_budgets(world: World, procedure: Procedure = ASFL, cuts: Sequence[in
         return Budgets(delay, energy)
     if outage != "auto":
         return Budgets(delay, energy, outage, outage)
-    own_delay = delay if procedure.keeps_client_sides else fair_policy(world, procedure, cuts).delay_s
+    own_delay = delay if exchange.keeps_client_sides else fair_policy(world, exchange, cuts).delay_s
     return Budgets(delay, energy, OUTAGE_FACTOR * delay, OUTAGE_FACTOR * max(own_delay, delay))
 
 
@@ -77,31 +77,31 @@ def fairest_cut(delay_s: Floats, energy_j: Floats) -> NDArray[np.intp]:
     return np.asarray(np.argmin(relative_delay + relative_energy, axis=-1))
 
 
-def fair_policy(world: World, procedure: Procedure = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
+def fair_policy(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
     """Mean delay of a round and mean energy of a client under the fair policy, at the best of `cuts` (or of all)."""
     rounds = [world.begin_round(index) for index in range(SAMPLED_ROUNDS)]
-    delay, _ = _fair_costs(world, rounds, procedure, cuts)
+    delay, _ = _fair_costs(world, rounds, exchange, cuts)
     outage_s = OUTAGE_FACTOR * float(np.median(delay))
-    delay, energy = _fair_costs(world, [replace(one, outage_s=outage_s) for one in rounds], procedure, cuts)
+    delay, energy = _fair_costs(world, [replace(one, outage_s=outage_s) for one in rounds], exchange, cuts)
     return Budgets(delay_s=float(delay.mean()), energy_j=float(energy.mean()))
 
 
 def _fair_costs(
-    world: World, rounds: Sequence[Round], procedure: Procedure, cuts: Sequence[int] | None
+    world: World, rounds: Sequence[Round], exchange: ExchangeRules, cuts: Sequence[int] | None
 ) -> tuple[Floats, Floats]:
     """Delays [rounds] and energies [rounds, clients] under the fair policy."""
     num_clients, radio = world.config.scenario.clients, world.config.radio
     fair_share = np.full(num_clients, radio.num_rbs / num_clients)
     full_power = np.full(num_clients, radio.max_tx_power_w)
-    if procedure.in_sequence:  # one client after the other, with all the blocks
+    if exchange.in_sequence:  # one client after the other, with all the blocks
         fair_share = np.full(num_clients, float(radio.num_rbs))
     wanted = world.profile.cuts if cuts is None else np.clip(cuts, world.profile.min_cut, world.profile.num_layers - 1)
     allowed = wanted - world.profile.min_cut
     delays, energies = [], []
     for round_ in rounds:  # one after the other: the costs of all cuts and clients in all rounds would take gigabytes
-        cost = cost_of_all_cuts(round_, fair_share, full_power, procedure=procedure)
+        cost = cost_of_all_cuts(round_, fair_share, full_power, exchange=exchange)
         delay, energy = cost.delay_s, cost.energy_j
-        if not procedure.full_local_model:
+        if not exchange.full_local_model:
             best = fairest_cut(delay[allowed], energy[allowed])
             delay, energy = delay[allowed][best], energy[allowed][best]
         delays.append(delay)

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 class Holdings:
     """What would have to cross the link before each client can train each layer. N clients, M layers."""
 
-    owed_bits: Floats
+    stale_bits: Floats
     """[N, M] bits per parameter that a client must receive: 0 if it is up to date, 32 for the whole layer; less if only
     averages at fewer bits were missed, which come as differences."""
     apart: Bools
@@ -39,18 +39,18 @@ class Holdings:
 
     @cached_property
     def _clients(self) -> NDArray[np.int64]:
-        return np.arange(len(self.owed_bits))
+        return np.arange(len(self.stale_bits))
 
     def download_bits(self, profile: ModelProfile, cut: NDArray[np.int64], overheads: Overheads) -> Floats:
         """[..., N] what each client must receive to hold its layers up to a cut [..., 1] or [N].
 
         With overheads: differences with the scales of each, or the whole layer if that is less; statistics as they are.
         """
-        differences = (self.owed_bits > 0) & (self.owed_bits < BITS_PER_VALUE)
+        differences = (self.stale_bits > 0) & (self.stale_bits < BITS_PER_VALUE)
         missed = np.where(differences, self.missed if overheads.charged else 1.0, 0.0)
-        owed = self.owed_bits / BITS_PER_VALUE * profile.param_bits + missed * BITS_PER_GROUP * profile.param_groups
+        owed = self.stale_bits / BITS_PER_VALUE * profile.param_bits + missed * BITS_PER_GROUP * profile.param_groups
         if overheads.charged:
-            owed = np.minimum(owed, profile.param_bits) + np.where(self.owed_bits > 0, profile.statistic_bits, 0.0)
+            owed = np.minimum(owed, profile.param_bits) + np.where(self.stale_bits > 0, profile.statistic_bits, 0.0)
         return np.asarray(prefix_sums(owed)[self._clients, cut])
 
     def upload_bits(
@@ -59,16 +59,16 @@ class Holdings:
         """[..., N] at full precision: layers above the cut that go to the server, as far as it doesn't know them."""
         if previous_cut is None:
             return np.zeros(np.broadcast_shapes(np.shape(cut), self._clients.shape))
-        known = (self.owed_bits > 0) | ~self.apart
+        known = (self.stale_bits > 0) | ~self.apart
         unknown = prefix_sums(np.where(known, 0.0, moving_bits(profile, overheads)))
         return np.asarray(unknown[:, previous_cut] - unknown[self._clients, np.minimum(cut, previous_cut)])
 
     def after(self, decision: Decision, updated: Bools, *, trained: bool) -> "Holdings":
         """After a round: `updated` [N] have received what they needed; `trained`: somebody's packet arrived."""
-        layers = np.arange(1, self.owed_bits.shape[1] + 1)
-        cut = np.broadcast_to(decision.cut, len(self.owed_bits))
+        layers = np.arange(1, self.stale_bits.shape[1] + 1)
+        cut = np.broadcast_to(decision.cut, len(self.stale_bits))
         held = layers <= cut[:, None]
-        owed, missed = (np.where(updated[:, None] & held, 0.0, before) for before in (self.owed_bits, self.missed))
+        owed, missed = (np.where(updated[:, None] & held, 0.0, before) for before in (self.stale_bits, self.missed))
         owed = np.where(layers > cut.max(), BITS_PER_VALUE, owed) if trained else owed
         apart = self.apart & (layers <= cut.max())
         if trained:

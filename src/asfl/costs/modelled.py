@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Procedure:
+class ExchangeRules:
     """How a scheme's round differs from ASFL's: in what is exchanged, so in what it costs and in how it trains."""
 
     exchanges_client_model: bool = False
@@ -52,17 +52,17 @@ class Procedure:
         return not (self.exchanges_client_model or self.full_local_model)
 
 
-ASFL = Procedure(reports=True)
-ON_DEMAND = Procedure(on_demand=True)
-CENTRAL = Procedure(full_local_model=True, central=True)
-FEDAVG = Procedure(full_local_model=True)
-SL = Procedure(exchanges_client_model=True, in_sequence=True)
-SFL = Procedure(exchanges_client_model=True)
+ASFL = ExchangeRules(reports=True)
+ON_DEMAND = ExchangeRules(on_demand=True)
+CENTRAL = ExchangeRules(full_local_model=True, central=True)
+FEDAVG = ExchangeRules(full_local_model=True)
+SL = ExchangeRules(exchanges_client_model=True, in_sequence=True)
+SFL = ExchangeRules(exchanges_client_model=True)
 ACC_SFL = SFL
 
 
-def epsl(aggregated_share: float) -> Procedure:
-    return Procedure(aggregated_share=aggregated_share)
+def epsl(aggregated_share: float) -> ExchangeRules:
+    return ExchangeRules(aggregated_share=aggregated_share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,19 +149,19 @@ class RoundCost:
 
 
 def round_cost(
-    round_: Round, decision: Decision, arrived: ArrayLike | None = None, procedure: Procedure = ASFL
+    round_: Round, decision: Decision, arrived: ArrayLike | None = None, exchange: ExchangeRules = ASFL
 ) -> RoundCost:
     """Cost of one decision: expected if `arrived` is None, else realised with these arrivals [N]."""
     samples = round_.charged_samples if decision.batch is None else decision.batch * round_.local_steps
     plan = Plan(*map(np.asarray, (decision.cut, decision.synced, decision.bits, samples)))
-    return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, procedure)
+    return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, exchange)
 
 
-def in_time(round_: Round, decision: Decision, procedure: Procedure = ASFL) -> NDArray[np.bool_]:
+def in_time(round_: Round, decision: Decision, exchange: ExchangeRules = ASFL) -> NDArray[np.bool_]:
     """[N] who would finish every stage before an outage ends it."""
     if not np.isfinite(round_.outage_s):
         return np.ones(round_.num_clients, dtype=np.bool_)
-    return round_cost(round_, decision, np.ones(round_.num_clients), procedure).in_time
+    return round_cost(round_, decision, np.ones(round_.num_clients), exchange).in_time
 
 
 def cost_of_all_cuts(
@@ -169,12 +169,12 @@ def cost_of_all_cuts(
     rb_count: ArrayLike,
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None = None,
-    procedure: Procedure = ASFL,
+    exchange: ExchangeRules = ASFL,
     bits: int = BITS_PER_VALUE,
 ) -> RoundCost:
     """Costs of every cut 1 … M−1 in one call, along the leading axis: entry i is cut i + 1."""
     plan = Plan(round_.profile.cuts[:, None], *map(np.asarray, (0, bits, round_.charged_samples)))
-    return _cost(round_, plan, rb_count, tx_power_w, arrived, procedure)
+    return _cost(round_, plan, rb_count, tx_power_w, arrived, exchange)
 
 
 class Plan(NamedTuple):
@@ -194,13 +194,13 @@ def _cost(
     rb_count: ArrayLike,
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None,
-    procedure: Procedure,
+    exchange: ExchangeRules,
 ) -> RoundCost:
     count, power = np.asarray(rb_count, float), np.asarray(tx_power_w, float)
     prices = _Prices.of(round_, count, power, arrived)
-    if procedure.full_local_model:
+    if exchange.full_local_model:
         return _local_training_cost(round_, plan, prices)
-    return _split_cost(round_, plan, prices, procedure)
+    return _split_cost(round_, plan, prices, exchange)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,14 +260,14 @@ class Workload:
     server_backward_flops: Floats
 
     @classmethod
-    def of(cls, round_: Round, procedure: Procedure, plan: Plan) -> "Workload":
+    def of(cls, round_: Round, exchange: ExchangeRules, plan: Plan) -> "Workload":
         cut, synced, bits, samples = plan
         profile, overheads = round_.profile, round_.equations.overheads
         # Schemes that exchange the client model don't move layers, and where clients are brought up to date when they
         # take part, layers come down in stage 2.
         model_bits = prefix_sums(moving_bits(profile, overheads))
         grown = shrunk = down = np.zeros_like(model_bits[cut])
-        if procedure.exchanges_client_model:
+        if exchange.exchanges_client_model:
             down = up = layer_bits(profile, cut, bits, overheads)
         else:
             up = layer_bits(profile, np.minimum(synced, cut), bits, overheads)
@@ -277,7 +277,7 @@ class Workload:
             elif round_.previous_cut is not None:
                 moved = model_bits[cut] - model_bits[round_.previous_cut]
                 grown, shrunk = np.maximum(moved, 0), np.maximum(-moved, 0)
-        if procedure.reports:
+        if exchange.reports:
             up = up + report_bits(profile, synced, cut, overheads)
         sent = activation_bits(profile, cut, bits, samples, round_.local_steps)
         of_next_layer = samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
@@ -296,9 +296,9 @@ class Workload:
         )
 
 
-def _split_cost(round_: Round, plan: Plan, prices: _Prices, procedure: Procedure) -> RoundCost:
-    work = Workload.of(round_, procedure, plan)
-    reduce: Callable[..., Floats] = np.sum if procedure.in_sequence else np.max
+def _split_cost(round_: Round, plan: Plan, prices: _Prices, exchange: ExchangeRules) -> RoundCost:
+    work = Workload.of(round_, exchange, plan)
+    reduce: Callable[..., Floats] = np.sum if exchange.in_sequence else np.max
 
     # Stage 1: layers between the cuts move.
     resplit = times(work.grown_bits, prices.receiving_s_per_bit) + times(work.shrunk_bits, prices.uplink_s_per_bit)
@@ -312,7 +312,7 @@ def _split_cost(round_: Round, plan: Plan, prices: _Prices, procedure: Procedure
     arrival = prices.arrival * in_time
 
     # Stage 3: server forward and backward, gradients down, client backward, perhaps client model and report up.
-    share = procedure.aggregated_share
+    share = exchange.aggregated_share
     # EPSL: the aggregated sample positions go backward once for all clients, the others once per client.
     backward_weight = arrival * (1 - share) + share * _share_of_one_pass(arrival)
     server = work.server_forward_flops * arrival + work.server_backward_flops * backward_weight

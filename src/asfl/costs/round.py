@@ -88,7 +88,7 @@ class Round:
     fitted_link: bool = False
     """Whether rates are the smooth fit that optimisers use instead of the link's own; they differ for 5G NR only."""
     reports: bool = True
-    """Whether optimisers count a report of each client that has learnt; what is charged follows the procedure."""
+    """Whether optimisers count a report of each client that has learnt; what is charged follows the exchange."""
     local_steps: int = 1
     """Mini-batches a client takes in the round."""
     index: int = 0

@@ -41,7 +41,7 @@ from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
-from asfl.train.privacy import Blur, nobody_knows
+from asfl.train.privacy import GaussianMechanism, nobody_knows
 from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task
@@ -62,17 +62,17 @@ class ClientNode:
         if self.client >= config.scenario.clients:
             raise AsflError(f"client = {self.client}, but there are {config.scenario.clients}")
         self._agreement, self.threads = agreement, agreement.threads
-        procedure = scheme_named(agreement.scheme).procedure
-        self._keeps_sides = procedure.keeps_client_sides
+        exchange = scheme_named(agreement.scheme).exchange
+        self._keeps_sides = exchange.keeps_client_sides
         self._device = device_named(config.training.device)
         blueprint = Blueprint.of(config, self._device)  # numbers come from the server
         self._model, self._shapes, self._layout = blueprint.model, blueprint.shapes, blueprint.shapes.layout
         self.largest_message = blueprint.largest_message
         self._private = config.data.private
         self._data, self._batches = _own_data(config, self.client, data_dir, self._device)
-        self._rule = rule_named(config.training.optimizer, client_learning_rate(config, procedure))
+        self._rule = rule_named(config.training.optimizer, client_learning_rate(config, exchange))
         privacy = config.privacy
-        self._blur = Blur(privacy, nobody_knows) if privacy.noisy else None
+        self._blur = GaussianMechanism(privacy, nobody_knows) if privacy.noisy else None
         self._pace, self._meter = Pace(agreement.shaping), CarefulMeter(None)
         self.said_bye = False
         self.round_index: int | None = None

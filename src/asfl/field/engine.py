@@ -20,7 +20,7 @@ from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
 from asfl.runs.run import run
 from asfl.runs.this_process import usual_threads
-from asfl.runs.watching import Watching
+from asfl.runs.watching import RunOptions
 
 
 def agreement_for(config: Config, scheme: str, folder: Path, threads: int | None = None) -> Agreement:
@@ -39,7 +39,7 @@ def train(
     *,
     patience: Patience | None = None,
     budgets: Budgets | None = None,
-    **watching: Unpack[Watching],
+    **watching: Unpack[RunOptions],
 ) -> bool:
     """Train in a folder over one link per client: a new run, or the rest of the one that is there.
 

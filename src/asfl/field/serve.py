@@ -16,7 +16,7 @@ from asfl.field.engine import agreement_for, train
 from asfl.field.stream.server import StreamServer
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
-from asfl.runs.watching import ShouldStop, Watching
+from asfl.runs.watching import RunOptions, ShouldStop
 
 _POLL_S = 0.2
 
@@ -57,7 +57,7 @@ def serve_run(
     wait_s: float = float("inf"),
     on_listening: Callable[[Waiting], None] = lambda waiting: None,
     on_waiting: Callable[[int, int], None] = lambda there, wanted: None,
-    **watching: Unpack[Watching],
+    **watching: Unpack[RunOptions],
 ) -> bool:
     """Train with devices. True: all rounds are done; False: it was told to stop, and the same call goes on.
 

@@ -41,12 +41,12 @@ class Learning:
     """‖Δ_n‖², squared norm of each client's latest full update."""
     update_scale: float
     """U, a running mean of ‖Δ‖²."""
-    beyond: "BeyondLearning | None" = None
+    beyond: "DriftAndNoise | None" = None
     """What decisions beyond the paper need to know besides."""
 
 
 @dataclass(frozen=True, eq=False)
-class BeyondLearning:
+class DriftAndNoise:
     """What the server knows of drift, noise and precision, for averaging, bits and participation."""
 
     layer_drift: Float[Floats, "layers"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.modelled import Plan, Procedure, Workload, times
+from asfl.costs.modelled import ExchangeRules, Plan, Workload, times
 from asfl.costs.round import Round
 from asfl.optimize.problem import Problem
 from asfl.optimize.queues import Penalty
@@ -61,7 +61,7 @@ class CutTerms:
     def of_plans(cls, round_: Round, cuts: Ints, synced: Ints, bits: Ints, lost_precision: Floats) -> "CutTerms":
         """Of plans: cut, depth of the average, bits and what these bits cost, [C] each."""
         plans = Plan(cuts[:, None], synced[:, None], bits[:, None], np.asarray(round_.charged_samples))
-        work = Workload.of(round_, Procedure(reports=round_.reports), plans)
+        work = Workload.of(round_, ExchangeRules(reports=round_.reports), plans)
         rate = round_.downlink_rate_bps()
         with np.errstate(divide="ignore"):
             s_per_bit = 1.0 / rate

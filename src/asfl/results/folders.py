@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundRun(Run):
+class RunFolder(Run):
     """One run folder, as far as it has come."""
 
     folder: Path
@@ -39,11 +39,11 @@ class FoundRun(Run):
         return f"{len(self.records)} of {self.rounds} rounds" + (f", model of round {model}" if model else "")
 
 
-def read_run(folder: Path) -> FoundRun:
+def read_run(folder: Path) -> RunFolder:
     manifest, finished = read_manifest(folder), is_finished(folder)
     if was_finished(folder, manifest) and not finished:
         _log.warning("%s was finished, but isn't intact; asfl check says what is, asfl resume repairs it", folder)
-    return FoundRun(
+    return RunFolder(
         manifest.scheme,
         manifest.config.scenario.seed,
         read_records(folder) if (folder / RECORDS_FILE).is_file() else [],

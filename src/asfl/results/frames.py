@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asfl.config import Config, by_name, differing_names
 from asfl.config.errors import AsflError, MissingExtraError, printable
-from asfl.results.folders import FoundRun, read_run, run_folders
+from asfl.results.folders import RunFolder, read_run, run_folders
 from asfl.results.summary import summarize_run
 from asfl.runs.files import cell, write_whole
 from asfl.runs.records import by_client_fields
@@ -71,7 +71,7 @@ def varied_fields(configs: Sequence[Config]) -> list[str]:
     return [name for name in differing if name != "scenario.seed"]
 
 
-def _rows(run: FoundRun, per: Per) -> Iterator[dict[str, Any]]:
+def _rows(run: RunFolder, per: Per) -> Iterator[dict[str, Any]]:
     if per == "run":
         numbers, budgets = summarize_run(run, []).to_json(), run.manifest.budgets
         numbers.pop("reached")

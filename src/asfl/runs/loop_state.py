@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.optimize import Queues
-from asfl.runs.stand_in import StandIn
+from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes.rounds import RadioState
-from asfl.train.beyond import BeyondSignals
+from asfl.train.beyond import DriftAndNoiseSignals
 from asfl.train.signals import Signals
 
 
@@ -23,9 +23,9 @@ class LoopState:
     """Of the next round, counted from 0."""
     radio: RadioState
     signals: Signals
-    assumed_drift: StandIn
+    assumed_drift: SyntheticLearning
     """How far client sides would have drifted apart under ASFL, for schemes that borrow from it."""
-    beyond: BeyondSignals | None = None
+    beyond: DriftAndNoiseSignals | None = None
     """In schemes that decide more than the paper's."""
     took_part: NDArray[np.int64] | None = None
     """[N] in how many rounds, where privacy is accounted for."""
@@ -66,7 +66,7 @@ class LoopState:
                 int(tensors["signals.rounds"]),
             ),
             assumed_drift=replace(self.assumed_drift, layer_spread=tensors["assumed_drift.layer_spread"].numpy()),
-            beyond=None if self.beyond is None else BeyondSignals.of(arrays_of(below("beyond.", tensors))),
+            beyond=None if self.beyond is None else DriftAndNoiseSignals.of(arrays_of(below("beyond.", tensors))),
             took_part=tensors["took_part"].numpy() if "took_part" in tensors else None,
             total_delay_s=tensors["total_delay_s"].item(),
             total_energy_j=tensors["total_energy_j"].item(),

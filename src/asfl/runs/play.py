@@ -14,7 +14,7 @@ from asfl.costs.budgets import Budgets
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize import Queues
-from asfl.runs.stand_in import Drift, StandIn
+from asfl.runs.synthetic_learning import Drift, SyntheticLearning
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
 from asfl.schemes.base import switches_of
@@ -60,7 +60,7 @@ def play(
         world.config.scenario.seed,
     )
     state = RadioState.fresh(clients, Reserves.of(world.config))
-    learning = of_reference = StandIn.fresh(world.profile, clients, drift)
+    learning = of_reference = SyntheticLearning.fresh(world.profile, clients, drift)
     accountant = ModelledAccountant(world.config.decision.charge)
     time_s = 0.0
     for index in range(rounds):
@@ -73,17 +73,17 @@ def play(
         time_s += float(charge.delay_s)
         spread = (
             float(learning.layer_spread[: int(np.min(decision.cut))].sum())
-            if scheme.procedure.keeps_client_sides
+            if scheme.exchange.keeps_client_sides
             else 0.0
         )
-        if np.ndim(decision.cut) == 0 or scheme.procedure.on_demand:
+        if np.ndim(decision.cut) == 0 or scheme.exchange.on_demand:
             learning = learning.after(int(np.max(decision.cut)), decided.arrived, decision.synced)
         of_reference = of_reference.after(int(np.max(accounted.answering.cut)), accounted.answering_arrived)
         scheduled = decision.scheduled
         cuts = np.broadcast_to(decision.cut, scheduled.shape)
         cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())
         yield PlayedRound(
-            cut=np.nan if scheme.procedure.full_local_model else cut,
+            cut=np.nan if scheme.exchange.full_local_model else cut,
             delay_s=float(charge.delay_s),
             resplit_delay_s=float(charge.resplit_delay_s),
             energy_j=charge.energy_j,

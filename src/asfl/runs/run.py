@@ -42,7 +42,7 @@ from asfl.runs.manifest import (
 from asfl.runs.records import Journal, read_rounds
 from asfl.runs.sources import check_sources, sources_of
 from asfl.runs.this_process import usual_threads
-from asfl.runs.watching import Watching
+from asfl.runs.watching import RunOptions
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
@@ -62,7 +62,7 @@ def run(
     recorded: Sequence[Decision] = (),
     fleet: "FleetMaker | None" = None,
     world: World | None = None,
-    **watching: Unpack[Watching],
+    **watching: Unpack[RunOptions],
 ) -> bool:
     """Train a scheme in a folder: a new run, or the rest of the one that is there. True: all rounds are done.
 
@@ -138,7 +138,7 @@ def check_training(
         device_named("cuda")
 
 
-def resume(folder: Path, **watching: Unpack[Watching]) -> bool:
+def resume(folder: Path, **watching: Unpack[RunOptions]) -> bool:
     """Play the rest of the rounds of a run folder."""
     manifest = read_manifest(folder)
     if is_finished(folder):
@@ -150,7 +150,7 @@ def resume(folder: Path, **watching: Unpack[Watching]) -> bool:
 def _go_on(
     folder: Path,
     manifest: Manifest,
-    watching: Watching,
+    watching: RunOptions,
     fleet: "FleetMaker | None" = None,
     world: World | None = None,
 ) -> bool:
@@ -221,7 +221,7 @@ def _play(
     folder: Path,
     journal: Journal,
     tracking: Tracking,
-    watching: Watching,
+    watching: RunOptions,
     started: float,
 ) -> bool:
     """Round after round, to the last one (True) or until somebody says stop; CPU time counts from `started` on."""

@@ -33,7 +33,7 @@ from asfl.runs.initial import start_from
 from asfl.runs.loop_state import LoopState, arrays_of, below, named, tensors_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.scoring import Evaluation, scoring_of
-from asfl.runs.stand_in import Drift, StandIn
+from asfl.runs.synthetic_learning import Drift, SyntheticLearning
 from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
 from asfl.schemes.base import switches_of, watches_noise
@@ -47,7 +47,7 @@ from asfl.schemes.rounds import (
     rules_of,
 )
 from asfl.train.batches import Batches
-from asfl.train.beyond import BeyondSignals
+from asfl.train.beyond import DriftAndNoiseSignals
 from asfl.train.combine import Combining
 from asfl.train.device import device_named
 from asfl.train.fast import FastTrainer
@@ -55,7 +55,7 @@ from asfl.train.fleet import Fault, FleetMaker, LocalFleet
 from asfl.train.gradients import Gradients, is_due
 from asfl.train.mixed import client_learning_rate
 from asfl.train.optimizers import rule_named
-from asfl.train.privacy import Blur, drawn_from, epsilon
+from asfl.train.privacy import GaussianMechanism, drawn_from, epsilon
 from asfl.train.reports import sample_coordinates
 from asfl.train.signals import Signals
 from asfl.train.trainer import RoundPlan, Trained
@@ -101,13 +101,13 @@ class Simulation:
         self.device = device_named(training.device)
         check_protection(config, scheme)
         if fleet is LocalFleet and config.privacy.noisy:
-            fleet = partial(LocalFleet, blur=Blur(config.privacy, drawn_from(seed)))
+            fleet = partial(LocalFleet, blur=GaussianMechanism(config.privacy, drawn_from(seed)))
         parts: Sequence[NDArray[np.int64]] = [np.zeros(0, np.int64)] * clients
         self._samples_each = np.full(clients, len(data.train_labels) // clients)
         if not config.data.private:  # else nobody knows who has what
             parts = deal(data, config)
         batches = clients_batches = Batches.of(data, parts, config, self.device)
-        if scheme.procedure.central:  # one "client" that has all the data, and takes everybody's steps
+        if scheme.exchange.central:  # one "client" that has all the data, and takes everybody's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)
             batches = Batches.of(data, [np.concatenate(parts)], config, self.device, local_steps=steps)
         with torch.random.fork_rng(devices=[]):
@@ -118,20 +118,20 @@ class Simulation:
         self.trainer = FastTrainer(
             model,
             batches,
-            scheme.procedure,
+            scheme.exchange,
             rule_named(training.optimizer, training.learning_rate),
-            num_clients=1 if scheme.procedure.central else clients,
+            num_clients=1 if scheme.exchange.central else clients,
             seed=seed,
             device=self.device,
             merge=clients
             if self.device.type == "cuda"
             else clients_a_pass(load_profile(config.model_spec), training.batch_size, clients),
             fleet=fleet,
-            client_rule=rule_named(training.optimizer, client_learning_rate(config, scheme.procedure)),
+            client_rule=rule_named(training.optimizer, client_learning_rate(config, scheme.exchange)),
             watch_noise=self.switches.rate or self.switches.quant or watches_noise(scheme),
             combining=Combining(config.robust.average, config.robust.trim, config.robust.clip),
         )
-        covered = scheme.procedure == ASFL and training.local_steps == 1 and not config.data.private
+        covered = scheme.exchange == ASFL and training.local_steps == 1 and not config.data.private
         self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None
         self._scoring = scoring_of(config, model, data, clients_batches, self.trainer.fleet, self.device)
         self.accountant = self.world.accountant()
@@ -139,8 +139,8 @@ class Simulation:
             round_index=0,
             radio=RadioState.fresh(clients, Reserves.of(config)),
             signals=Signals.none_yet(clients),
-            assumed_drift=StandIn.fresh(self.world.profile, clients, BORROWED_DRIFT),
-            beyond=BeyondSignals.none_yet(self.world.profile.num_layers)
+            assumed_drift=SyntheticLearning.fresh(self.world.profile, clients, BORROWED_DRIFT),
+            beyond=DriftAndNoiseSignals.none_yet(self.world.profile.num_layers)
             if self.switches.any or watches_noise(scheme)
             else None,
             took_part=np.zeros(clients, dtype=np.int64) if config.privacy.noisy else None,
@@ -174,7 +174,7 @@ class Simulation:
         # 3. Train: layers move, activations and gradients cross the cut, models step and are averaged.
         self.accountant.training_begins()
         trained = self.trainer.round(self._plan(decided, ready))
-        if self.scheme.procedure.central:  # of one model: the same for all
+        if self.scheme.exchange.central:  # of one model: the same for all
             everybody = self.config.scenario.clients
             of_one = trained.loss, trained.update_norm2, trained.quantisation_error
             loss, norm2, error = (own.repeat(everybody) for own in of_one)
@@ -220,7 +220,7 @@ class Simulation:
 
     def _learning(self, state: LoopState) -> Learning:
         """What the server knows of the models: spreads by layer from the clients' reports, update norms."""
-        if self.scheme.procedure.central:
+        if self.scheme.exchange.central:
             return state.assumed_drift.learning()
         ratio, reported = self.config.decision.discrepancy_sample_ratio, None
         if ratio == "auto":
@@ -233,15 +233,15 @@ class Simulation:
         if state.beyond is not None:
             beyond = state.beyond.seen(learning.layer_spread).learning(learning.layer_spread)
             learning = replace(learning, beyond=beyond)
-        if self.scheme.procedure.keeps_client_sides:
+        if self.scheme.exchange.keeps_client_sides:
             return learning
         return replace(learning, layer_spread=state.assumed_drift.layer_spread * learning.update_scale)
 
     def _plan(self, decided: DecidedRound, ready: Bools) -> RoundPlan:
-        if self.scheme.procedure.central:
+        if self.scheme.exchange.central:
             everybody = np.ones(1, dtype=np.bool_)
             return RoundPlan(decided.round.index, np.array([self.trainer.layout.num_units]), everybody, everybody)
-        cut = self.trainer.layout.num_units if self.scheme.procedure.full_local_model else decided.decision.cut
+        cut = self.trainer.layout.num_units if self.scheme.exchange.full_local_model else decided.decision.cut
         everybodys = np.broadcast_to(cut, self.config.scenario.clients)
         return RoundPlan(
             decided.round.index,
@@ -263,7 +263,7 @@ class Simulation:
         asked: Bools,
     ) -> LoopState:
         radio, drift, answering = accounted.state, state.assumed_drift, accounted.answering
-        if lost.any() and self.scheme.procedure.keeps_client_sides and radio.previous_cut is not None:
+        if lost.any() and self.scheme.exchange.keeps_client_sides and radio.previous_cut is not None:
             # The next round re-splits from the cut that is; without those who were lost it may not have moved.
             radio = replace(radio, previous_cut=self.trainer.state.cut or None)
         if np.ndim(answering.cut) == 0:
@@ -311,16 +311,16 @@ class Simulation:
     ) -> RoundRecord:
         decision, cost, queues = decided.decision, accounted.charge, accounted.state.queues
         problem = decided.problem
-        keeps = self.scheme.procedure.keeps_client_sides
+        keeps = self.scheme.exchange.keeps_client_sides
         spread = float(problem.spread_of_cut[int(np.min(decision.cut))]) if keeps else 0.0
         if problem.rules.equations == "corrected":  # there it is in updates already
             spread *= problem.learning.update_scale
         lost = float((cost.packet_error_rate * problem.learning.update_norm2).mean())
-        arrived_losses = trained.loss if self.scheme.procedure.central else trained.loss[arrived]
+        arrived_losses = trained.loss if self.scheme.exchange.central else trained.loss[arrived]
         return RoundRecord(
             round=state.round_index,
             cut=None
-            if self.scheme.procedure.full_local_model
+            if self.scheme.exchange.full_local_model
             else int(decision.cut)
             if np.ndim(decision.cut) == 0
             else np.asarray(decision.cut).tolist(),
@@ -350,7 +350,7 @@ class Simulation:
             client_accuracy=evaluation.client_accuracy if evaluation else None,
             uncalibrated_accuracy=evaluation.uncalibrated_accuracy if evaluation else None,
             device_accuracy=list(evaluation.by_client) or None if evaluation else None,
-            rb_owner=None if self.scheme.procedure.in_sequence else decision.rb_owner,
+            rb_owner=None if self.scheme.exchange.in_sequence else decision.rb_owner,
             **self._beyond_record(decided),
             **({} if state.radio.reserves is None else state.radio.reserves.record()),
             epsilon=self._epsilon(state, epochs=decision.batch is None),
@@ -379,7 +379,7 @@ class Simulation:
         out: dict[str, Any] = {"bits": bits.tolist()} if self.switches.any or bits.min() < BITS_PER_VALUE else {}
         if beyond is not None:
             out["noise_scale"] = beyond.noise_scale
-        if beyond is not None and self.scheme.procedure.keeps_client_sides:
+        if beyond is not None and self.scheme.exchange.keeps_client_sides:
             out["synced"] = decision.synced
         if decision.batch is not None:
             out["batch"] = decision.batch.tolist()
@@ -416,10 +416,10 @@ def _lost(ready: Bools, faults: list[Fault]) -> Bools:
 
 def check_protection(config: Config, scheme: Scheme) -> None:
     """Refuse settings that a scheme's rounds can't keep."""
-    procedure = scheme.procedure
-    if config.privacy.noisy and (procedure.full_local_model or procedure.central):
+    exchange = scheme.exchange
+    if config.privacy.noisy and (exchange.full_local_model or exchange.central):
         raise AsflError(f"privacy: noise hides what crosses a cut, and {scheme.name} has none; choose another scheme")
-    if (procedure.aggregated_share > 0 or procedure.mixes) and (config.robust.average != "mean" or config.robust.clip):
+    if (exchange.aggregated_share > 0 or exchange.mixes) and (config.robust.average != "mean" or config.robust.clip):
         raise AsflError(f"robust: {scheme.name} mixes clients before a gradient is seen; choose another scheme")
 
 

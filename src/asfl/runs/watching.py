@@ -13,7 +13,7 @@ DIVERGED = "training has diverged"
 """What the reason for a failure says if numbers went to infinity: the setting is to blame, not the machine."""
 
 
-class Watching(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """What everybody who trains a run may be told besides what to train."""
 
     on_round: OnRound

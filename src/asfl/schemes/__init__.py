@@ -12,7 +12,7 @@ from asfl.config import Config
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.registry import Registry
 from asfl.config.removed import GONE_SCHEMES, RENAMED_SCHEMES
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.adaptsfl import AdaptSflScheme
 from asfl.schemes.asfl import AsflScheme
@@ -139,14 +139,14 @@ def register_scheme(scheme: Scheme) -> None:
         raise AsflError(f"register_scheme: give a scheme, not its class: register_scheme({scheme.__name__}())")
     right = {
         "name": isinstance(getattr(scheme, "name", None), str),
-        "procedure": isinstance(getattr(scheme, "procedure", None), Procedure),
+        "exchange": isinstance(getattr(scheme, "exchange", None), ExchangeRules),
         "decide": callable(getattr(scheme, "decide", None)),
     }
     wrong = [part for part, fits in right.items() if not fits]
     if wrong:
         raise AsflError(
-            f"register_scheme: {type(scheme).__name__} lacks {', '.join(wrong)}; a scheme has a name, a procedure "
-            "(asfl.costs.Procedure) and decide(problem, seed)"
+            f"register_scheme: {type(scheme).__name__} lacks {', '.join(wrong)}; a scheme has a name, exchange rules "
+            "(asfl.costs.ExchangeRules) and decide(problem, seed)"
         )
     SCHEMES.register(scheme.name, scheme)
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
+from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, random_powers, relative_uplink_s
@@ -37,7 +37,7 @@ class AccSflScheme:
 
     borrows: ClassVar[bool] = True
     name: str = "acc-sfl"
-    procedure: Procedure = ACC_SFL
+    exchange: ExchangeRules = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
@@ -70,12 +70,12 @@ def _latency_s(round_: Round, cut: Ints, rb_count: Floats, tx_power_w: Floats) -
 
 # ---------------------------------------------------------------------- blocks for given cuts
 def best_counts(
-    round_: Round, cut: Ints, tx_power_w: Floats, procedure: Procedure = ACC_SFL, batch: Ints | None = None
+    round_: Round, cut: Ints, tx_power_w: Floats, exchange: ExchangeRules = ACC_SFL, batch: Ints | None = None
 ) -> Floats:
     """Counts [N], all ≥ 1, that make the round shortest for these cuts: exact."""
     one_each = np.ones(round_.num_clients)
     shorter = relative_uplink_s(round_, tx_power_w)
-    cost = round_cost(round_, Decision(cut, one_each, tx_power_w, batch=batch), one_each, procedure)
+    cost = round_cost(round_, Decision(cut, one_each, tx_power_w, batch=batch), one_each, exchange)
     upload_s = cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s * shorter
     return_s = cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s * shorter
     return counts_for_two_maxima(upload_s, return_s, round_.radio.num_rbs).astype(float)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ON_DEMAND, SFL, Procedure, cost_of_all_cuts
+from asfl.costs.modelled import ON_DEMAND, SFL, ExchangeRules, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
@@ -46,7 +46,7 @@ class AdaptSflScheme:
     borrows: ClassVar[bool] = True
     watches_noise: ClassVar[bool] = True
     name: str = "adaptsfl"
-    procedure: Procedure = ON_DEMAND
+    exchange: ExchangeRules = ON_DEMAND
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
@@ -106,7 +106,7 @@ def training_times(round_: Round, rb_count: Floats, noise_scale: float, drift_we
     return times if late.all() else np.where(late[:, None], np.inf, times)  # else nobody would finish an average
 
 
-def _counts(round_: Round, cut: int, procedure: Procedure) -> Floats:
+def _counts(round_: Round, cut: int, exchange: ExchangeRules) -> Floats:
     power_w = np.full(round_.num_clients, round_.radio.max_tx_power_w)
     patient = replace(round_, outage_s=np.inf)
-    return best_counts(patient, np.full(round_.num_clients, cut), power_w, procedure)
+    return best_counts(patient, np.full(round_.num_clients, cut), power_w, exchange)

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ASFL, ON_DEMAND, Procedure
+from asfl.costs.modelled import ASFL, ON_DEMAND, ExchangeRules
 from asfl.optimize import Problem, ooe_bcd
 from asfl.optimize.problem import Switches
 from asfl.schemes.base import ON_OFF, Values, asfl_decision, random_counts, random_powers
@@ -40,7 +40,7 @@ class AsflScheme:
         return Switches(sync=self.sync, quant=self.quant, rate=self.rate, mix=self.mix)
 
     @property
-    def procedure(self) -> Procedure:
+    def exchange(self) -> ExchangeRules:
         if self.switches.any:
             return replace(ON_DEMAND, mixes=self.mix, reports=True)
         return replace(ASFL, reports=self.cuts is None)  # with a fixed cut, nothing depends on drift

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from asfl.config.randomness import random_stream
 from asfl.costs.decision import ALLOWED_BITS, Decision
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.costs.round import Round
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.optimize.problem import PUBLISHED, Switches
@@ -68,7 +68,7 @@ class Scheme(Protocol):
     def name(self) -> str: ...
 
     @property
-    def procedure(self) -> Procedure: ...
+    def exchange(self) -> ExchangeRules: ...
 
     def decide(self, problem: Problem, seed: int) -> Decision | Decided: ...
 

@@ -14,20 +14,20 @@ import numpy as np
 
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import CENTRAL, FEDAVG, SFL, SL, Procedure, cost_of_all_cuts
+from asfl.costs.modelled import CENTRAL, FEDAVG, SFL, SL, ExchangeRules, cost_of_all_cuts
 from asfl.optimize import Problem
 from asfl.schemes.base import BITS, ON_OFF, Decided, Values, borrowed_decision, random_cut
 
 CutRule = Literal["random", "fastest"]
 
 
-def cut_by(rule: CutRule, problem: Problem, decision: Decision, procedure: Procedure, seed: int) -> int:
+def cut_by(rule: CutRule, problem: Problem, decision: Decision, exchange: ExchangeRules, seed: int) -> int:
     """A random cut, as in the paper; or the one with the shortest expected round for these blocks and powers."""
     if rule == "random":
         return random_cut(problem, seed)
     patient = replace(problem.round, outage_s=np.inf)
     bits = int(np.max(decision.bits))
-    cost = cost_of_all_cuts(patient, decision.rb_count, decision.tx_power_w, procedure=procedure, bits=bits)
+    cost = cost_of_all_cuts(patient, decision.rb_count, decision.tx_power_w, exchange=exchange, bits=bits)
     return int(problem.round.profile.cuts[np.argmin(cost.delay_s)])
 
 
@@ -39,7 +39,7 @@ class FedAvgScheme:
     parameters: ClassVar[Mapping[str, Values]] = {"bits": BITS}
     name: str = "fedavg"
     bits: int = BITS_PER_VALUE
-    procedure: Procedure = FEDAVG
+    exchange: ExchangeRules = FEDAVG
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
@@ -58,13 +58,13 @@ class SplitFedScheme:
     mix: bool = False
 
     @property
-    def procedure(self) -> Procedure:
+    def exchange(self) -> ExchangeRules:
         return replace(SFL, mixes=self.mix)
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
         decision = replace(reference, bits=self.bits)
-        return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.procedure, seed)), reference)
+        return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.exchange, seed)), reference)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class SplitLearningScheme:
     name: str = "sl"
     cut_rule: CutRule = "random"
     all_rbs: bool = False
-    procedure: Procedure = SL
+    exchange: ExchangeRules = SL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference = borrowed_decision(problem)
@@ -87,7 +87,7 @@ class SplitLearningScheme:
         if self.all_rbs:
             everything = float(problem.round.radio.num_rbs)
             decision = replace(decision, rb_count=np.where(reference.scheduled, everything, 0.0))
-        return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.procedure, seed)), reference)
+        return Decided(replace(decision, cut=cut_by(self.cut_rule, problem, decision, self.exchange, seed)), reference)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class CentralScheme:
     """
 
     name: str = "central"
-    procedure: Procedure = CENTRAL
+    exchange: ExchangeRules = CENTRAL
 
     def decide(self, problem: Problem, seed: int) -> Decision:
         nothing = np.zeros(problem.round.num_clients)

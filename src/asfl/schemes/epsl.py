@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from asfl.costs.crossing import moving_bits, prefix_sums
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import Procedure, cost_of_all_cuts, epsl, round_cost
+from asfl.costs.modelled import ExchangeRules, cost_of_all_cuts, epsl, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.base import Decided, Values, borrowed_decision, descend, even_counts, relative_uplink_s
@@ -43,7 +43,7 @@ class EpslScheme:
     0.5, between the two, was chosen."""
 
     @property
-    def procedure(self) -> Procedure:
+    def exchange(self) -> ExchangeRules:
         return epsl(self.share)
 
     def decide(self, problem: Problem, seed: int) -> Decided:
@@ -51,36 +51,36 @@ class EpslScheme:
         clients = np.flatnonzero(reference.scheduled)
         cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
         if clients.size:
-            fastest = fastest_round(problem.round.among(clients), self.procedure)
+            fastest = fastest_round(problem.round.among(clients), self.exchange)
             cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
         return Decided(Decision(cut, rb_count, tx_power_w), reference)
 
 
-def fastest_round(round_: Round, procedure: Procedure) -> Decision:
+def fastest_round(round_: Round, exchange: ExchangeRules) -> Decision:
     """The decision of a round in which every client takes part, by descent over blocks and cut, with full power."""
     tx_power_w = np.full(round_.num_clients, round_.radio.max_tx_power_w)
 
     def seconds(now: Decision) -> float:
-        return float(round_cost(round_, now, np.ones(round_.num_clients), procedure).delay_s)
+        return float(round_cost(round_, now, np.ones(round_.num_clients), exchange).delay_s)
 
     def improved(now: Decision) -> Decision:
-        more = replace(now, rb_count=greedy_counts(round_, int(now.cut), tx_power_w, procedure))
+        more = replace(now, rb_count=greedy_counts(round_, int(now.cut), tx_power_w, exchange))
         if seconds(more) > seconds(now):  # blocks are heuristic while the cut shrinks
             more = now
-        return replace(more, cut=best_cut(round_, more.rb_count, tx_power_w, procedure))
+        return replace(more, cut=best_cut(round_, more.rb_count, tx_power_w, exchange))
 
     rb_count = even_counts(round_)
-    return descend(Decision(best_cut(round_, rb_count, tx_power_w, procedure), rb_count, tx_power_w), improved, seconds)
+    return descend(Decision(best_cut(round_, rb_count, tx_power_w, exchange), rb_count, tx_power_w), improved, seconds)
 
 
-def best_cut(round_: Round, rb_count: Floats, tx_power_w: Floats, procedure: Procedure) -> int:
+def best_cut(round_: Round, rb_count: Floats, tx_power_w: Floats, exchange: ExchangeRules) -> int:
     """The common cut that makes the round shortest: exhaustive, so exact."""
     everybody = np.ones(round_.num_clients)
-    delay_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, procedure).delay_s
+    delay_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, exchange).delay_s
     return int(round_.profile.cuts[np.argmin(delay_s)])
 
 
-def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, procedure: Procedure) -> Floats:
+def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, exchange: ExchangeRules) -> Floats:
     """One block each, then always one more to the client that holds up the round, [N].
 
     A client holds up the round by its forward pass and everything it sends up: activations and, if the cut shrinks,
@@ -89,7 +89,7 @@ def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, procedure: Proced
     keep it. If the cut shrinks, there are two maxima (re-split and stage 2) and this is a heuristic, as in its paper.
     """
     one_each = np.ones(round_.num_clients)
-    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, procedure)
+    cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, exchange)
     sent_s = cost.uplink_delay_s + (cost.resplit_delay_by_client_s if _layers_sent_bits(round_, cut) else 0.0)
     finished_s = cost.client_forward_delay_s + sent_s * relative_uplink_s(round_, tx_power_w)
     return straggler_first(finished_s, round_.radio.num_rbs).astype(float)

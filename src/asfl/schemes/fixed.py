@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import ON_DEMAND, Procedure, round_cost
+from asfl.costs.modelled import ON_DEMAND, ExchangeRules, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.base import BITS, Values
@@ -42,7 +42,7 @@ class FixedScheme:
     """How many take part, as a share of those who can have a block each."""
     packet_error_rate: float = 0.0
     """The same for every client, by its power; 0: full power, as for a client that can't reach it."""
-    procedure: Procedure = MIXED
+    exchange: ExchangeRules = MIXED
 
     def decide(self, problem: Problem, seed: int) -> Decision:
         round_ = problem.round
@@ -52,7 +52,7 @@ class FixedScheme:
         cut = max(min(self.cut, round_.profile.num_layers - 1), round_.profile.min_cut)
         decision = Decision(cut, count, self._power(round_, count), self.bits, synced=cut)
         for _ in range(round_.radio.num_rbs - len(served) if len(served) else 0):
-            taken_s = _seconds(round_, decision, self.procedure)
+            taken_s = _seconds(round_, decision, self.exchange)
             count = count + (np.arange(len(count)) == served[taken_s[served].argmax()])
             decision = replace(decision, rb_count=count, tx_power_w=self._power(round_, count))
         return decision
@@ -74,8 +74,8 @@ class FixedScheme:
         return np.where(rb_count > 0, high, 0.0)
 
 
-def _seconds(round_: Round, decision: Decision, procedure: Procedure) -> Floats:
+def _seconds(round_: Round, decision: Decision, exchange: ExchangeRules) -> Floats:
     """[N] what each client needs for itself in a round in which its packet arrives."""
-    cost = round_cost(round_, decision, np.ones(round_.num_clients), procedure)
+    cost = round_cost(round_, decision, np.ones(round_.num_clients), exchange)
     before = cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s
     return np.asarray(before + cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s)

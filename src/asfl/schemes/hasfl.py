@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.decision import MOST_BATCHES, Decision
-from asfl.costs.modelled import ACC_SFL, Procedure, cost_of_all_cuts, round_cost
+from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
@@ -46,7 +46,7 @@ class HasflScheme:
     borrows: ClassVar[bool] = True
     watches_noise: ClassVar[bool] = True
     name: str = "hasfl"
-    procedure: Procedure = ACC_SFL
+    exchange: ExchangeRules = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
         reference, everybody = borrowed_decision(problem), problem.round.num_clients

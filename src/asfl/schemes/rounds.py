@@ -59,7 +59,7 @@ class RadioState:
         arrays = {"rate": np.array([self.rate.cost, self.rate.progress])}
         if self.holdings is not None:
             of = self.holdings
-            arrays |= {"owed_bits": of.owed_bits, "apart": of.apart.astype(float), "missed": of.missed}
+            arrays |= {"stale_bits": of.stale_bits, "apart": of.apart.astype(float), "missed": of.missed}
         if self.reserves is not None and self.pace is not None:
             arrays |= {**self.reserves.arrays(), "pace": self.pace.used}
         if self.reference_cut is not None:
@@ -73,7 +73,7 @@ class RadioState:
         holdings = None
         if "apart" in arrays:  # earlier checkpoints don't count averages that were missed
             missed = arrays.get("missed", np.zeros((1, 1)))
-            holdings = Holdings(arrays["owed_bits"], arrays["apart"] > 0, missed)
+            holdings = Holdings(arrays["stale_bits"], arrays["apart"] > 0, missed)
         reserves = None if self.reserves is None else self.reserves.restored(arrays)
         pace = None if reserves is None else Pace(arrays["pace"])
         reference_cut = int(arrays["reference_cut"]) if "reference_cut" in arrays else None
@@ -130,14 +130,14 @@ def decide_round(
     """
     outage_s, own_outage_s = (np.inf, np.inf) if budgets is None else (budgets.outage_s, budgets.own_outage_s)
     switches = switches_of(scheme)
-    if scheme.procedure.on_demand:
+    if scheme.exchange.on_demand:
         fresh = Holdings.fresh(round_.num_clients, round_.profile.num_layers)
         round_ = replace(round_, holdings=radio.holdings or fresh)
     if radio.reserves is not None:
         round_ = radio.reserves.reachable(round_)
         recorded = None if recorded is None else radio.reserves.without_empty(recorded)
     problem = Problem(
-        replace(round_, outage_s=outage_s, fitted_link=True, reports=scheme.procedure.reports),
+        replace(round_, outage_s=outage_s, fitted_link=True, reports=scheme.exchange.reports),
         learning,
         radio.queues,
         rules,
@@ -163,9 +163,9 @@ def decide_round(
         reference = None if reference is None else assigned(problem.round, reference)
     round_ = replace(round_, outage_s=own_outage_s, blocks=decision.blocks)
     received = draw_arrivals(round_, decision, seed)
-    arrived = received & in_time(round_, decision, scheme.procedure)
+    arrived = received & in_time(round_, decision, scheme.exchange)
     if radio.reserves is not None and round_.allocation is None:  # what is measured is known only afterwards
-        cost = ModelledAccountant(rules.charge).charge(round_, decision, scheme.procedure, received)
+        cost = ModelledAccountant(rules.charge).charge(round_, decision, scheme.exchange, received)
         arrived &= radio.reserves.outlast(cost)
     return DecidedRound(problem, scheme, round_, decision, reference, reference_round, received, arrived)
 
@@ -179,9 +179,9 @@ def account_round(
     the equations.
     """
     round_, decision, arrived = decided.round, decided.decision, decided.arrived
-    charge = own = accountant.charge(round_, decision, decided.scheme.procedure, decided.received)
+    charge = own = accountant.charge(round_, decision, decided.scheme.exchange, decided.received)
     # After a round with cuts of their own, everything that clients hold is averaged: the deepest cut stands for all.
-    common = np.ndim(decision.cut) == 0 or decided.scheme.procedure.on_demand
+    common = np.ndim(decision.cut) == 0 or decided.scheme.exchange.on_demand
     previous_cut = _cut_after(decision, round_.previous_cut) if common else round_.previous_cut
     reference_cut = None
     reserves, pace = radio.reserves, radio.pace
@@ -229,7 +229,7 @@ def _holdings_after(decided: DecidedRound) -> Holdings | None:
         return None
     if not decision.scheduled.any():
         return holdings
-    updated = decision.scheduled & in_time(decided.round, decision, decided.scheme.procedure)
+    updated = decision.scheduled & in_time(decided.round, decision, decided.scheme.exchange)
     return holdings.after(decision, updated, trained=bool(decided.arrived.any()))
 
 
@@ -248,7 +248,7 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
 
 def budgets_of(world: World, scheme: Scheme) -> Budgets:
     """The budgets of a scheme in a world; one that can't move its cut has those of its own cut."""
-    return resolve_budgets(world, scheme.procedure, getattr(scheme, "cuts", None))
+    return resolve_budgets(world, scheme.exchange, getattr(scheme, "cuts", None))
 
 
 def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -> Rules:
@@ -287,7 +287,7 @@ def _as_allocated(decision: Decision, round_: Round) -> Decision:
 
 def _assigns(problem: Problem, scheme: Scheme) -> bool:
     """Whether somebody has to say whose each block is; clients in turn have their best ones."""
-    return problem.round.block_gain is not None and not scheme.procedure.in_sequence
+    return problem.round.block_gain is not None and not scheme.exchange.in_sequence
 
 
 def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
@@ -305,10 +305,10 @@ def _check(decision: Decision, problem: Problem, scheme: Scheme) -> None:
             round_.profile.num_layers,
             round_.radio.num_rbs,
             round_.radio.max_tx_power_w,
-            in_sequence=scheme.procedure.in_sequence,
+            in_sequence=scheme.exchange.in_sequence,
         )
         served = np.broadcast_to(decision.cut, round_.num_clients)[decision.scheduled]
-        if (served < round_.profile.min_cut).any() and not scheme.procedure.full_local_model:
+        if (served < round_.profile.min_cut).any() and not scheme.exchange.full_local_model:
             raise AsflError(f"it cuts at {served.min()}, but privacy.min_cut = {round_.profile.min_cut}")
     except AsflError as error:
         raise AsflError(f"scheme {scheme.name}, round {round_.index + 1}: {error}") from None
@@ -318,5 +318,5 @@ def _check_batch(batch: NDArray[np.int64], round_: Round, scheme: Scheme) -> Non
     most = int(MOST_BATCHES * round_.batch_size)
     if np.shape(batch) != (round_.num_clients,) or batch.max() > most:
         raise AsflError(f"decision.batch = {batch} must be a number of samples for each client, at most {most}")
-    if scheme.procedure.aggregated_share > 0 or scheme.procedure.mixes:
+    if scheme.exchange.aggregated_share > 0 or scheme.exchange.mixes:
         raise AsflError("decision.batch: what is mixed needs as many samples of everybody")

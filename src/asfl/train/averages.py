@@ -36,9 +36,9 @@ def average_sides(
         for task in tasks
     ]
     parameters = torch.stack([side.parameters for side in sides])
-    coins = rounding(seed, "layers", plan.index, EVERYBODY)
+    rng = rounding(seed, "layers", plan.index, EVERYBODY)
     senders = [task.client for task in tasks]
-    crossing = layers_to_send(layout, state.average(parameters, shared, senders), shared, depth, bits, coins)
+    crossing = layers_to_send(layout, state.average(parameters, shared, senders), shared, depth, bits, rng)
     statistics = torch.stack([side.statistics for side in sides])
     known = layout.front(state.server, depth).statistics
     average = FirstLayers(crossing, state.average(statistics, known, senders))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
-from asfl.optimize.problem import USUAL_ERROR, BeyondLearning, precision_errors
+from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
 from asfl.train.trainer import Trained
 
 Floats = NDArray[np.float64]
@@ -21,7 +21,7 @@ would make the rounds after that look too dear to serve anybody."""
 
 
 @dataclass(frozen=True, eq=False)
-class BeyondSignals:
+class DriftAndNoiseSignals:
     """What is remembered between two rounds. M layers."""
 
     layer_unit: Floats
@@ -39,7 +39,7 @@ class BeyondSignals:
     """Relative squared error of what crosses at 4 bits."""
 
     @classmethod
-    def none_yet(cls, num_layers: int) -> "BeyondSignals":
+    def none_yet(cls, num_layers: int) -> "DriftAndNoiseSignals":
         return cls(*np.zeros((3, num_layers)))
 
     @property
@@ -49,23 +49,23 @@ class BeyondSignals:
             return MOST_NOISE
         return float(np.clip(self.noise / self.signal, LEAST_NOISE, MOST_NOISE))
 
-    def seen(self, layer_spread: Floats) -> "BeyondSignals":
+    def seen(self, layer_spread: Floats) -> "DriftAndNoiseSignals":
         """Spreads [M] as clients report them before a round; those of layers one round old are a unit."""
         return replace(
             self, layer_unit=_mixed(self.layer_unit, layer_spread, (self.layer_age == 1) & (layer_spread > 0))
         )
 
-    def learning(self, layer_spread: Floats) -> BeyondLearning:
+    def learning(self, layer_spread: Floats) -> DriftAndNoise:
         known = self.layer_unit > 0
         measured = np.divide(layer_spread, self.layer_unit, out=self.layer_age.copy(), where=known)
-        return BeyondLearning(
+        return DriftAndNoise(
             layer_drift=np.where(self.layer_age > 0, measured, 0.0),
             layer_debt=self.layer_debt,
             noise_scale=self.noise_scale,
             precision_error=precision_errors(self.error),
         )
 
-    def after(self, decision: Decision, trained: Trained, drift: Floats, num_clients: int) -> "BeyondSignals":
+    def after(self, decision: Decision, trained: Trained, drift: Floats, num_clients: int) -> "DriftAndNoiseSignals":
         """After a round that began with this drift [M]."""
         arrived = np.isfinite(trained.loss)
         if not arrived.any():
@@ -104,7 +104,7 @@ class BeyondSignals:
         return {"unit": self.layer_unit, "age": self.layer_age, "debt": self.layer_debt, "numbers": numbers}
 
     @classmethod
-    def of(cls, arrays: dict[str, Floats]) -> "BeyondSignals":
+    def of(cls, arrays: dict[str, Floats]) -> "DriftAndNoiseSignals":
         return cls(arrays["unit"], arrays["age"], arrays["debt"], *arrays["numbers"].tolist())
 
 

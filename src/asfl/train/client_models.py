@@ -16,11 +16,11 @@ from asfl.train.trainer import Task
 def models_to_send(
     state: TrainingState, seed: int, tasks: Sequence[Task], client: int = EVERYBODY
 ) -> list[FirstLayers]:
-    """The first layers of the server's model for each cut and number of bits; the coins are those of a client."""
+    """The first layers of the server's model for each cut and number of bits; the rng are those of a client."""
 
     def model(cut: int, bits: int) -> FirstLayers:
-        front, coins = state.layout.front(state.server, cut), rounding(seed, "model", tasks[0].round, client)
-        return FirstLayers(quantise_side(state.layout, front.parameters, cut, bits, coins), front.statistics)
+        front, rng = state.layout.front(state.server, cut), rounding(seed, "model", tasks[0].round, client)
+        return FirstLayers(quantise_side(state.layout, front.parameters, cut, bits, rng), front.statistics)
 
     made = {pair: model(*pair) for pair in {(task.cut, task.bits) for task in tasks}}
     return [made[task.cut, task.bits] for task in tasks]

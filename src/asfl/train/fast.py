@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.randomness import random_stream
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import CuttableModel
 from asfl.train.averages import average_sides
 from asfl.train.batches import Batches
@@ -55,9 +55,10 @@ class FastTrainer:
     """Trains one scheme's rounds; `state` is all it remembers."""
 
     def __init__(
-        self, model: CuttableModel, batches: Batches, procedure: Procedure, rule: Rule, *, num_clients: int, seed: int,
-        device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1, fleet: FleetMaker = LocalFleet,
-        watch_noise: bool = False, client_rule: Rule | None = None, combining: Combining = Combining(),  # noqa: B008 (frozen)
+        self, model: CuttableModel, batches: Batches, exchange: ExchangeRules, rule: Rule, *, num_clients: int,
+        seed: int, device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1,
+        fleet: FleetMaker = LocalFleet, watch_noise: bool = False, client_rule: Rule | None = None,
+        combining: Combining = Combining(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
         """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
 
@@ -66,7 +67,7 @@ class FastTrainer:
         are. `client_rule`: how client sides step, if not as the server does.
         """
         self.layout = Layout(model)
-        self.procedure, self.rule = procedure, rule
+        self.exchange, self.rule = exchange, rule
         self._batches, self._seed, self._merge = batches, seed, merge
         initial = self.layout.flatten(model, device, dtype)
         self._state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
@@ -75,10 +76,10 @@ class FastTrainer:
         self._server_gradient = initial.parameters.new_zeros(self.layout.num_parameters)
         self._watch_noise = watch_noise
         self._gradient_norms: GradientNorms | None = None
-        keeps = procedure.keeps_client_sides
+        keeps = exchange.keeps_client_sides
         self._trained_server = self._state.server
         self.fleet: Fleet = fleet(model, self._state, batches, client_rule or rule, keeps_sides=keeps)
-        units, share = self.layout.num_units, procedure.aggregated_share
+        units, share = self.layout.num_units, exchange.aggregated_share
         self._exchange = Exchange(self.fleet, self._server, batches, units, share, dtype)
 
     @property
@@ -94,15 +95,15 @@ class FastTrainer:
         arrived, shift = np.flatnonzero(plan.arrived), 0.0
         self._gradient_norms = None
         self._exchange.errors.clear()
-        if self.procedure.keeps_client_sides and plan.scheduled.any():
+        if self.exchange.keeps_client_sides and plan.scheduled.any():
             shift = self.fleet.resplit(int(plan.cut[plan.scheduled].max()), plan.scheduled)
         if not arrived.size:
             return Trained.nothing(self.state.num_clients, shift)
         cuts = plan.cut[arrived]
-        if self.procedure.in_sequence:
+        if self.exchange.in_sequence:
             order = random_stream(self._seed, "scheme: order", plan.index).permutation(arrived)
             outcome = self._hand_on(plan, order.tolist(), int(cuts[0]))
-        elif self._batches.local_steps == 1 or self.procedure.aggregated_share > 0 or self.procedure.mixes:
+        elif self._batches.local_steps == 1 or self.exchange.aggregated_share > 0 or self.exchange.mixes:
             outcome = self._together(plan, arrived, cuts)
         else:
             outcome = self._several_steps(plan, arrived, cuts)
@@ -125,7 +126,7 @@ class FastTrainer:
         steps: list[Outcome] = []
         server = self._server_to_train(cuts)
         given = server.parameters
-        if self.procedure.mixes and not self.procedure.keeps_client_sides:  # it steps before client models come back
+        if self.exchange.mixes and not self.exchange.keeps_client_sides:  # it steps before client models come back
             given = given.clone()
         for step in range(self._batches.local_steps):
             steps.append(self._one_step(plan, step, server, given, arrived, cuts))
@@ -153,18 +154,18 @@ class FastTrainer:
         waiting: list[tuple[list[int], Norms]] = []
         steps: ServerSteps | None = None
         gave = np.zeros(len(arrived), dtype=np.bool_)
-        exchanges = not self.procedure.keeps_client_sides
+        exchanges = not self.exchange.keeps_client_sides
         begins, ends = step == 0, step == self._batches.local_steps - 1  # between them, client models stay there
         total = torch.zeros_like(server.parameters) if exchanges and ends else None
         tasks = [plan.task(client, step) for client in arrived.tolist()]
         sides = models_to_send(state, self._batches.seed, tasks) if exchanges and begins else None
-        watch = self._watch_noise and robust is None and not self.procedure.mixes
+        watch = self._watch_noise and robust is None and not self.exchange.mixes
         noise = GradientParts(self._server_gradient[edges[int(cuts.max())] :]) if watch else None
         self.fleet.announce(tasks, sides)
         for members in self._groups(tasks):
             group = [tasks[member] for member in members]
             own_statistics, own_weights = [statistics[m] for m in members], None if robust else weights[members]
-            if self.procedure.mixes:  # there is one group
+            if self.exchange.mixes:  # there is one group
                 about = state.server_optimizer, self._server_gradient, cuts[members], weights[members]
                 steps = ServerSteps(self.layout, self.rule, server, *about)
                 of_group, norms = self._exchange.run_mixed(group, steps)
@@ -235,7 +236,7 @@ class FastTrainer:
         Then some layers lie with the server and with clients, and what all shared of them is needed once more: an
         average crosses as the difference to it. Everybody has the layers up to the deepest cut, whoever arrives.
         """
-        apart = self.procedure.keeps_client_sides and cuts.min() < self.state.cut
+        apart = self.exchange.keeps_client_sides and cuts.min() < self.state.cut
         self._trained_server = self.state.server.clone() if apart else self.state.server
         return self._trained_server
 
@@ -252,7 +253,7 @@ class FastTrainer:
 
         Schemes that exchange client models have those of the client sides in these rows, too.
         """
-        edges, keeps = self.layout.statistic_edges, self.procedure.keeps_client_sides
+        edges, keeps = self.layout.statistic_edges, self.exchange.keeps_client_sides
         levels = [*(np.unique(cuts[known]).tolist() if keeps else [0]), self.layout.num_units]
         for first, last in pairwise(levels):
             passed = [member for member in known if not keeps or cuts[member] <= first]
@@ -267,7 +268,7 @@ class FastTrainer:
 
         Their mini-batches are of the same size.
         """
-        everybody = self.procedure.aggregated_share > 0 or self.procedure.mixes
+        everybody = self.exchange.aggregated_share > 0 or self.exchange.mixes
         together = len(tasks) if everybody else self._merge
         if not self.state.combining.plain:
             together = 1
@@ -289,7 +290,7 @@ class FastTrainer:
         moments = torch.zeros_like(state.server_optimizer.moments)
         losses: dict[int, Tensor] = {}
         norms: dict[int, Tensor | None] = {}
-        averages_sides = not self.procedure.keeps_client_sides
+        averages_sides = not self.exchange.keeps_client_sides
         for client, cut in zip(arrived.tolist(), cuts.tolist(), strict=True):
             copy, optimizer = server.clone(), state.server_optimizer.clone()
             task = plan.task(client)
@@ -327,7 +328,7 @@ class FastTrainer:
         on_server = layout.on_server(cuts, weights)
         lowest = int(cuts.min())
         before = server.parameters.clone()
-        summed = on_server if self.procedure.keeps_client_sides else np.full(units, weights.sum())
+        summed = on_server if self.exchange.keeps_client_sides else np.full(units, weights.sum())
         for first, last in runs(summed, 0, units):
             if summed[first]:
                 holders = np.flatnonzero((cuts <= first) | averages_sides).tolist()

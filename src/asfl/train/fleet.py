@@ -20,7 +20,7 @@ from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Rule, step_units
-from asfl.train.privacy import Blur
+from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
     UNQUANTISED,
     Crossing,
@@ -197,7 +197,7 @@ class LocalFleet:
         *,
         keeps_sides: bool,
         first_client: int = 0,
-        blur: Blur | None = None,
+        blur: GaussianMechanism | None = None,
     ) -> None:
         """`keeps_sides`: clients keep their own sides between rounds, else they `load` one.
 
@@ -238,8 +238,8 @@ class LocalFleet:
         sent: list[Packet | None] = []
         for task, carry, truth in zip(tasks, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
-            coins = rounding(self._batches.seed, "up", task.round, self._first + task.client, task.step)
-            crossing = quantise_carry(carry, task.bits, coins)
+            rng = rounding(self._batches.seed, "up", task.round, self._first + task.client, task.step)
+            crossing = quantise_carry(carry, task.bits, rng)
             error = None if task.bits == UNQUANTISED else relative_error(carry, crossing)
             sent.append(Packet(crossing, truth, error))
         return sent
@@ -299,8 +299,8 @@ class LocalFleet:
 
     def _sent(self, task: Task, side: ModelVectors, shared: Tensor) -> FirstLayers:
         """A client's layers up to its cut; with few bits, as the difference to what both sides have of them."""
-        coins = rounding(self._batches.seed, "layers", task.round, self._first + task.client)
-        crossing = layers_to_send(self._layout, side.parameters, shared, task.cut, task.bits, coins)
+        rng = rounding(self._batches.seed, "layers", task.round, self._first + task.client)
+        crossing = layers_to_send(self._layout, side.parameters, shared, task.cut, task.bits, rng)
         return FirstLayers(crossing, side.statistics)
 
     def share(self, depth: int, average: FirstLayers) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config import Config
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.train.combine import Floats
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.noise import GradientNorms, GradientParts
@@ -33,10 +33,10 @@ from asfl.train.optimizers import OptimizerState, Rule, step_units
 Ints = NDArray[np.int64]
 
 
-def client_learning_rate(config: Config, procedure: Procedure) -> float:
+def client_learning_rate(config: Config, exchange: ExchangeRules) -> float:
     """η of client sides."""
     rate = config.training.learning_rate
-    if not procedure.mixes:
+    if not exchange.mixes:
         return rate
     return rate * math.sqrt(min(config.scenario.clients, config.radio.num_rbs))
 

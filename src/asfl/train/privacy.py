@@ -26,19 +26,19 @@ from asfl.config.errors import MissingExtraError
 from asfl.config.randomness import random_stream
 from asfl.models.cuttable import Carry
 
-Coins = Callable[[str, int, int, int], torch.Generator]
+RngOf = Callable[[str, int, int, int], torch.Generator]
 """The random numbers of a purpose, in a round, of a client, in a step."""
 _ORDERS = [1 + order / 100 for order in range(1, 10)] + [1 + order / 10 for order in range(1, 100)] + [*range(12, 512)]
 
 
-def drawn_from(seed: int) -> Coins:
+def drawn_from(seed: int) -> RngOf:
     """For simulations: the same noise whenever it is asked for. Whoever knows the seed can take it off again."""
 
-    def coins(purpose: str, index: int, client: int, step: int) -> torch.Generator:
+    def rng(purpose: str, index: int, client: int, step: int) -> torch.Generator:
         drawn = random_stream(seed, f"privacy: {purpose}, client {client}, step {step}", index)
         return torch.Generator().manual_seed(int(drawn.integers(2**62)))
 
-    return coins
+    return rng
 
 
 def nobody_knows(purpose: str, index: int, client: int, step: int) -> torch.Generator:
@@ -46,11 +46,11 @@ def nobody_knows(purpose: str, index: int, client: int, step: int) -> torch.Gene
     return torch.Generator().manual_seed(secrets.randbits(62))
 
 
-class Blur:
+class GaussianMechanism:
     """What a client does to everything that leaves it."""
 
-    def __init__(self, privacy: Privacy, coins: Coins) -> None:
-        self._privacy, self._coins = privacy, coins
+    def __init__(self, privacy: Privacy, rng: RngOf) -> None:
+        self._privacy, self._rng = privacy, rng
 
     def activations(self, carry: Carry, index: int, client: int, step: int) -> Carry:
         """Of a mini-batch; gradients pass through it as it is."""
@@ -59,9 +59,9 @@ class Blur:
             return carry
         lengths = torch.stack([tensor.flatten(1).square().sum(1) for tensor in carry]).sum(0).sqrt()
         shorter = clip / lengths.clamp(min=clip)
-        coins = self._coins("activations", index, client, step)
+        rng = self._rng("activations", index, client, step)
         return tuple(
-            tensor * shorter.view(-1, *[1] * (tensor.dim() - 1)) + noise * clip * _normal(tensor, coins)
+            tensor * shorter.view(-1, *[1] * (tensor.dim() - 1)) + noise * clip * _normal(tensor, rng)
             for tensor in carry
         )
 
@@ -71,11 +71,11 @@ class Blur:
         if noise:
             length = float(torch.linalg.vector_norm(gradient))
             gradient.mul_(min(1.0, clip / max(length, 1e-30)))
-            gradient.add_(_normal(gradient, self._coins("update", index, client, step)), alpha=noise * clip)
+            gradient.add_(_normal(gradient, self._rng("update", index, client, step)), alpha=noise * clip)
 
 
-def _normal(like: Tensor, coins: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=coins, dtype=torch.float32).to(like)
+def _normal(like: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=rng, dtype=torch.float32).to(like)
 
 
 @lru_cache(maxsize=4096)

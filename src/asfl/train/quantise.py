@@ -159,7 +159,7 @@ EVERYBODY = -1
 def rounding(
     seed: int, way: Literal["up", "down", "layers", "model"], round_index: int, client: int, step: int = 0
 ) -> np.random.Generator:
-    """The coins for what a client sends or gets in a step."""
+    """The rng for what a client sends or gets in a step."""
     return random_stream(seed, f"quantise: {way}, client {client}, step {step}", round_index)
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from asfl.config import Network
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.field.links import Exchange
 from asfl.field.measure.clocks import Clocks, MeasuredCost, _covered
 from asfl.field.protocol.messages import Answer, AnyRequest, Backward, Forward, Grow, Learn, Ping, Probed
@@ -50,7 +50,7 @@ def charge(clocks: Clocks) -> MeasuredCost:
     """The round and its decision only say how many packets were expected to be lost."""
     clients = len(clocks.present)
     expected = SimpleNamespace(packet_error_rate=lambda *_: np.full(clients, 0.25), rb_count=None, tx_power_w=None)
-    return clocks.charge(expected, expected, Procedure(), clocks.present)  # type: ignore[arg-type]
+    return clocks.charge(expected, expected, ExchangeRules(), clocks.present)  # type: ignore[arg-type]
 
 
 def gradients(num_bytes: int) -> tuple[torch.Tensor]:

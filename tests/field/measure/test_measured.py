@@ -27,7 +27,7 @@ from asfl.optimize import Problem, Queues, ooe_bcd, solve_jointly
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import read_records
 from asfl.runs.run import run
-from asfl.runs.stand_in import StandIn
+from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.rounds import AccountedRound, RadioState, account_round, decide_round, rules_of
 
@@ -118,7 +118,7 @@ def test_every_scheme_decides_a_cut_for_everybody_who_is_there(scheme: str) -> N
     world = world_with(random_links(1, CLIENTS))
     world.clocks.begin(np.array([True, False, True, True]))
     rules = rules_of(world.config, world.budgets())
-    learning = StandIn.fresh(world.profile, CLIENTS).learning()
+    learning = SyntheticLearning.fresh(world.profile, CLIENTS).learning()
     aired = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, RadioState.fresh(CLIENTS), 0)
     assert aired.decision.rb_count.tolist() == [1.0, 0.0, 1.0, 1.0]
     assert aired.arrived.tolist() == [True, False, True, True]  # nothing is drawn
@@ -134,7 +134,7 @@ def test_a_slower_link_never_makes_more_cross_it(seed: int, client: int) -> None
     for one in (links, replace(links, uplink_bps=slower)):
         world = world_with(one, **{"decision.energy_budget_j": "1e9", "decision.delay_budget_s": "1e-9"})
         rules = rules_of(world.config, world.budgets()).model_copy(update={"penalty_weight": 0.0})
-        learning = StandIn.fresh(world.profile, CLIENTS).learning()
+        learning = SyntheticLearning.fresh(world.profile, CLIENTS).learning()
         nothing_owed = Queues.empty(CLIENTS)
         cut = decide_round(
             world.begin_round(0), scheme_named("asfl"), rules, learning, RadioState(nothing_owed), 0
@@ -146,7 +146,7 @@ def test_a_slower_link_never_makes_more_cross_it(seed: int, client: int) -> None
 def test_queues_follow_what_was_measured() -> None:
     world = world_with(random_links(1, CLIENTS))
     rules = rules_of(world.config, world.budgets())
-    learning = StandIn.fresh(world.profile, CLIENTS).learning()
+    learning = SyntheticLearning.fresh(world.profile, CLIENTS).learning()
     nothing = np.zeros(CLIENTS)
     cost = MeasuredCost(0.0, 1.0, 3 * rules.delay_budget_s - 1.0, nothing, nothing, nothing)
     modelled, measured = ModelledAccountant(), world.accountant()

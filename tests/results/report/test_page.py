@@ -23,7 +23,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.results.charts.chart import MOST_POINTS, Line
 from asfl.results.charts.one_run import client_map, map_columns, panels
-from asfl.results.folders import FoundRun
+from asfl.results.folders import RunFolder
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not
 from asfl.results.page.collect import collect, signature
@@ -266,7 +266,7 @@ def test_what_recipes_made_is_their_worlds(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------- bounds
 @pytest.fixture
-def honest(tmp_path: Path) -> list[FoundRun]:
+def honest(tmp_path: Path) -> list[RunFolder]:
     """A run whose queues follow its costs by the printed rule, and another one to compare with."""
 
     def make(name: str, delays: list[float], discrepancy: float) -> Path:
@@ -283,7 +283,7 @@ def honest(tmp_path: Path) -> list[FoundRun]:
     return collect([make("ours", [2.0, 1.0, 4.0, 1.0], 2.0), make("theirs", [1.0, 1.0, 1.0, 1.0], 3.0)]).runs
 
 
-def test_bounds_hold_and_empty_ones_are_called_empty(honest: list[FoundRun]) -> None:
+def test_bounds_hold_and_empty_ones_are_called_empty(honest: list[RunFolder]) -> None:
     ours, theirs = honest
     assert why_not(ours) == ""
     checks = {(check.what, check.source): check for check in check_queues(ours)}

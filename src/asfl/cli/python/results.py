@@ -13,7 +13,7 @@ from asfl.config.units import percent
 from asfl.results.charts.comparison import accuracy, along_front, fronts
 from asfl.results.charts.files import as_png, draw, save_figure
 from asfl.results.compare import FRONT, read_comparison
-from asfl.results.folders import FoundRun, read_run, run_folders
+from asfl.results.folders import RunFolder, read_run, run_folders
 from asfl.results.frames import load_runs
 from asfl.results.summary import Summary
 from asfl.results.tables import Table, tables_of
@@ -80,7 +80,7 @@ class Results:
         return path
 
     @cached_property
-    def _runs(self) -> list[FoundRun]:
+    def _runs(self) -> list[RunFolder]:
         inside = [(folder, folder.relative_to(self.folder).parts) for folder in run_folders([self.folder])]
         return [read_run(folder) for folder, parts in inside if FRONT not in parts]  # a front is in other worlds
 
@@ -104,7 +104,7 @@ class Results:
         return f"<p><code>{escape(str(self.folder))}</code></p>{failed}{words}{picture}{tables}"
 
 
-def _state(run: FoundRun) -> str:
+def _state(run: RunFolder) -> str:
     accuracies = [record.accuracy for record in run.records if record.accuracy is not None]
     reached = f", {percent(accuracies[-1], 1)} accuracy" if accuracies else ""
     return f"{run.progress}{reached}"

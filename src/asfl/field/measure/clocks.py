@@ -1,4 +1,4 @@
-"""The server's clocks: how long every exchange and every stage of a round took, and what that says of the clients.
+"""The server's clocks: how long all exchange rules and every stage of a round took, and what that says of the clients.
 
 Only durations are used, never two machines' clocks together: the server times a request and its answer, the client says
 how long it was busy in between, and the rest was the network's. How much of that was up and how much down follows from
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from asfl.config import Network
 from asfl.costs.account import Facts
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import Procedure
+from asfl.costs.modelled import ExchangeRules
 from asfl.costs.round import Round
 from asfl.field.links import Exchange
 from asfl.field.measure.estimates import MOST_CLIENT_W, FleetEstimates, plain
@@ -91,7 +91,7 @@ class Clocks:
         for of_round in (self._busy_s, self._sending_s, self._resplit_s):
             of_round[:] = 0.0
 
-    def charge(self, round_: Round, decision: Decision, procedure: Procedure, arrived: Bools) -> MeasuredCost:
+    def charge(self, round_: Round, decision: Decision, exchange: ExchangeRules, arrived: Bools) -> MeasuredCost:
         lap, now = self._lap, time.monotonic()
         assert lap is not None
         self._lap = None

@@ -27,7 +27,7 @@ from asfl.field.roster import Patience
 from asfl.runs.engines.ray_actors import cause_of_death, cause_of_failure, check_version, end_actor, start_actor
 from asfl.runs.engines.ray_cluster import OBJECT_STORE_BYTES, check_ray, ray_cluster
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
-from asfl.runs.watching import Watching
+from asfl.runs.watching import RunOptions
 
 _LOOK_EVERY_S = 0.5
 """How soon it is noticed that an actor which isn't asked anything has died."""
@@ -209,7 +209,7 @@ def run_with_actors(
     *,
     address: str | None = None,
     patience: Patience | None = None,
-    **watching: Unpack[Watching],
+    **watching: Unpack[RunOptions],
 ) -> bool:
     """Train in a folder with one actor per client: a new run, or the rest of the one that is there.
 
@@ -236,7 +236,7 @@ class RayClients(Sequence[RayLink]):
         terms: Agreement,
         *,
         address: str | None = None,
-        **watching: Unpack[Watching],
+        **watching: Unpack[RunOptions],
     ) -> None:
         self._terms, self._address, self._should_stop = terms, address, watching.get("should_stop", lambda: False)
         self._data_dir = data_folder(terms.config, watching.get("data_dir"))

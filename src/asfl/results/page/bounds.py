@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.results import theory
-from asfl.results.folders import FoundRun
+from asfl.results.folders import RunFolder
 from asfl.results.summary import Excess
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ class Check:
     verdict: str
 
 
-def why_not(run: FoundRun) -> str:
+def why_not(run: RunFolder) -> str:
     """Why the bounds of a run can't be told; empty if they can."""
     if not run.records:
         return "No round has been played yet."
@@ -43,7 +43,7 @@ def why_not(run: FoundRun) -> str:
     return ""
 
 
-def queue_bounds(run: FoundRun) -> tuple[float, float]:
+def queue_bounds(run: RunFolder) -> tuple[float, float]:
     """Lemma 4: the most the delay queue and any energy queue can be after this many rounds; NaN where unknown."""
     if why_not(run):
         return math.nan, math.nan
@@ -56,7 +56,7 @@ def queue_bounds(run: FoundRun) -> tuple[float, float]:
     )
 
 
-def check_queues(run: FoundRun) -> list[Check]:
+def check_queues(run: RunFolder) -> list[Check]:
     """Lemma 4 and Theorem 2, printed and as it should be."""
     own, rules = Excess.of(run), run.manifest.config.decision
     rounds, worst_client = len(own.excess), int(own.excess[:, 1:].mean(axis=0).argmax()) + 1
@@ -77,7 +77,7 @@ def check_queues(run: FoundRun) -> list[Check]:
     return found
 
 
-def check_gap(run: FoundRun, others: Sequence[FoundRun]) -> list[Check]:
+def check_gap(run: RunFolder, others: Sequence[RunFolder]) -> list[Check]:
     """Theorem 3 against each other run of the same world and seed: how much worse the objective is on average.
 
     C is the smallest with which Assumption 5 holds against that run; the corrected objective is the one on record.

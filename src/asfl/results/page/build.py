@@ -19,7 +19,7 @@ from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, dark_twin, dark_twins, figure
 from asfl.results.charts.world import label_panel, layer_panels
 from asfl.results.curves import CEILING, OURS, Curve, Run
-from asfl.results.folders import FoundRun
+from asfl.results.folders import RunFolder
 from asfl.results.page.bounds import Check, check_gap, check_queues, queue_bounds, why_not
 from asfl.results.page.collect import Collected, RunGroup, collect
 from asfl.results.page.convergence import theorem_1
@@ -277,14 +277,14 @@ def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[comparison.L
                 yield comparison.Learnt(scheme, series, [curve], thin, said, ends=False)
 
 
-def _finite(run: FoundRun) -> Curve:
+def _finite(run: RunFolder) -> Curve:
     """Its evaluations up to a dead link."""
     return Curve.of(r for r in run.records if math.isfinite(r.total_delay_s) and math.isfinite(r.total_energy_j))
 
 
-def _labels(collected: Collected) -> dict[str, tuple[str, FoundRun]]:
+def _labels(collected: Collected) -> dict[str, tuple[str, RunFolder]]:
     """Every run under a name of its own, with its series."""
-    found: dict[str, tuple[str, FoundRun]] = {}
+    found: dict[str, tuple[str, RunFolder]] = {}
     for group in collected.groups:
         for run in group.runs:
             series = group.series(run.scheme)
@@ -338,14 +338,14 @@ def _span(values: Sequence[float], unit: str) -> str:
     return low if low == high else f"{low} – {high}"
 
 
-def _bounds(collected: Collected, run: FoundRun) -> list[Table | str]:
+def _bounds(collected: Collected, run: RunFolder) -> list[Table | str]:
     """Theorems 2 and 3, then 1, of one run; or why they can't be told."""
     learning = theorem_1(run) if run.records else []
     group = next(group for group in collected.groups if run in group.runs)
     return [why_not(run) or _queue_table(group, run), *learning]
 
 
-def _queue_table(group: RunGroup, run: FoundRun) -> Table:
+def _queue_table(group: RunGroup, run: RunFolder) -> Table:
     others = [other for other in group.runs if other.seed == run.seed and other is not run and not other.is_ceiling]
     checks: list[Check] = [*check_queues(run), *check_gap(run, others)]
     normalised = run.manifest.config.decision.equations == "corrected"

@@ -14,7 +14,7 @@ from typing import Any
 from asfl.config import Config, by_name, differing_names
 from asfl.config.errors import AsflError
 from asfl.results.compare import COMPARE_FILE, read_comparison
-from asfl.results.folders import FoundRun, read_run
+from asfl.results.folders import RunFolder, read_run
 from asfl.results.reproduce.plan import WORLDS
 from asfl.results.summary import Summary
 from asfl.results.sweep import SWEEP_FILE
@@ -36,17 +36,17 @@ class RunGroup:
     """What sets its world apart from the others of the report; empty if there is only one."""
     config: Config
     """Its seed has no meaning."""
-    runs: Sequence[FoundRun]
+    runs: Sequence[RunFolder]
     """By scheme, then seed."""
     is_comparison: bool
     """Whether `asfl compare` made them."""
 
     @property
-    def finished(self) -> list[FoundRun]:
+    def finished(self) -> list[RunFolder]:
         return [run for run in self.runs if run.finished]
 
     @property
-    def counted(self) -> list[FoundRun]:
+    def counted(self) -> list[RunFolder]:
         """Whose numbers go into tables and sentences: finished runs; before there are any, what has begun.
 
         Those are taken as far as all of them have come: one that is ahead would be compared with itself to be.
@@ -85,7 +85,7 @@ class Collected:
         return "measured" if kinds == {"measured"} else "simulated"
 
     @property
-    def runs(self) -> list[FoundRun]:
+    def runs(self) -> list[RunFolder]:
         return [run for group in self.groups for run in group.runs]
 
 
@@ -153,9 +153,9 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
     yield folder
 
 
-def _without_twins(runs: Iterable[FoundRun], notes: list[str]) -> list[FoundRun]:
+def _without_twins(runs: Iterable[RunFolder], notes: list[str]) -> list[RunFolder]:
     """The same run in two folders counts once: the one that has come further."""
-    kept: dict[tuple[str, str], FoundRun] = {}
+    kept: dict[tuple[str, str], RunFolder] = {}
     for run in runs:
         key = (run.scheme, run.manifest.fingerprint)
         other = kept.setdefault(key, run)
@@ -165,10 +165,10 @@ def _without_twins(runs: Iterable[FoundRun], notes: list[str]) -> list[FoundRun]
     return list(kept.values())
 
 
-def _groups(runs: Sequence[FoundRun], compared: set[Path], worlds: Sequence[Config]) -> list[RunGroup]:
+def _groups(runs: Sequence[RunFolder], compared: set[Path], worlds: Sequence[Config]) -> list[RunGroup]:
     """`worlds` are those of comparisons; other runs have a world of their own."""
     configs: dict[str, Config] = {}
-    by_world: dict[str, list[FoundRun]] = {}
+    by_world: dict[str, list[RunFolder]] = {}
     for run in runs:
         config = _world_of(run, worlds)
         configs.setdefault(_world_key(config), config)
@@ -180,7 +180,7 @@ def _groups(runs: Sequence[FoundRun], compared: set[Path], worlds: Sequence[Conf
     ]
 
 
-def _world_of(run: FoundRun, worlds: Sequence[Config]) -> Config:
+def _world_of(run: RunFolder, worlds: Sequence[Config]) -> Config:
     """A run's configuration has its scheme's own settings in it; that of its world has those of all schemes."""
     own = run.manifest.config
     return next((one for one in worlds if _world_key(one.for_scheme(run.scheme)) == _world_key(own)), own)
@@ -192,7 +192,7 @@ def _world_key(config: Config) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def _titles(firsts: Sequence[FoundRun], configs: Sequence[Config], compared: set[Path]) -> list[str]:
+def _titles(firsts: Sequence[RunFolder], configs: Sequence[Config], compared: set[Path]) -> list[str]:
     """What is different, such as "learning_rate 0.01"; where that is more than two fields, the name of the folder."""
     if len(firsts) == 1:
         return [""]
@@ -208,7 +208,7 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _place(run: FoundRun) -> tuple[int, str, int]:
+def _place(run: RunFolder) -> tuple[int, str, int]:
     known = list(SCHEMES)
     return known.index(run.scheme) if run.scheme in known else len(known), run.scheme, run.seed
 

@@ -157,7 +157,7 @@ def theorem_1(run: Run) -> list[Table | str]:
     """Printed, corrected, weighed by arrivals and for steps with memory, part by part; then that for this run's steps
     along it. Or why there is nothing to show.
     """
-    if run.scheme not in SCHEMES or replace(SCHEMES.named(run.scheme).procedure, reports=True) != ASFL:
+    if run.scheme not in SCHEMES or replace(SCHEMES.named(run.scheme).exchange, reports=True) != ASFL:
         return ["Theorem 1 is about ASFL's round; this scheme trains in another way."]
     assert run.config is not None
     rate, reason = run.config.for_scheme(run.scheme).training.learning_rate, not_covered(run)

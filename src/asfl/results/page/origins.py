@@ -16,7 +16,7 @@ from asfl.costs.world import charged_profile
 from asfl.data import load_data
 from asfl.models.profile import ModelProfile
 from asfl.results.charts.world import LabelMix, rule_of
-from asfl.results.folders import FoundRun
+from asfl.results.folders import RunFolder
 from asfl.results.page.collect import RunGroup
 from asfl.runs.manifest import comparable
 from asfl.schemes import SCHEMES, usual_schemes
@@ -29,7 +29,7 @@ def mix_key(config: Config) -> str:
     return f"{config.data.name}, {rule_of(config)}, {scenario.clients} clients, seed {scenario.seed}"
 
 
-def label_mixes(runs: Sequence[FoundRun], data_dir: Path | None) -> tuple[dict[str, LabelMix], list[str]]:
+def label_mixes(runs: Sequence[RunFolder], data_dir: Path | None) -> tuple[dict[str, LabelMix], list[str]]:
     """Which labels each client holds, by `mix_key`; and why some aren't known. Nothing is downloaded."""
     found: dict[str, LabelMix] = {}
     notes: dict[str, None] = {}
@@ -57,7 +57,7 @@ def profile_of(group: RunGroup) -> tuple[ModelProfile | None, str]:
 
 
 # ---------------------------------------------------------------------- commands
-def run_command(run: FoundRun) -> str:
+def run_command(run: RunFolder) -> str:
     """`asfl run …`, or `serve` where devices have the images, with as few `--set` as possible."""
     preset, changed = nearest_preset(run.manifest.config, run.scheme)
     command = "serve" if run.manifest.config.data.private else "run"

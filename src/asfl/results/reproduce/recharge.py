@@ -136,11 +136,11 @@ def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[Rou
         round_, decision = _met(round_, record, scheme, budgets, holdings)
         if find_powers:
             decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, config.scenario.seed))
-        finishes = in_time(round_, decision, scheme.procedure)
+        finishes = in_time(round_, decision, scheme.exchange)
         arrived = np.array(record.arrived, dtype=np.bool_)
         # Whoever was late had lost its packet either way; whether the channel had, too, says who is served in stage 3.
         received = np.where(finishes, arrived, arrived | draw_arrivals(round_, decision, config.scenario.seed))
-        charge = accountant.charge(round_, decision, scheme.procedure, received)
+        charge = accountant.charge(round_, decision, scheme.exchange, received)
         delay_s, energy_j = delay_s + float(charge.delay_s), energy_j + float(charge.energy_j.sum())
         records.append(
             replace(
@@ -161,7 +161,7 @@ def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[Rou
             if round_.holdings is not None:
                 updated = decision.scheduled & finishes
                 holdings = round_.holdings.after(decision, updated, trained=bool(arrived.any()))
-            if np.ndim(decision.cut) == 0 or scheme.procedure.on_demand:
+            if np.ndim(decision.cut) == 0 or scheme.exchange.on_demand:
                 previous_cut = int(np.max(decision.cut))
     return records
 
@@ -180,7 +180,7 @@ def _powers(round_: Round, decision: Decision, record: RoundRecord, scheme: Sche
         too_low = round_.packet_error_rate(decision.rb_count, decision.tx_power_w) > rate
         if late.any():
             received = np.where(late, draw_arrivals(round_, decision, seed), arrived)
-            spent = round_cost(round_, decision, received, scheme.procedure).energy_j
+            spent = round_cost(round_, decision, received, scheme.exchange).energy_j
             too_low = np.where(late, spent < energy_j, too_low)
         low, high = np.where(too_low, middle, low), np.where(too_low, high, middle)
     return np.where(decision.scheduled, most * np.exp(high), 0.0)
@@ -210,6 +210,6 @@ def _met(
         blocks=None if owner is None else clients[:, None] == np.array([-1 if one is None else one for one in owner]),
         batch=None if record.batch is None else np.array(record.batch),
     )
-    if scheme.procedure.on_demand:
+    if scheme.exchange.on_demand:
         holdings = holdings or Holdings.fresh(round_.num_clients, round_.profile.num_layers)
     return replace(round_, outage_s=budgets.own_outage_s, holdings=holdings, blocks=decision.blocks), decision

@@ -1,9 +1,9 @@
 """How rounds without training are made to resemble trained ones, and how well they do. About 20 minutes.
 
-python -m studies.stand_in out [--rounds 300]
+python -m studies.synthetic_learning out [--rounds 300]
 
 Reads the recorded runs of docs/results. All seeds of a world but the last one are fitted to; the last one's rounds are
-played and compared with the trained ones. Writes the constants and the errors into src/asfl/runs/stand_in.json, which
+played and compared with the trained ones. Writes the constants and the errors into src/asfl/runs/synthetic_learning.json, which
 ships, and a table for docs/schemes.md into the folder.
 """
 
@@ -22,14 +22,14 @@ from asfl.models.profile import ModelProfile
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import RunKey, read_archive, runs_of
 from asfl.results.tables import markdown_table
-from asfl.runs import stand_in
+from asfl.runs import synthetic_learning
 from asfl.runs.play import play
-from asfl.runs.stand_in import FITTED, Drift, HeldOut, StandIn
+from asfl.runs.synthetic_learning import FITTED, Drift, HeldOut, SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 
 RECORDS = Path(__file__).parents[1] / "docs/results/records.jsonl.xz"
-TABLE = Path(stand_in.__file__).with_name(FITTED)
+TABLE = Path(synthetic_learning.__file__).with_name(FITTED)
 DRIFTING = ("asfl", "asfl-pmax", "asfl-prand", "asfl-rbrand", "sfl-cut2", "sfl-cut3")
 AVERAGING = ("sfl-best", "sl-best")
 COMPARED = ("asfl", "asfl-plus", "sfl-best", "sl-best", "fedavg")
@@ -96,7 +96,7 @@ def _residuals(run: Run, profile: ModelProfile, law: Drift) -> NDArray[np.float6
 
     The discrepancy is the spread in updates, plus the share of updates that is expected to be lost.
     """
-    state, before, logs = StandIn.fresh(profile, len(run.records[0].arrived), law), None, []
+    state, before, logs = SyntheticLearning.fresh(profile, len(run.records[0].arrived), law), None, []
     for record in run.records:
         assert isinstance(record.cut, int)
         assumed = state.layer_spread[: min(record.cut, before or record.cut)].sum()

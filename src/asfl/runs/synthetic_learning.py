@@ -7,7 +7,7 @@ clients is, in updates,
     divergence · (its share of the parameters) · (1 − 1/N) · (a t / N)^exponent,
 
 and it is 0 again for every layer that went through the server. The constants are fitted to recorded training, and how
-far played rounds are from trained ones is measured with seeds that weren't fitted to: `python -m studies.stand_in`
+far played rounds are from trained ones is measured with seeds that weren't fitted to: `python -m studies.synthetic_learning`
 writes both into the file beside this one. It says nothing about accuracy.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
-from asfl.optimize.problem import USUAL_ERROR, BeyondLearning, precision_errors
+from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class StandIn:
+class SyntheticLearning:
     """The state between two rounds."""
 
     layer_share: Floats
@@ -59,7 +59,7 @@ class StandIn:
     layer_spread: Floats
     """[M]"""
     layer_age: Floats
-    """[M] rounds since a layer was last averaged, and their sum: drift and debt of `BeyondLearning`."""
+    """[M] rounds since a layer was last averaged, and their sum: drift and debt of `DriftAndNoise`."""
     layer_debt: Floats
     num_clients: int
     drift: Drift
@@ -81,7 +81,7 @@ class StandIn:
             layer_norm2=self.weights_per_update * self.layer_share,
             update_norm2=np.full(self.num_clients, self.drift.lost_update),
             update_scale=1.0,
-            beyond=BeyondLearning(self.layer_age, self.layer_debt, self.noise_scale, precision_errors(USUAL_ERROR)),
+            beyond=DriftAndNoise(self.layer_age, self.layer_debt, self.noise_scale, precision_errors(USUAL_ERROR)),
         )
 
     def after(self, cut: int, arrived: NDArray[np.bool_], synced: int = 0) -> Self:
@@ -101,7 +101,7 @@ class StandIn:
         )
 
 
-FITTED = "stand_in.json"
+FITTED = "synthetic_learning.json"
 
 
 @cache

@@ -14,11 +14,11 @@ from asfl.models.load import load_profile
 from asfl.results.curves import Run
 from asfl.runs.play import play
 from asfl.runs.simulation import BORROWED_DRIFT
-from asfl.runs.stand_in import Drift, StandIn, held_out, held_out_in_words
+from asfl.runs.synthetic_learning import Drift, SyntheticLearning, held_out, held_out_in_words
 from asfl.schemes import scheme_named
 from asfl.schemes.rounds import budgets_of
 from conftest import Asfl
-from studies.stand_in import fit
+from studies.synthetic_learning import fit
 
 PROFILE = load_profile(load_config("small-cifar10").config.model_spec)
 
@@ -27,7 +27,7 @@ PROFILE = load_profile(load_config("small-cifar10").config.model_spec)
     st.floats(1, 2), st.floats(0.1, 10), st.integers(1, 60), st.integers(1, 12), st.integers(1, PROFILE.num_layers - 1)
 )
 def test_spread_follows_the_power_law(exponent: float, divergence: float, rounds: int, clients: int, cut: int) -> None:
-    state, arrived = StandIn.fresh(PROFILE, clients, Drift(divergence, exponent)), np.arange(clients) % 2 == 0
+    state, arrived = SyntheticLearning.fresh(PROFILE, clients, Drift(divergence, exponent)), np.arange(clients) % 2 == 0
     for _ in range(rounds):
         state = state.after(cut, arrived)
     share = PROFILE.param_bits / PROFILE.param_bits.sum()
@@ -41,7 +41,7 @@ def test_spread_follows_the_power_law(exponent: float, divergence: float, rounds
 @given(st.lists(st.tuples(st.integers(1, 5), st.lists(st.booleans(), min_size=6, max_size=6)), max_size=30))
 def test_what_training_borrows_adds_up_as_ever(rounds: list[tuple[int, list[bool]]]) -> None:
     """Bit for bit: runs of earlier versions go on from their checkpoints."""
-    state, spread = StandIn.fresh(PROFILE, 6, BORROWED_DRIFT), np.zeros(PROFILE.num_layers)
+    state, spread = SyntheticLearning.fresh(PROFILE, 6, BORROWED_DRIFT), np.zeros(PROFILE.num_layers)
     share = PROFILE.param_bits / float(PROFILE.param_bits.sum())
     for cut, arrived in rounds:
         here = np.array(arrived)
