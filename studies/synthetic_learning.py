@@ -3,8 +3,8 @@
 python -m studies.synthetic_learning out [--rounds 300]
 
 Reads the recorded runs of docs/results. All seeds of a world but the last one are fitted to; the last one's rounds are
-played and compared with the trained ones. Writes the constants and the errors into src/asfl/runs/synthetic_learning.json, which
-ships, and a table for docs/schemes.md into the folder.
+played and compared with the trained ones. Writes the constants and the errors into
+src/asfl/runs/synthetic_learning.json, which ships, and a table for docs/schemes.md into the folder.
 """
 
 import argparse

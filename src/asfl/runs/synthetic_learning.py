@@ -7,8 +7,8 @@ clients is, in updates,
     divergence · (its share of the parameters) · (1 − 1/N) · (a t / N)^exponent,
 
 and it is 0 again for every layer that went through the server. The constants are fitted to recorded training, and how
-far played rounds are from trained ones is measured with seeds that weren't fitted to: `python -m studies.synthetic_learning`
-writes both into the file beside this one. It says nothing about accuracy.
+far played rounds are from trained ones is measured with seeds that weren't fitted to:
+`python -m studies.synthetic_learning` writes both into the file beside this one. It says nothing about accuracy.
 """
 
 import json
