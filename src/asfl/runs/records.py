@@ -42,9 +42,9 @@ LARGEST = 1e150
 """Of all finite numbers: squares and sums of them are finite, too. No round comes near to it."""
 
 
-def _or(synthetic_learning: float) -> BeforeValidator:
+def _or(meaning: float) -> BeforeValidator:
     """JSON knows no infinity and no NaN: null stands for this."""
-    return BeforeValidator(lambda value: synthetic_learning if value is None else value)
+    return BeforeValidator(lambda value: meaning if value is None else value)
 
 
 def _no_larger(value: float) -> float:
