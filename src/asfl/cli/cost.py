@@ -16,7 +16,7 @@ from asfl.optimize.roundfile import cost_as_json, json_schema, read_round_file
 
 
 def cost(
-    file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A round file (docs/decision.md).")] = None,
     as_json: options.Json = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of round files.")] = False,
 ) -> None:

@@ -4,7 +4,7 @@ from asfl.config.fields import OffJoules, OffSecond, Section
 
 
 class TotalBudgets(Section):
-    """What all rounds together may take; training ends when it is used up (docs/beyond.md)."""
+    """What all rounds together may take; training ends when it is used up (docs/schemes.md)."""
 
     total_delay_s: OffSecond = "off"
     """How long all rounds together may take. One that isn't over by then doesn't count."""

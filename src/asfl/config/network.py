@@ -11,7 +11,7 @@ class Deadlines(Section):
     """How long the server waits for a real client, by what it was asked for; who is later is lost for the round.
 
     "auto": 120 s at most (600 s for a whole step), and much less once it is known how long others take
-    (docs/measured.md).
+    (docs/field.md).
     """
 
     sync_s: AutoSecond = "auto"

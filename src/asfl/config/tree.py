@@ -190,7 +190,7 @@ class RoundRules(Section):
     """How a round is decided, as far as a configuration and a round file say the same."""
 
     equations: Literal["corrected", "printed"] = "corrected"
-    """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
+    """Which reading of the paper's equations: with our corrections, or as printed (docs/paper.md)."""
     uplink_power: Literal["auto", "shared", "each_rb"] = "auto"
     """Whether the power is shared by a client's resource blocks or spent on each; "auto" follows `equations`."""
     gradient_bits: Literal["auto", "activations", "next_layer"] = "auto"
@@ -206,7 +206,7 @@ class RoundRules(Section):
     form: Literal["drift", "per_round_budgets"] = "drift"
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
-    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
+    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/paper.md)."""
     queue_rule: Literal["printed", "standard"] = "printed"
     """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
     queue_memory: Share = 0.5
@@ -283,7 +283,7 @@ class Output(Section):
     checkpoint_every: Count = 10
     """Rounds between two checkpoints; slow rounds are saved sooner, after a minute at the latest."""
     track: Annotated[Literal["auto", "none", TrackerName] | str, BeforeValidator(_with_commas)] = "auto"
-    """Who else is shown the rounds (docs/tracking.md): "auto" is TensorBoard if it is installed; several names are
+    """Who else is shown the rounds (docs/runs.md): "auto" is TensorBoard if it is installed; several names are
     written with commas, "tensorboard,wandb"."""
 
     @model_validator(mode="after")

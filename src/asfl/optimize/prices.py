@@ -1,4 +1,4 @@
-"""What seconds, joules and progress are worth, where progress per cost is what counts (docs/beyond.md)."""
+"""What seconds, joules and progress are worth, where progress per cost is what counts (docs/schemes.md)."""
 
 from dataclasses import dataclass
 

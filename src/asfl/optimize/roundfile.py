@@ -1,6 +1,6 @@
 """The round file: one round's state and decision as JSON, so that other programs can ask what it costs.
 
-docs/round-file.md describes it; `json_schema()` is its schema. The same file asks for a decision.
+docs/decision.md describes it; `json_schema()` is its schema. The same file asks for a decision.
 """
 
 from dataclasses import replace
