@@ -96,8 +96,8 @@ def test_commands(asfl: Asfl, narrow: Callable[[str], list[str]], command: str) 
 
 def test_configurations_stay_toml(asfl: Asfl, narrow: Callable[[str], list[str]], tmp_path: Path) -> None:
     for docs in ([], ["--docs"]):
-        (tmp_path / "mine.toml").write_text("\n".join(narrow(asfl("config", "show", *docs).stdout)), "utf-8")
-        assert "is valid" in asfl("config", "check", "mine.toml").stdout
+        (tmp_path / "mine.toml").write_text("\n".join(narrow(asfl("explain", *docs).stdout)), "utf-8")
+        assert "is valid" in asfl("check", "mine.toml").stdout
 
 
 def test_a_comparison(narrow: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]) -> None:

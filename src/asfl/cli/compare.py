@@ -12,7 +12,7 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, json_text, print_json
-from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent
@@ -22,6 +22,7 @@ from asfl.results.compare import PRICES, Comparison, plan_comparison, plan_front
 from asfl.results.curves import OURS, SMOOTHED_OVER
 from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
 from asfl.results.summary import Outcome, Saving, Summary, with_note
+from asfl.results.training import engine_named
 from asfl.results.words import in_words
 from asfl.runs.files import write_whole
 from asfl.runs.lock import writing

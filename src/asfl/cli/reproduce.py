@@ -13,7 +13,7 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json, say, table
-from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
+from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.curves import Run
@@ -23,6 +23,7 @@ from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.results.summary import with_note
+from asfl.results.training import ThreadsARun, engine_named
 from asfl.runs.engines import Engine
 from asfl.runs.jobs import run_name
 from asfl.runs.lock import writing
