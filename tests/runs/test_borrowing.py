@@ -116,7 +116,7 @@ def test_killed_and_stopped_it_still_borrows_the_same(compared: Comparison, tmp_
     broken = little(tmp_path / "out", ("fedavg", "asfl"))
     failed = train_runs([broken], None, partial(train_here, train=killed_after(3)))
     assert failed == {
-        "asfl seed 1": "MemoryError: ",
+        "asfl seed 1": "out of memory: train fewer runs side by side (--workers), or a smaller network",
         "fedavg seed 1": "it borrows from asfl seed 1, which failed; so it was not started",
     }
     assert not broken.run_folder("fedavg", 1).exists()
