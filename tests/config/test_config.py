@@ -1,3 +1,4 @@
+import json
 import tomllib
 from pathlib import Path
 
@@ -203,7 +204,7 @@ def test_show_and_check_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[radio]\nnum_rb = 3\n")
     refused = asfl("check", "mine.toml")
     assert_refused(refused, "unknown key 'radio.num_rb'", "did you mean 'num_rbs'?", "file mine.toml")
-    assert asfl("list", "presets").stdout.split() == preset_names()
+    assert list(json.loads(asfl("list", "presets", "--json").stdout)) == preset_names()
 
 
 OWN = ["schemes.epsl.learning_rate=3e-4", "schemes.sfl-cut2.local_steps=5"]

@@ -82,7 +82,7 @@ def test_cost_of_a_round_file(asfl: Asfl, tmp_path: Path) -> None:
 
 
 def test_arrivals_make_it_realised(asfl: Asfl, tmp_path: Path) -> None:
-    result = asfl("cost", _write(tmp_path, {**_round(), "arrived": [1, 0, 0]}), "--json")
+    result = asfl("decide", _write(tmp_path, {**_round(), "arrived": [1, 0, 0]}), "--cost", "--json")
     cost = json.loads(result.stdout)
     assert cost["kind"] == "realised"
     assert cost["parts"]["client_backward_delay_s"][1] == 0

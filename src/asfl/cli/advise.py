@@ -18,7 +18,6 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.advise import Advice, Learnt, advise as advise_for, learnt_like
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.world import budget_chart
-from asfl.results.curves import CEILING
 from asfl.results.summary import trained_and_charged
 from asfl.results.tables import markdown_table
 from asfl.runs.estimate import MAX_ROUNDS
@@ -26,6 +25,7 @@ from asfl.runs.files import write_whole
 from asfl.runs.manifest import with_rounds
 from asfl.runs.play import Playthrough
 from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
+from asfl.schemes import CEILING
 
 MAP_ROUNDS = 20
 BUDGETED = ["asfl-plus,asfl"]

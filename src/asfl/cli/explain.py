@@ -11,7 +11,7 @@ from asfl.cli import options
 from asfl.cli.output import print_listed, show, terminal_width
 from asfl.config import preset_names
 from asfl.config.errors import AsflError
-from asfl.config.names import ModelSpec
+from asfl.config.names import MODELS, ModelSpec
 from asfl.config.show import as_toml, describe, field_names
 from asfl.config.units import format_si
 
@@ -47,7 +47,7 @@ def explain(
     every cut.
     """
     try:
-        described = describe(name, preset_names())
+        described = describe(name, [*preset_names(), *MODELS])
     except AsflError:
         if name in preset_names() or name.endswith(".toml") or _is_file(name):
             options.refuse_all_but(["name", "overrides", "docs"], "it is for models, and this is a configuration")
@@ -96,12 +96,12 @@ def _show_profile(spec: ModelSpec, as_json: bool, plot: options.Plot) -> None:
 def _table(profile: "ModelProfile") -> Table:
     """One row per unit: what it is, and what a cut behind it puts on client, link and server."""
     table = Table(title=f"{profile.name}: {profile.num_layers} units, per sample (FLOP = 2·MAC)", header_style="bold")
-    table.add_column("cut", justify="right")
-    table.add_column("unit")
+    table.add_column("cut", justify="right", overflow="fold")
+    table.add_column("unit", overflow="fold")
     for column in ("params", "forward", "backward", "activations"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for column in ("client model", "client FLOP", "server FLOP", "upload"):
-        table.add_column(column, justify="right", style="cyan")
+        table.add_column(column, justify="right", style="cyan", overflow="fold")
     per_unit = (profile.param_bits, profile.forward_flops, profile.backward_flops, profile.activation_bits)
     for row, name, *of_unit in zip(_cut_totals(profile), profile.unit_names, *per_unit, strict=True):
         client, server = (row[f"{side}_forward_flops"] + row[f"{side}_backward_flops"] for side in ("client", "server"))

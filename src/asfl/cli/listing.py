@@ -104,7 +104,7 @@ def _settings(registry: Registry[Any], name: str) -> str:
 def _parameters(allowed: Mapping[str, Mapping[str, object] | tuple[float, float]]) -> str:
     """Such as " (bits=4|8|16|32, mix=on|off)"."""
     texts = (
-        f"{key}={'|'.join(values) if isinstance(values, Mapping) else f'{values[0]:g}…{values[1]:g}'}"
+        f"{key}={'|'.join(values) if isinstance(values, Mapping) else f'{values[0]:g} to {values[1]:g}'}"
         for key, values in allowed.items()
     )
     return f" ({', '.join(texts)})" if allowed else ""

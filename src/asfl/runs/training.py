@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison
-from asfl.results.curves import OURS
+from asfl.runs.comparison import Comparison
 from asfl.runs.engines import Engine, OnEvent
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.folder import is_finished
 from asfl.runs.jobs import error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.watching import ShouldStop
+from asfl.schemes import OURS
 
 EngineName = Literal["processes", "ray"]
 ThreadsARun = Callable[[int], int]
