@@ -10,8 +10,7 @@ import typer
 from asfl.cli import options
 from asfl.cli.progress import ManyRunsProgress
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison
-from asfl.results.curves import OURS
+from asfl.runs.comparison import Comparison
 from asfl.runs.engines import Engine, OnEvent
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.folder import is_finished
@@ -19,6 +18,7 @@ from asfl.runs.jobs import error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.runs.watching import ShouldStop
+from asfl.schemes import OURS
 
 ThreadsARun = Callable[[int], int]
 """How many threads an engine has for each of so many runs."""
