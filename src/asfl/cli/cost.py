@@ -11,7 +11,7 @@ from asfl.cli.output import console, print_json, table
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import RoundCost, round_cost
+from asfl.costs.modelled import RoundCost
 from asfl.optimize.roundfile import cost_as_json, json_schema, read_round_file
 
 
@@ -28,12 +28,11 @@ def cost(
     if file is None:
         raise AsflError("which round? For example: asfl cost round.json (asfl cost --schema says what is in it)")
     given = read_round_file(file)
-    round_, decision = given.to_round(), given.to_decision()
-    result = round_cost(round_, decision, given.arrived)
+    result, realised = given.cost(), given.arrived is not None
     if as_json:
-        print_json(cost_as_json(result, realised=given.arrived is not None))
-    else:
-        _print_tables(result, decision, round_.previous_cut, realised=given.arrived is not None)
+        print_json(cost_as_json(result, realised=realised))
+    elif given.decision is not None:
+        _print_tables(result, given.decision, given.round.previous_cut, realised=realised)
 
 
 def _print_tables(result: RoundCost, decision: Decision, previous_cut: int | None, *, realised: bool) -> None:
