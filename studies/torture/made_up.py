@@ -98,12 +98,12 @@ def override(folder: Path, random: Random) -> Case:
     command = one_of(
         random,
         (
-            *(["config", "show"],) * 6,
-            ["config", "show", "--docs"],
+            *(["explain"],) * 6,
+            ["explain", "--docs"],
             ["scenario"],
             ["scenario", "--json"],
             ["data", "show", "--json"],
-            ["decide", "--rounds", "2", "--scheme", "asfl,sfl", "--json"],
+            ["decide", "--rounds", "2", "--schemes", "asfl,sfl", "--json"],
         ),
     )
     return Case([*command, *set_options(random, 2)])
@@ -129,27 +129,31 @@ def configuration(folder: Path, random: Random) -> Case:
         content = (one_of(random, odd) + "\n").encode() + content
     file = folder / one_of(random, ("mine.toml", "mine", "ü.toml"))
     file.write_bytes(content)
-    command = one_of(random, (["config", "check"], ["config", "show"], ["scenario", "--json"], ["scenario"]))
+    command = one_of(random, (["check"], ["explain"], ["scenario", "--json"], ["scenario"]))
     return Case([*command, str(file)])
 
 
 ROUND: dict[str, Any] = {
-    "profile": "vgg19-cifar100",
-    "radio": {"num_rbs": 8, "max_tx_power_w": 1.5},
-    "compute": {"charged_samples": 64},
-    "clients": {
+    "round": {
+        "profile": "vgg19-cifar100",
         "path_gain": [6.2e-13, 6.6e-14, 2.1e-14, 3.3e-14],
         "channel_gain": [8.1e-13, 4.9e-14, 1.7e-14, 4.0e-14],
         "cpu_hz": [1.1e9, 1.4e9, 1.6e9, 1.2e9],
+        "radio": {"num_rbs": 8, "max_tx_power_w": 1.5},
+        "charged_samples": 64,
+        "previous_cut": 4,
+        "gain_is_known": False,
     },
-    "previous_cut": 4,
-    "budgets": {"delay_s": 20, "energy_j": 0.5},
+    "rules": {
+        "delay_budget_s": 20,
+        "energy_budget_j": 0.5,
+        "outage_s": 60,
+        "min_participants": 2,
+        "participation_floor": 0.1,
+        "penalty_weight": 10,
+    },
     "queues": {"delay": 1, "energy": [1, 0, 0, 0], "participation": [0, 0, 0, 1]},
     "learning": {"update_norm2": [1, 1, 2, 1], "update_scale": 1},
-    "outage_s": 60,
-    "min_participants": 2,
-    "participation_floor": 0.1,
-    "penalty_weight": 10,
     "decision": {"cut": 3, "rb_count": [2, 3, 3, 0], "tx_power_w": [0.4, 1.2, 1.5, 0]},
     "arrived": [1, 1, 0, 0],
 }
@@ -158,7 +162,6 @@ ENUMERATED = {
     "uplink_power": ("auto", "shared", "each_rb"),
     "form": ("drift", "per_round_budgets"),
     "queue_rule": ("printed", "standard"),
-    "fading": ("rayleigh", "known"),
     "error_weight": ("(1-s)^2", "s^2", "s"),
 }
 JSON_VALUES = (
@@ -174,7 +177,7 @@ def round_file(folder: Path, random: Random) -> Case:
     data = json.loads(json.dumps(ROUND))
     for name, options in ENUMERATED.items():
         if random.random() < 0.5:
-            data[name] = one_of(random, options)
+            data["rules"][name] = one_of(random, options)
     for _ in range(int(random.integers(0, 4))):
         place, (*before, last) = data, one_of(random, list(_places(data)))
         for part in before:
@@ -196,7 +199,7 @@ def round_file(folder: Path, random: Random) -> Case:
         content = damaged(content, random)
     file = folder / "round.json"
     file.write_bytes(content)
-    options = one_of(random, (["cost"], ["cost", "--json"], ["decide"], ["decide", "--json"]))
+    options = one_of(random, (["decide", "--cost"], ["decide", "--cost", "--json"], ["decide"], ["decide", "--json"]))
     solver = ["--solver", "joint"] if options[0] == "decide" and random.random() < 0.3 else []
     return Case([*options, *solver, str(file)])
 
@@ -292,7 +295,7 @@ def trace(folder: Path, random: Random) -> Case:
     quantity = one_of(random, ("auto", "auto", "snr_db", "rsrp_dbm"))
     each = ['scenario.channel.trace_antenna="each"'] if kind == "hdf5" and random.random() < 0.3 else []
     settings = [*channel, f'scenario.channel.trace_quantity="{quantity}"', "scenario.clients=1", *each]
-    command = one_of(random, (["scenario", "--json"], ["scenario"], ["config", "show"]))
+    command = one_of(random, (["scenario", "--json"], ["scenario"], ["explain"]))
     options = [part for setting in settings for part in ("--set", setting)]
     return Case([*command, *options], must_refuse=lies and command[0] == "scenario")
 
@@ -420,8 +423,7 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["sweep", "--over", "data.dirichlet_alpha=1,2", "--seeds", "1000000000", *out],
                 ["sweep", *over, *over, *out],
                 ["sweep", *over, *out],
-                ["tune", "--seeds", "1000000000", *out],
-                ["tune", "--learning-rates", huge + ",nan", *out],
+                ["sweep", "--over", f"training.learning_rate={huge},nan", *out],
                 ["reproduce", "all", "--seeds", "1000000000", *out],
                 ["decide", "--rounds", huge, "--seeds", "1000000000"],
                 ["decide", "--rounds", "1000000000000"],
@@ -431,15 +433,15 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["scenario", "--set", "scenario.clients=1000000000"],
                 ["scenario", "--set", "radio.num_rbs=1000000000000"],
                 ["decide", file],
-                ["cost", file, "--json"],
-                ["config", "check", file],
-                ["config", "show", file + ".toml"],
+                ["decide", "--cost", file, "--json"],
+                ["check", file],
+                ["explain", file + ".toml"],
                 ["run", file, *out],
-                ["--plugin", file, "config", "list"],
-                ["profile", file],
-                ["profile", f"vgg19-w{huge}-cifar10"],
-                ["profile", "vgg19-w" + "9" * 400 + "-cifar10"],
-                ["profile", f"cnn-{'a' * 300}.npz"],
+                ["--plugin", file, "list", "presets"],
+                ["explain", file],
+                ["explain", f"vgg19-w{huge}-cifar10"],
+                ["explain", "vgg19-w" + "9" * 400 + "-cifar10"],
+                ["explain", f"cnn-{'a' * 300}.npz"],
                 ["data", "fetch", file],
                 ["data", "fetch", "cifar10", "--url", "file:///dev/zero", "--data-dir", str(folder)],
                 ["data", "show", "--set", "data.name=cifar10", "--data-dir", file or "."],
@@ -454,7 +456,7 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["fleet", "--clients", "1000000000", *out],
                 ["fleet", "--clients", "2", "--out", "/proc/nowhere"],
                 [huge],
-                ["config", file],
+                ["devices", file],
             ),
         ),
         must_refuse=True,

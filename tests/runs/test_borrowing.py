@@ -14,7 +14,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import World
 from asfl.data import load_data
-from asfl.results.compare import Comparison, plan_comparison
+from asfl.runs.comparison import Comparison, plan_comparison
 from asfl.runs.engines import OnEvent
 from asfl.runs.jobs import Ended, Job, Train, train
 from asfl.runs.manifest import read_manifest

@@ -81,7 +81,7 @@ def _fields_of(section: Model) -> dict[str, FieldInfo]:
     if issubclass(section, BaseModel):
         return section.model_fields
     hints = get_type_hints(section, include_extras=True)
-    return {name: FieldInfo.from_annotation(hints[name]) for name in (field.name for field in dataclass_fields(section))}
+    return {field.name: FieldInfo.from_annotation(hints[field.name]) for field in dataclass_fields(section)}
 
 
 def _section_in(annotation: Any) -> Model | None:

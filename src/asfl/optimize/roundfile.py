@@ -49,6 +49,10 @@ class RoundFile(Problem):
         return round_cost(round_, self.decision, self.arrived)
 
 
+FROM_RULES = ("equations", "outage_s", "fitted_link")
+"""Fields of a round that a file leaves out."""
+
+
 @cache
 def _adapter() -> TypeAdapter[RoundFile]:
     return TypeAdapter(RoundFile)
@@ -85,7 +89,7 @@ def as_json(problem: Problem) -> dict[str, Any]:
     data = _adapter().dump_python(
         RoundFile(**given),
         mode="json",
-        exclude={"round": {"equations", "outage_s", "fitted_link"}, "rules": {"relative_floor"}},
+        exclude={"round": {*FROM_RULES}, "rules": {"relative_floor"}},
     )
     if problem.rules.relative_floor:
         data["rules"]["participation_floor"] = "auto"
@@ -94,7 +98,10 @@ def as_json(problem: Problem) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of the round file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_adapter().json_schema()}
+    schema = _adapter().json_schema()
+    for name in FROM_RULES:
+        del schema["$defs"]["Round"]["properties"][name]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _check_lengths(given: RoundFile) -> None:
