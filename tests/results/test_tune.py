@@ -18,8 +18,8 @@ from asfl.results.tune import FIRST_SEED, TUNED_FILE, VALIDATION, Tuned
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import read_manifest
 from asfl.runs.play import play_all
-from asfl.runs.run import run
-from asfl.runs.watching import DIVERGED, OnRound, ShouldStop
+from asfl.runs.records import DIVERGED
+from asfl.runs.run import OnRound, ShouldStop, run
 from conftest import Asfl
 
 

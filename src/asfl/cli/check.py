@@ -9,7 +9,7 @@ from asfl.cli import options
 from asfl.cli.output import print_json, say
 from asfl.config.errors import AsflError
 from asfl.results.compare import COMPARE_FILE, read_comparison
-from asfl.runs.folder import Finding, check_folder
+from asfl.runs.folder import CheckedFile, check_folder
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE
 from asfl.runs.records import RECORDS_FILE
 
@@ -21,7 +21,7 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Say of every file of a run whether it is as it was written. Exit code 0: all are intact; 2: not all."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[CheckedFile]] = {}
     for folder in folders:
         found |= _below(folder)
     damaged = [finding for of_folder in found.values() for finding in of_folder if not finding.intact]
@@ -38,7 +38,7 @@ def check(
         raise typer.Exit(2)
 
 
-def _below(folder: Path) -> dict[str, list[Finding]]:
+def _below(folder: Path) -> dict[str, list[CheckedFile]]:
     """Findings by folder: of every run, also of one that lost its manifest, and of every comparison."""
     if not folder.is_dir():
         raise AsflError(f"{folder}: there is no such folder")
@@ -50,9 +50,9 @@ def _below(folder: Path) -> dict[str, list[Finding]]:
     return found | {str(run): check_folder(run) for run in sorted(runs)}
 
 
-def _comparison(folder: Path) -> Finding:
+def _comparison(folder: Path) -> CheckedFile:
     try:
         there = read_comparison(folder)
     except AsflError as error:
-        return Finding(COMPARE_FILE, False, str(error))
-    return Finding(COMPARE_FILE, True, f"intact: {there.num_runs} runs planned")
+        return CheckedFile(COMPARE_FILE, False, str(error))
+    return CheckedFile(COMPARE_FILE, True, f"intact: {there.num_runs} runs planned")

@@ -23,8 +23,7 @@ from asfl.results.curves import OURS, SMOOTHED_OVER
 from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
 from asfl.results.summary import Outcome, Saving, Summary, with_note
 from asfl.results.words import in_words
-from asfl.runs.files import write_whole
-from asfl.runs.lock import writing
+from asfl.runs.files import write_whole, writing
 
 
 def compare(

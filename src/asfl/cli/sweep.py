@@ -20,8 +20,7 @@ from asfl.results.charts.files import save_figure
 from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
 from asfl.results.sweep import Axis, Sweep, plan_sweep
-from asfl.runs.files import cell, write_whole
-from asfl.runs.lock import writing
+from asfl.runs.files import cell, write_whole, writing
 
 
 def sweep(

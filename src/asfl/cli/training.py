@@ -12,13 +12,12 @@ from asfl.cli.progress import ManyRunsProgress
 from asfl.config.errors import AsflError
 from asfl.results.compare import Comparison
 from asfl.results.curves import OURS
-from asfl.runs.engines import Engine, OnEvent
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import error_report, run_name
+from asfl.runs.jobs import Engine, OnEvent, error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
+from asfl.runs.run import ShouldStop
 from asfl.runs.this_process import stopping_on_ctrl_c
-from asfl.runs.watching import ShouldStop
 
 ThreadsARun = Callable[[int], int]
 """How many threads an engine has for each of so many runs."""
@@ -26,8 +25,7 @@ ThreadsARun = Callable[[int], int]
 
 def engine_named(name: options.EngineName, workers: int | None, address: str | None) -> tuple[Engine, ThreadsARun]:
     if name == "ray":
-        from asfl.runs.engines.ray import train_on_ray
-        from asfl.runs.engines.ray_cluster import check_ray
+        from asfl.runs.engines.ray import check_ray, train_on_ray
 
         check_ray(address)
         return partial(train_on_ray, workers=workers, address=address), lambda runs: 1

@@ -13,9 +13,8 @@ from asfl.config.fields import MAX_COUNT
 from asfl.config.units import number, percent
 from asfl.results.quantities import share
 from asfl.results.tune import FIRST_SEED, TUNED_FILE, Tuning, plan_tuning
-from asfl.runs.files import write_whole
-from asfl.runs.lock import writing
-from asfl.runs.watching import DIVERGED
+from asfl.runs.files import write_whole, writing
+from asfl.runs.records import DIVERGED
 
 
 def tune(

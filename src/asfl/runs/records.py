@@ -27,6 +27,8 @@ from asfl.runs.files import append_line, write_whole
 from asfl.runs.manifest import read_manifest
 
 RECORDS_FILE = "rounds.jsonl"
+DIVERGED = "training has diverged"
+"""What the reason for a failure says if numbers went to infinity: the setting is to blame, not the machine."""
 
 BY_CLIENT = {"by_client": True}
 """Of a field: a list with one entry per client, in every record."""

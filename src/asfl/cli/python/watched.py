@@ -9,8 +9,7 @@ from typing import Any
 
 from asfl.cli.progress import ManyRunsProgress
 from asfl.config.units import percent
-from asfl.runs.engines import OnEvent
-from asfl.runs.jobs import Ended, Event, Job
+from asfl.runs.jobs import Ended, Event, Job, OnEvent
 from asfl.runs.this_process import stopping_on_ctrl_c
 
 

@@ -24,8 +24,7 @@ import asfl.runs.jobs
 from asfl._version import __version__
 from asfl.cli.compare import compare
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.runs.engines.ray import train_on_ray
-from asfl.runs.engines.ray_cluster import check_ray
+from asfl.runs.engines.ray import check_ray, train_on_ray
 from asfl.runs.files import write_whole
 from asfl.runs.jobs import Ended, Event, Job, Train
 from asfl.runs.manifest import CHECKPOINTS
@@ -321,7 +320,7 @@ def test_what_isnt_an_address(address: str) -> None:
     [(b"HTTP/1.0 400 Bad", "isn't a Ray cluster", LONG_S), (b"", "no Ray cluster", 0.3)],
 )
 def test_who_isnt_ray(monkeypatch: pytest.MonkeyPatch, answer: bytes, words: str, wait_s: float) -> None:
-    monkeypatch.setattr("asfl.runs.engines.ray_cluster.ANSWER_WITHIN_S", wait_s)
+    monkeypatch.setattr("asfl.runs.engines.ray.ANSWER_WITHIN_S", wait_s)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -337,7 +336,7 @@ def test_who_isnt_ray(monkeypatch: pytest.MonkeyPatch, answer: bytes, words: str
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.runs.engines.ray_cluster.util.find_spec", lambda name: None)
+    monkeypatch.setattr("asfl.runs.engines.ray.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"training on Ray needs an optional dependency: .*asfl\[ray\]"):
         train_on_ray([])
 
