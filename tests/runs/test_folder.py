@@ -20,8 +20,8 @@ from asfl.cli.training import train_runs
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
-from asfl.results.compare import plan_comparison, read_comparison
 from asfl.runs import files
+from asfl.runs.comparison import plan_comparison, read_comparison
 from asfl.runs.files import lock_in, read_sealed, sealed_json, write_sealed, write_whole, writing
 from asfl.runs.folder import MODEL_SEAL, check_folder, checkpoint_files, is_finished, where_to_go_on
 from asfl.runs.jobs import Ended

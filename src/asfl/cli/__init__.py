@@ -39,7 +39,6 @@ _COMMANDS = {
     "serve": ("serve", "Train with devices that join by one command."),
     "join": ("join", "Be a device: enrol once, then take part in every run."),
     "devices": ("devices", "Which devices there are; invite and revoke them."),
-    "tune": ("tune", "Find the learning rate that suits each scheme best."),
     "sweep": ("sweep", "Compare schemes for every value of some fields."),
     "reproduce": ("reproduce", "Repeat the experiments of the paper."),
     "check": ("check", "Say what is intact in run folders."),
@@ -52,7 +51,7 @@ _COMMANDS = {
 """The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or
 an `app` with commands of its own."""
 
-_TRAINING = {"run", "resume", "compare", "sweep", "tune", "reproduce", "fleet"}
+_TRAINING = {"run", "resume", "compare", "sweep", "reproduce", "fleet"}
 
 
 class _Commands(TyperGroup):

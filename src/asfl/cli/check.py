@@ -8,7 +8,7 @@ import typer
 from asfl.cli import options
 from asfl.cli.output import print_json, say
 from asfl.config.errors import AsflError
-from asfl.results.compare import COMPARE_FILE, read_comparison
+from asfl.runs.comparison import COMPARE_FILE, read_comparison
 from asfl.runs.folder import CheckedFile, check_folder
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE
 from asfl.runs.records import RECORDS_FILE

@@ -18,12 +18,13 @@ from asfl.config.show import own_settings
 from asfl.config.units import number, percent
 from asfl.results.charts.comparison import along_front, front_of, fronts, places_at, write_figures
 from asfl.results.charts.files import save_figure
-from asfl.results.compare import PRICES, Comparison, plan_comparison, plan_front, read_comparison
-from asfl.results.curves import OURS, SMOOTHED_OVER
+from asfl.results.curves import SMOOTHED_OVER, finished_runs
 from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
 from asfl.results.summary import Outcome, Saving, Summary, with_note
 from asfl.results.words import in_words
+from asfl.runs.comparison import PRICES, Comparison, plan_comparison, plan_front, read_comparison
 from asfl.runs.files import write_whole, writing
+from asfl.schemes import OURS
 
 
 def compare(
@@ -80,7 +81,7 @@ def _show(
     comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool, *, write: bool = True
 ) -> None:
     """Write summary, table and pictures; print tables and words, or JSON."""
-    runs, folder = comparison.finished_runs(), comparison.folder
+    runs, folder = finished_runs(comparison), comparison.folder
     if not runs:
         print_failures(failed)
         raise AsflError(f"{folder} has no finished run to show")

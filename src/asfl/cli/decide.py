@@ -19,14 +19,13 @@ from asfl.optimize import Solution, ooe_bcd, solve_jointly
 from asfl.optimize.queues import budget_scale
 from asfl.optimize.roundfile import read_round_file, solution_as_json
 from asfl.results.charts.world import decision_chart, playthroughs_chart
-from asfl.results.curves import CEILING
 from asfl.results.summary import trained_and_charged
 from asfl.results.words import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
 from asfl.runs.this_process import usual_threads
-from asfl.schemes import scheme_named
+from asfl.schemes import CEILING, scheme_named
 from asfl.schemes.base import borrows
 
 

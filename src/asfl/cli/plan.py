@@ -13,12 +13,12 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si
 from asfl.results.charts.world import budget_chart
-from asfl.results.curves import CEILING
 from asfl.results.summary import trained_and_charged
 from asfl.runs.estimate import MAX_ROUNDS, check_count
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
 from asfl.runs.this_process import usual_threads
+from asfl.schemes import CEILING
 
 PLANNED = ["asfl-plus,asfl"]
 

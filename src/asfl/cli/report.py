@@ -12,12 +12,12 @@ from asfl.config.errors import AsflError
 from asfl.results.charts.comparison import write_figures
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.one_run import walk
-from asfl.results.curves import OURS
 from asfl.results.latex import latex_tables
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server
 from asfl.runs.files import write_whole
+from asfl.schemes import OURS
 
 FoldersArgument = Annotated[
     list[Path], typer.Argument(metavar="DIR…", help="Run folders, or the folders of comparisons.", show_default=False)

@@ -15,7 +15,6 @@ from asfl.cli import options
 from asfl.cli.output import console, print_json, say, table
 from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
 from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
@@ -23,6 +22,7 @@ from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.results.summary import with_note
+from asfl.runs.comparison import Comparison
 from asfl.runs.files import writing
 from asfl.runs.jobs import Engine, run_name
 from asfl.runs.this_process import usual_threads
@@ -48,7 +48,10 @@ def reproduce(
     ] = None,
     tuned: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Instead of the preset it starts from, as asfl tune writes it; repeatable."),
+        typer.Option(
+            metavar="FILE",
+            help="Instead of the preset it starts from, as in docs/results/tuned; repeatable.",
+        ),
     ] = None,
     overrides: options.Set = None,
     no_training: Annotated[

@@ -17,9 +17,10 @@ from asfl.config.errors import AsflError
 from asfl.config.units import percent
 from asfl.results.charts.comparison import sweep_chart
 from asfl.results.charts.files import save_figure
+from asfl.results.curves import finished_runs
 from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
-from asfl.results.sweep import Axis, Sweep, plan_sweep
+from asfl.runs.comparison import Axis, Sweep, plan_sweep
 from asfl.runs.files import cell, write_whole, writing
 
 
@@ -61,7 +62,7 @@ def sweep(
 
 def _show(planned: Sweep) -> None:
     """One row per point and scheme, as a table and as `sweep.csv`; a picture if one field is swept."""
-    runs = [point.comparison.finished_runs() for point in planned.points]
+    runs = [finished_runs(point.comparison) for point in planned.points]
     every = [run for of_point in runs for run in of_point]
     if not every:
         raise AsflError(f"{planned.folder} has no finished run to show")

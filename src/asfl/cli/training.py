@@ -10,14 +10,14 @@ import typer
 from asfl.cli import options
 from asfl.cli.progress import ManyRunsProgress
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison
-from asfl.results.curves import OURS
+from asfl.runs.comparison import Comparison
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Engine, OnEvent, error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
 from asfl.runs.run import ShouldStop
 from asfl.runs.this_process import stopping_on_ctrl_c
+from asfl.schemes import OURS
 
 ThreadsARun = Callable[[int], int]
 """How many threads an engine has for each of so many runs."""

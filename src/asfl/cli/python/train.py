@@ -12,7 +12,7 @@ from asfl.cli.training import engine_named, rounds_left, train_left
 from asfl.config import preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
-from asfl.results.compare import plan_comparison, plan_front
+from asfl.runs.comparison import plan_comparison, plan_front
 from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Ended, Job, OnEvent, attempt, train
