@@ -109,7 +109,7 @@ def test_the_page_of_a_comparison_with_a_ceiling(tmp_path: Path) -> None:
 
 
 def test_it_has_no_rounds_to_decide(asfl: Asfl) -> None:
-    assert_refused(asfl("decide", "--rounds", "2", "--scheme", CEILING), "no radio")
+    assert_refused(asfl("decide", "--rounds", "2", "--schemes", CEILING), "no radio")
 
 
 # ---------------------------------------------------------------------- medians, what is owed
