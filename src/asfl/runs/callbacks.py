@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
+from dataclasses import fields
 from importlib import util
 from itertools import islice
 from pathlib import Path
@@ -83,19 +84,6 @@ class Tracking:
             return  # that it doesn't work was said
 
 
-_PLOTTED = {
-    "learning": (
-        *("accuracy", "client_accuracy", "uncalibrated_accuracy", "test_loss", "train_loss"),
-        *("discrepancy", "spread", "update_scale", "resplit_shift"),
-    ),
-    "cost": (
-        *("delay_s", "resplit_delay_s", "uplink_stage_delay_s", "server_stage_delay_s", "total_delay_s"),
-        *("energy_j", "resplit_energy_j", "total_energy_j"),
-    ),
-    "queues": ("delay_queue", "energy_queue", "participation_queue"),
-}
-
-
 def scalars(record: RoundRecord) -> dict[str, float]:
     """What there is to plot of a round, the same for all trackers; what doesn't exist or isn't finite is left out.
 
@@ -107,12 +95,12 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         "radio/packet_error_rate": record.mean_packet_error_rate,
         "radio/arrived": record.arrived_count,
     }
-    for group, names in _PLOTTED.items():
-        for name in names:
-            value = getattr(record, name)
+    for one in fields(record):
+        if group := one.metadata.get("group"):
+            value = getattr(record, one.name)
             if isinstance(value, list):
                 value = sum(value) / (len(value) if group == "queues" else 1)
-            named[f"{group}/{name}"] = value
+            named[f"{group}/{one.name}"] = value
     return {name: float(value) for name, value in named.items() if value is not None and math.isfinite(value)}
 
 
