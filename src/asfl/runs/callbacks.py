@@ -125,15 +125,15 @@ class TensorBoard:
     _writer: Any = None
 
     def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
-        """Each time in a new event file, with all rounds from the first one on."""
+        """In a new event file, with all rounds from the first one on: TensorBoard forgets what it has read."""
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        old = list((folder / "tensorboard").glob("events.out.tfevents.*"))
-        for file in old:
-            file.unlink()
-        # A TensorBoard that is open forgets what it has read.
-        self._writer = SummaryWriter(folder / "tensorboard", purge_step=1 if old else None)
+        home = folder / "tensorboard"
+        seconds = [int(file.name.split(".")[3]) for file in home.glob("events.out.tfevents.*")]
+        while seconds and int(time.time()) <= max(seconds) <= time.time() + 1:
+            time.sleep(0.05)  # it reads files in the order of their names, which begin with the second they were opened
+        self._writer = SummaryWriter(home, purge_step=1 if seconds else None)
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
         _, start, self._success = hparams(words, {})  # type: ignore[no-untyped-call]
         self._writer.file_writer.add_summary(start)
