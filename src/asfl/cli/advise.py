@@ -13,7 +13,7 @@ from asfl.config.errors import AsflError
 from asfl.config.units import number, percent
 from asfl.results.advise import Advice, Learnt, advise as advise_for, learnt_like
 from asfl.results.charts.files import save_figure
-from asfl.results.tables import markdown_table
+from asfl.results.tables import Table
 from asfl.runs.files import write_whole
 from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
 
@@ -145,7 +145,7 @@ def _as_page(advice: Advice, preset: str, picture: Path | None) -> str:
     lines += [
         "\n".join(f"- {sentence}" for sentence in _sentences(advice)),
         "",
-        *markdown_table(_columns(advice), _rows(advice)),
+        Table(header=_columns(advice), rows=list(_rows(advice))).markdown(),
     ]
     if picture is not None and advice.learnt is not None:
         lines += [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asfl.results.page.convergence import Lengths, not_covered, theorem_1
 from made_up import made_up_round, made_up_run
 from run_folders import comparison_folder, run_folder
 
@@ -17,12 +18,10 @@ from asfl.costs.budgets import Budgets
 from asfl.results.charts.chart import Line
 from asfl.results.charts.comparison import accuracy, write_figures
 from asfl.results.curves import Run
-from asfl.results.latex import latex_tables
 from asfl.results.page import Report, page
-from asfl.results.page.convergence import Lengths, not_covered, theorem_1
 from asfl.results.reproduce.claims import MostAccurate
 from asfl.results.summary import Outcome, Summary, choose_targets, summarize_run, trained_and_charged
-from asfl.results.tables import Table, tables_of
+from asfl.results.tables import Table, latex_tables, tables_of
 from asfl.results.words import in_words
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING

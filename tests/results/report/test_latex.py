@@ -6,10 +6,9 @@ from pathlib import Path
 from made_up import made_up_run
 from run_folders import comparison_folder
 
-from asfl.results.latex import escape, latex_tables
 from asfl.results.page import Report
 from asfl.results.summary import Summary
-from asfl.results.tables import Table, tables_of
+from asfl.results.tables import Table, escape, latex_tables, tables_of
 
 
 def test_numbers_with_their_spread(tmp_path: Path) -> None:
