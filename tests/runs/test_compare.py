@@ -16,8 +16,8 @@ from fork_server import QUICK_TO_START
 from made_up import pretend, train_here
 from waiting import LONG_S, wait_until
 
+from asfl.api.results import Results
 from asfl.cli.compare import compare
-from asfl.cli.python.results import Results
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.results.curves import finished_runs

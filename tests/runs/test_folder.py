@@ -107,7 +107,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep", "tune"])
+@pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_commands_of_many_runs_lock_their_folder(
     command: str, asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,8 +254,13 @@ def tables_of(summary: Summary) -> list[Table]:
 
 
 def _of_quantities(summary: Summary, key: str, title: str, columns: Sequence[Quantity], note: str) -> Table:
-    rows = [[name, *(one.format(summary.over_seeds(name, one.name)) for one in columns)] for name in summary.runs]
-    header = ["scheme", *(one.title if title.endswith(f", {one.unit}") else one.heading for one in columns)]
+    """A title that ends in a unit stands for the units of all columns; such a table counts the seeds."""
+    counts = title.endswith(", %")
+    rows = [
+        [name, *(one.format(summary.over_seeds(name, one.name)) for one in columns), *([str(len(runs))] * counts)]
+        for name, runs in summary.runs.items()
+    ]
+    header = ["scheme", *(one.title if counts else one.heading for one in columns), *(["seeds"] * counts)]
     return Table(key=key, title=title, note=note, header=header, rows=rows)
 
 

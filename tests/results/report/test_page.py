@@ -354,7 +354,7 @@ def test_mistakes(asfl: Asfl, tmp_path: Path) -> None:
     [
         ({"folders": []}, "no folder given"),
         ({"folders": [Path("none")]}, "none is neither a run nor a comparison"),
-        ({"folders": [Path("broken")]}, "not the sealed record of a round"),
+        ({"folders": [Path("broken")]}, "not the record of a round with its checksum"),
         ({"folders": [Path("begun")]}, "no run has begun yet"),
         ({"folders": [Path("above/run")], "out": Path("above")}, "--out above is a folder"),
         ({"folders": [Path("above/run")], "out": Path("file/page.html")}, "can't write file/page.html"),

@@ -1,4 +1,4 @@
-"""What a call leaves in your hands: the runs of a folder as tables, words, pictures and a page."""
+"""What `asfl.run` and `asfl.compare` return: the runs of a folder as tables, words, pictures and a page."""
 
 from base64 import b64encode
 from collections.abc import Mapping
