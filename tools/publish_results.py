@@ -93,8 +93,8 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
                 claims_of.setdefault(finding["claim"], []).append(finding["label"])
     if lost:
         yield from ("", "## What doesn't hold", "")
-        for name, said in lost.items():
-            told = [with_note(claim, ", ".join(filter(None, labels))) for claim, labels in said.items()]
+        for name, claims_lost in lost.items():
+            told = [with_note(claim, ", ".join(filter(None, labels))) for claim, labels in claims_lost.items()]
             yield f"- [{name}]({name}.md): {'; '.join(told)}"
 
 
