@@ -80,12 +80,12 @@ torture: $(STAMP)  ## attacks in bulk on run folders, inputs and the field (abou
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
 
-results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …" from asfl tune)
+results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …")
 	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
 		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 
-figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
-	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
+figures: $(STAMP)  ## every page and picture of docs/results, from the records there, recharged (half an hour); nothing is trained
+	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --out $(OUT)/figures
 	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)

@@ -21,7 +21,7 @@ OLDEST_PYTHON = (3, 11)
 _EXTRAS = {
     "train": (("torch", "safetensors"), "training, and profiles of any network"),
     "frames": (("pandas", "pyarrow"), "runs as tables; .rounds and .summary in Python"),
-    "report": (("plotly", "jinja2"), "asfl report and asfl watch"),
+    "report": (("plotly", "jinja2"), "asfl report"),
     "traces": (("h5py",), "RENEW/Argos channel measurements"),
     "sionna": (("sionna",), "3GPP channels"),
     "city": (("mitsuba",), "rays through a city"),
