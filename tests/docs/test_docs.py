@@ -154,6 +154,6 @@ def test_the_code_cites_every_equation_that_can_be_computed() -> None:
 def test_settings_and_the_round_file_are_explained_field_by_field() -> None:
     page, round_file = made_pages()[DOCS / "settings.md"], hook()["round_file_fields"]()
     assert "`decision.delay_budget_s = " in page
-    assert "`radio.rb_bandwidth_hz = 1e+06`\n:   Bandwidth of one resource block, B." in round_file
+    assert "`round.radio.rb_bandwidth_hz = 1e+06`\n:   Bandwidth of one resource block, B." in round_file
     assert hook()["ROUND_FILE"] in (DOCS / "decision.md").read_text("utf-8")
     assert re.findall(r"^`(.+)`\n:   –", page + round_file, re.MULTILINE) == []

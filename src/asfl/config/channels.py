@@ -87,7 +87,7 @@ class ChannelSettings(Section):
     trace_file: FileName = ""
     """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "gain_db", "snr_db", "rsrp_dbm"] = "auto"
-    """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl data trace`) or SNR if the file has them."""
+    """Which measurement of a CSV or NPZ file to use; "auto": gains (`asfl data trace`), or SNR, if it has them."""
     trace_antenna: EachIndex = 0
     """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
     base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""

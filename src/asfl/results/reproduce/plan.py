@@ -115,7 +115,7 @@ def plan_recipe(
     data_dir: Path | None = None,
     tuned: Sequence[Path] = (),
 ) -> Plan:
-    """Check every world before anything is trained or written. `tuned`: configurations with settings of single schemes."""
+    """Check every world before anything is trained or written. `tuned`: configurations with schemes' settings."""
     if recipe.name == "measured-channel" and not recipe.variants:
         raise AsflError(
             "measured-channel needs measurements: give --trace FILE, once or more (CSV, NPZ, or RENEW/Argos HDF5; "
