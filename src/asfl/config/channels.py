@@ -34,7 +34,7 @@ ChannelKind = Annotated[Literal["rayleigh", "trace", "3gpp"] | str, known_name(C
 
 
 class Cell(Section):
-    """A cell as 3GPP TR 38.901 has it, for kind "3gpp" (extra asfl[sionna]); clients walk while the clock runs."""
+    """A cell as 3GPP TR 38.901 has it, for kind "3gpp" (extra asfl[channels]); clients walk while the clock runs."""
 
     model: Literal["umi", "uma", "rma"] = "umi"
     """Urban micro (server at 10 m), urban macro (25 m) or rural macro (35 m); clients are at 1.5 m."""
@@ -87,7 +87,7 @@ class ChannelSettings(Section):
     trace_file: FileName = ""
     """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "gain_db", "snr_db", "rsrp_dbm"] = "auto"
-    """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl trace`) or SNR if the file has them."""
+    """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl data trace`) or SNR if there are some."""
     trace_antenna: EachIndex = 0
     """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
     base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""

@@ -115,7 +115,7 @@ class RoundFile(RoundRules):
         Annotated[str, Tag("name")] | Annotated[ProfileColumns, Tag("columns")],
         Discriminator(lambda value: "name" if isinstance(value, str) else "columns"),
     ]
-    """Name of a model such as "vgg19-cifar100" (`asfl profile --list`), or its columns."""
+    """Name of a model such as "vgg19-cifar100" (`asfl list profiles`), or its columns."""
     radio: Radio = Field(default_factory=Radio)
     compute: RoundCompute = Field(default_factory=RoundCompute)
     clients: RoundClients
@@ -133,7 +133,7 @@ class RoundFile(RoundRules):
     participation_floor: Annotated[Number, Ge(0), Le(1)] | None = None
     """Long-run share of rounds for each client, 0: off; left out: half of min(1, K/N)."""
     decision: RoundDecision | None = None
-    """Needed by `asfl cost`, ignored by `asfl decide`."""
+    """Needed by `asfl decide --cost`, otherwise ignored."""
     arrived: list[Annotated[int, Ge(0), Le(1)]] | None = None
     """Whose packet arrived, 1 or 0 per client. Given: realised cost; left out: expected cost."""
 

@@ -143,7 +143,7 @@ def test_places_are_read_from_the_cache_without_sionna(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "sionna", None)
     monkeypatch.setitem(sys.modules, "sionna.phy", None)
     assert (CellChannel.of(scenario(3), RADIO).at_time(7.0).channel_gain == first.channel_gain).all()
-    with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[sionna\]"'):
+    with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[channels\]"'):
         CellChannel.of(scenario(4), RADIO)
 
 

@@ -178,7 +178,9 @@ def _sionna_model(cell: "config.Cell", seed: int) -> tuple[Any, Any]:
         from sionna.phy import config as sionna
         from sionna.phy.channel import tr38901
     except ImportError as error:
-        raise AsflError(f'scenario.channel.kind = "3gpp" needs Sionna: pip install "asfl[sionna]" ({error})') from None
+        raise AsflError(
+            f'scenario.channel.kind = "3gpp" needs Sionna: pip install "asfl[channels]" ({error})'
+        ) from None
     sionna.seed = seed
     aerial = tr38901.PanelArray(
         num_rows_per_panel=1,
