@@ -17,7 +17,7 @@ from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.plugins import loaded_plugins
-from asfl.config.removed import scheme_today
+from asfl.config.removed import scheme_today, with_removed
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.reserves import Reserves
@@ -27,8 +27,7 @@ MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.
 MOST_THREADS = 1024
 FORMAT = 3
 _WITHOUT_EFFECT = {
-    "output": ("folder", "checkpoint_every", "track"),
-    "data": ("folder",),
+    "output": ("checkpoint_every", "track"),
     "field": ("deadlines", "nobody_s", "shaping"),
 }
 """Fields that don't change results: where things lie, who watches, how long one waits for whom."""
@@ -38,7 +37,6 @@ _CAME_LATER: dict[tuple[str, ...], Any] = {
     ("scenario", "channel", "own"): {},
     ("model", "own"): {},
     ("data", "partition"): "dirichlet",
-    ("data", "shards_per_client"): 2,
     ("data", "quantity_alpha"): 1.0,
     ("training", "precision"): "float32",
     ("training", "initial"): "",
@@ -158,7 +156,7 @@ def comparable(config: Config) -> dict[str, Any]:
             inside = inside[section]
         if inside[name] == usual:
             del inside[name]
-    return plain
+    return with_removed(plain)
 
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
