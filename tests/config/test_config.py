@@ -42,7 +42,7 @@ def test_paper_presets_are_table_ii_as_printed(dataset: str) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_that_are_gone_say_what_to_use_and_run_folders_that_left_them_alone_are_read(name: str) -> None:
-    usual, sentence, _ = SETTINGS[name]
+    usual, sentence = SETTINGS[name]
     with pytest.raises(AsflError) as caught:
         load_config("demo", {name: "off" if usual is ANY else usual})
     assert str(caught.value) == f"{name} no longer exists: {sentence}"

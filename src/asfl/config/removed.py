@@ -15,8 +15,6 @@ class Gone(NamedTuple):
     usual: object
     """The value that runs can have recorded and be as they would be today; `ANY` if it never changed results."""
     instead: str
-    counted: bool = True
-    """Whether it was part of a run's fingerprint at its usual value."""
 
 
 ANY = object()
@@ -31,10 +29,10 @@ SETTINGS: dict[str, Gone] = {
     "scenario.channel.cell.indoor_share": Gone(0.0, "all clients are outdoors"),
     "scenario.channel.cell.site_distance_m": Gone("auto", "it is the standard's"),
     "scenario.channel.cell.neighbour_load": Gone(0.5, "neighbours send half of the time"),
-    "data.folder": Gone(ANY, "give --data-dir, or set the environment variable ASFL_DATA_DIR", counted=False),
+    "data.folder": Gone(ANY, "give --data-dir, or set the environment variable ASFL_DATA_DIR"),
     "data.held_out": Gone(0.1, "data.validation is the share that devices hold out, too"),
-    "data.shards_per_client": Gone(2, "with data.partition = shards each client gets two", counted=False),
-    "output.folder": Gone(ANY, "give --out (in Python: out=)", counted=False),
+    "data.shards_per_client": Gone(2, "with data.partition = shards each client gets two"),
+    "output.folder": Gone(ANY, "give --out (in Python: out=)"),
     "decision.rb_sharing": Gone("whole", "resource blocks are whole; leave it out"),
     "privacy.delta": Gone(1.0e-5, "ε is given at δ = 1e-5"),
     "robust.trim": Gone(0.2, 'average = "trimmed" leaves out the largest and the smallest fifth'),
@@ -61,21 +59,6 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
         if key in inside and inside.pop(key) != gone.usual and gone.usual is not ANY:
             refuse_removed([name])
     return kept
-
-
-def with_removed(values: dict[str, Any]) -> dict[str, Any]:
-    """A configuration as earlier versions recorded it: with the usual values of settings that are gone.
-
-    Fingerprints of runs are taken of it, so those of earlier versions stay valid.
-    """
-    for name, gone in SETTINGS.items():
-        *sections, key = name.split(".")
-        inside = values
-        for section in sections:
-            inside = inside[section]
-        if gone.counted:
-            inside[key] = gone.usual
-    return values
 
 
 GONE_COMMANDS: dict[str, str] = {
