@@ -17,9 +17,8 @@ from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS
 from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
-from asfl.radio.cell.channel import CellChannel
-from asfl.radio.scenario import path_gain, place_clients
-from asfl.radio.state import ChannelState, block_centres_hz
+from asfl.radio.cell import CellChannel
+from asfl.radio.scenario import ChannelState, block_centres_hz, path_gain, place_clients
 from asfl.radio.traces import Surroundings, Trace, read_trace
 
 if TYPE_CHECKING:
