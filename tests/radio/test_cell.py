@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from asfl.config import Cell, ChannelSettings, Radio, Scenario
 from asfl.config.errors import AsflError
 from asfl.radio import cell as places
-from asfl.radio.cell import CellChannel, Neighbours, Walks, sites_m
+from asfl.radio.cell import SITE_DISTANCE_M, CellChannel, Neighbours, Walks, sites_m
 from asfl.radio.scenario import place_clients
 
 
@@ -31,9 +31,8 @@ def test_nobody_leaves_the_disc_or_walks_faster_than_said(time_s: float, speed: 
     assert walks.position_m(0.0) == pytest.approx(place_clients(scenario).position_m)
 
 
-def test_they_come_back_and_walk_the_way_they_were_told() -> None:
-    walks = Walks.of(walking(speed_mps=2.0, walk_m=40.0, direction_deg=90.0))
-    assert np.abs(walks.heading[:, 0]).max() < 1e-12
+def test_they_come_back() -> None:
+    walks = Walks.of(walking(speed_mps=2.0, walk_m=40.0))
     free = walks.length_m == 40.0
     assert free.sum() > 20
     assert walks.position_m(40.0)[free] == pytest.approx(walks.start_m[free])
@@ -42,8 +41,8 @@ def test_they_come_back_and_walk_the_way_they_were_told() -> None:
 
 
 def test_who_stands_at_the_edge_walks_inwards() -> None:
-    outwards = Walks.of(walking(direction_deg=0.0, walk_m=100.0))
-    assert (outwards.length_m >= 50.0).all()
+    walks = Walks.of(walking(walk_m=100.0))
+    assert (walks.length_m >= 50.0).all()
 
 
 Floats = NDArray[np.float64]
@@ -132,15 +131,11 @@ def test_line_of_sight_and_shadowing_are_as_likely_as_the_standard_has_it() -> N
         assert shadow.std() == pytest.approx(deviation_db, rel=0.2)
 
 
-def test_walls_cost_and_rays_add_up() -> None:
-    settings: dict[str, Any] = {"line_of_sight": "never", "shadowing": False, "speed_mps": 0.0}
-    outside, inside = (
-        places.draw_places(Walks.of(world), world)
-        for world in (scenario(**settings), scenario(indoor_share=1.0, **settings))
-    )
-    assert (inside.path_gain_db < outside.path_gain_db - 5).all()
+def test_rays_add_up() -> None:
+    world = scenario(line_of_sight="never", shadowing=False, speed_mps=0.0)
+    drawn = places.draw_places(Walks.of(world), world)
     # The standard leaves out clusters 25 dB below the strongest.
-    assert (outside.amplitude.astype(float) ** 2).sum(axis=2) == pytest.approx(1.0, abs=0.02)
+    assert (drawn.amplitude.astype(float) ** 2).sum(axis=2) == pytest.approx(1.0, abs=0.02)
 
 
 def test_gains_follow_the_clock_and_nothing_else() -> None:
@@ -175,7 +170,7 @@ def test_places_are_read_from_the_cache_without_sionna(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "sionna", None)
     monkeypatch.setitem(sys.modules, "sionna.phy", None)
     assert (CellChannel.of(scenario(3), RADIO).at_time(7.0).channel_gain == first.channel_gain).all()
-    with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[sionna\]"'):
+    with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[channels\]"'):
         CellChannel.of(scenario(4), RADIO)
 
 
@@ -191,9 +186,9 @@ def test_neighbours_lower_all_gains_by_the_noise_they_add() -> None:
     assert (loud.downlink_gain < quiet.channel_gain).all()
 
 
-def neighbours(load: float = 0.5, distance_m: float = 500.0, model: str = "uma", clients: int = 8) -> Neighbours:
-    cell = Cell(model=model, neighbours="hexagonal", neighbour_load=load, site_distance_m=distance_m)
-    return Neighbours(Scenario(clients=clients, channel=ChannelSettings(kind="3gpp", cell=cell)), RADIO)
+def neighbours(model: str = "uma") -> Neighbours:
+    cell = Cell(model=model, neighbours="hexagonal")
+    return Neighbours(Scenario(clients=8, channel=ChannelSettings(kind="3gpp", cell=cell)), RADIO)
 
 
 def test_the_grid_is_hexagonal() -> None:
@@ -230,10 +225,15 @@ def test_the_rise_up_is_monte_carlo_over_places() -> None:
 
 
 @pytest.mark.parametrize("model", ["umi", "uma", "rma"])
-def test_more_load_and_nearer_sites_raise_the_noise(model: str) -> None:
-    assert neighbours(load=0.0, model=model).uplink_rise == 1
-    assert neighbours(load=1.0, model=model).uplink_rise > neighbours(load=0.3, model=model).uplink_rise > 1
-    assert neighbours(distance_m=300.0, model=model).uplink_rise > neighbours(distance_m=900.0, model=model).uplink_rise
+def test_more_load_and_nearer_sites_raise_the_noise(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rise(load: float = 0.5, distance_m: float = 500.0) -> float:
+        monkeypatch.setattr("asfl.radio.cell.LOAD", load)
+        monkeypatch.setitem(SITE_DISTANCE_M, model, distance_m)
+        return neighbours(model).uplink_rise
+
+    assert rise(load=0.0) == 1
+    assert rise(load=1.0) > rise(load=0.3) > 1
+    assert rise(distance_m=300.0) > rise(distance_m=900.0)
     places = np.array([[0.0, 0.0], [0.0, 250.0]])
     centre, edge = neighbours(model=model).downlink_rise(places)
     assert edge > centre > 1

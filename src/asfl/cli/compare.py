@@ -19,8 +19,8 @@ from asfl.config.units import number, percent
 from asfl.results.charts.comparison import along_front, front_of, fronts, places_at, write_figures
 from asfl.results.charts.files import save_figure
 from asfl.results.curves import SMOOTHED_OVER, finished_runs
-from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
 from asfl.results.summary import Outcome, Saving, Summary, with_note
+from asfl.results.tables import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
 from asfl.results.words import in_words
 from asfl.runs.comparison import PRICES, Comparison, plan_comparison, plan_front, read_comparison
 from asfl.runs.files import write_whole, writing
@@ -66,7 +66,7 @@ def compare(
         return
     config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     first = config.scenario.seed
-    folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
+    folder = out or Path("runs") / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
     comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
     others = plan_front(comparison, data_dir) if front else []

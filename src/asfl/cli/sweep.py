@@ -18,8 +18,8 @@ from asfl.config.units import percent
 from asfl.results.charts.comparison import sweep_chart
 from asfl.results.charts.files import save_figure
 from asfl.results.curves import finished_runs
-from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
+from asfl.results.tables import QUANTITIES, amount
 from asfl.runs.comparison import Axis, Sweep, plan_sweep
 from asfl.runs.files import cell, write_whole, writing
 from asfl.runs.training import engine_named

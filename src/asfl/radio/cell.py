@@ -4,7 +4,7 @@ What a client meets at the places along its way, path gain and rays, is drawn on
 takes ten seconds and more, so nothing else of asfl does.
 
 Neighbouring cells count as noise: the six of the first ring and the twelve of the second, in a hexagonal grid. Stated
-model: with probability `neighbour_load` a cell is active. Down, its server then sends with p^s over the whole band; up,
+model: with probability `LOAD` a cell is active. Down, its server then sends with p^s over the whole band; up,
 one client sends in every block, with P^max over its fair share of blocks, from a place that is uniform in the disc of
 the cell's area. Path losses are those without line of sight and without shadowing, and everything is averaged over
 places: the noise is raised by a constant (up) or by what a client's place says (down).
@@ -50,13 +50,12 @@ class Walks:
 
     @classmethod
     def of(cls, scenario: "config.Scenario") -> "Walks":
-        """From where the scenario puts each client, along its drawn or given direction, inside the disc.
+        """From where the scenario puts each client, along its drawn direction, inside the disc.
 
         Whoever would meet the edge after less than half of its way walks the other way, if there is more room there.
         """
         cell, start = scenario.channel.cell, place_clients(scenario).position_m
-        turn = random_stream(scenario.seed, "directions").random(scenario.clients) * 2 * np.pi
-        angle = turn if cell.direction_deg == "auto" else np.full(len(start), np.deg2rad(cell.direction_deg))
+        angle = random_stream(scenario.seed, "directions").random(scenario.clients) * 2 * np.pi
         heading = np.column_stack([np.cos(angle), np.sin(angle)])
         ahead, behind = _room(start, heading, scenario.radius_m), _room(start, -heading, scenario.radius_m)
         back = (ahead < cell.walk_m / 2) & (behind > ahead)
@@ -115,7 +114,7 @@ class Places:
 def places_on(walks: Walks, scenario: "config.Scenario") -> Places:
     """From the cache, or drawn and cached."""
     cell = scenario.channel.cell
-    relevant: dict[str, Any] = cell.model_dump(exclude={"neighbours", "site_distance_m", "neighbour_load"})
+    relevant: dict[str, Any] = cell.model_dump(exclude={"neighbours"})
     relevant |= {"clients": scenario.clients, "seed": scenario.seed, "format": FORMAT}
     relevant |= {"start": walks.start_m.tolist(), "heading": walks.heading.tolist(), "length": walks.length_m.tolist()}
     key = hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=12).hexdigest()
@@ -166,7 +165,6 @@ def draw_places(walks: Walks, scenario: "config.Scenario") -> Places:
     share = np.linspace(0.0, 1.0, count) if count > 1 else np.zeros(1)
     place_m = walks.start_m[:, None] + (share * walks.length_m[:, None])[..., None] * walks.heading[:, None]
     place_m = _not_too_near(place_m, NEAREST_M[cell.model])
-    indoors = random_stream(scenario.seed, "indoors").random(clients) < cell.indoor_share
     torch, model = _sionna_model(cell, int(random_stream(scenario.seed, "3gpp").integers(2**31)))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums in another order would be other places
@@ -180,7 +178,7 @@ def draw_places(walks: Walks, scenario: "config.Scenario") -> Places:
             ut_orientations=still,
             bs_orientations=still[:, :1],
             ut_velocities=still,
-            in_state=torch.from_numpy(np.repeat(indoors[:, None], count, axis=1)),
+            in_state=torch.zeros(clients, count, dtype=torch.bool),
             los={"drawn": "random", "always": True, "never": False}[cell.line_of_sight],
             spatial_consistency_track_ids=torch.zeros(count, dtype=torch.int64),
             **({"in_car": torch.zeros(clients, count, dtype=torch.bool)} if cell.model == "rma" else {}),
@@ -231,7 +229,9 @@ def _sionna_model(cell: "config.Cell", seed: int) -> tuple[Any, Any]:
         from sionna.phy import config as sionna
         from sionna.phy.channel import tr38901
     except ImportError as error:
-        raise AsflError(f'scenario.channel.kind = "3gpp" needs Sionna: pip install "asfl[sionna]" ({error})') from None
+        raise AsflError(
+            f'scenario.channel.kind = "3gpp" needs Sionna: pip install "asfl[channels]" ({error})'
+        ) from None
     sionna.seed = seed
     aerial = tr38901.PanelArray(
         num_rows_per_panel=1,
@@ -284,6 +284,8 @@ def unseen_gain(distance_m: Floats, cell: "config.Cell") -> Floats:
 
 SITE_DISTANCE_M = {"umi": 200.0, "uma": 500.0, "rma": 1732.0}
 RINGS = 2
+LOAD = 0.5
+"""Share of the time and blocks in which neighbours send."""
 PLACES = 400
 """Places in a neighbouring cell over which its clients are averaged."""
 
@@ -301,7 +303,7 @@ class Neighbours:
 
     def __init__(self, scenario: "config.Scenario", radio: "config.Radio") -> None:
         cell = scenario.channel.cell
-        distance = SITE_DISTANCE_M[cell.model] if cell.site_distance_m == "auto" else cell.site_distance_m
+        distance = SITE_DISTANCE_M[cell.model]
         self._cell, self._radio, self._sites = cell, radio, sites_m(distance)
         # A hexagon's area as a disc, filled evenly (a sunflower's seeds).
         seed = np.arange(PLACES) + 0.5
@@ -310,7 +312,7 @@ class Neighbours:
         places = self._sites[:, None] + (radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)]))[None]
         gain = unseen_gain(np.hypot(places[..., 0], places[..., 1]), cell).mean(axis=1).sum()
         blocks = max(1.0, radio.num_rbs / scenario.clients)
-        received_w_per_hz = cell.neighbour_load * gain * radio.max_tx_power_w / (blocks * radio.rb_bandwidth_hz)
+        received_w_per_hz = LOAD * gain * radio.max_tx_power_w / (blocks * radio.rb_bandwidth_hz)
         self.uplink_rise = 1.0 + float(received_w_per_hz) / radio.noise_psd_w_per_hz
         """(N₀ + I) / N₀ at the server."""
 
@@ -318,7 +320,7 @@ class Neighbours:
         """[N] (N₀ + I) / N₀ at clients [N, 2]."""
         away = np.linalg.norm(position_m[:, None] - self._sites, axis=2)
         gain = unseen_gain(away, self._cell).sum(axis=1)
-        sent_w_per_hz = self._cell.neighbour_load * self._radio.server_tx_power_w / self._radio.downlink_bandwidth_hz
+        sent_w_per_hz = LOAD * self._radio.server_tx_power_w / self._radio.downlink_bandwidth_hz
         return np.asarray(1.0 + sent_w_per_hz * gain / self._radio.noise_psd_w_per_hz)
 
 

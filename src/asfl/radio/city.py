@@ -222,7 +222,7 @@ class Walk:
 
 
 class TracesRays(Protocol):
-    """What is asked of `asfl.radio.city.rays.Tracer`."""
+    """What is asked of `asfl.radio.city.Tracer`."""
 
     def middle_m(self) -> Floats: ...
     def city_map(self, middle_m: Floats, radius_m: float, cell_m: float) -> CityMap: ...

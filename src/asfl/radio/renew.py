@@ -1,7 +1,7 @@
 """The two HDF5 layouts of uplink pilots: RENEW Sounder (also written by Agora), and the older Argos.
 
 Both keep int16 IQ samples of one pilot slot per client antenna, in every frame and at every base-station
-antenna; `asfl.radio.traces.pilots` turns a slot into a gain. Power is not calibrated: gains are relative.
+antenna; `asfl.radio.renew` turns a slot into a gain. Power is not calibrated: gains are relative.
 
 Source of both layouts: PYTHON/IrisUtils/hdf5_lib.py of https://github.com/renew-wireless/RENEWLab, where
 Argos is called "legacy".
@@ -103,7 +103,7 @@ def read_hdf5(path: Path, antenna: Antenna) -> tuple[list[str], NDArray[np.float
     try:
         import h5py
     except ImportError as error:
-        raise MissingExtraError("reading RENEW/Argos HDF5 files", "traces") from error
+        raise MissingExtraError("reading RENEW/Argos HDF5 files", "channels") from error
     try:
         with h5py.File(path, "r") as file:
             if isinstance(file.get("Data/Pilot_Samples"), h5py.Dataset):

@@ -16,7 +16,7 @@ Wide CSV, one column per user, all of one quantity that the caller has to name::
     0,12.5,7.1
 
 NPZ: `snr_db` and/or `rsrp_dbm` [users, time]; optional: the time step `dt_s`, else 1 s, and `user_names` or
-`trace_id` [users]. A file of `asfl data city` has `gain_db` [users, time, blocks] instead, positions and a map.
+`trace_id` [users]. A file of `asfl data trace` has `gain_db` instead (`gain_db`).
 """
 
 import csv
