@@ -84,8 +84,8 @@ results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA
 	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
 		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 
-figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
-	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
+figures: $(STAMP)  ## every page and picture of docs/results, from the records there, recharged (half an hour); nothing is trained
+	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --out $(OUT)/figures
 	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
