@@ -102,7 +102,7 @@ docs: $(STAMP)  ## check that what documents show is so (minutes), and build the
 wheel: $(STAMP)  ## build the wheel into dist/, install it into an empty environment, and train the demo there
 	@rm -rf dist $(OUT)/wheel && $(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
 	@$(BIN)/python -m venv $(OUT)/wheel
-	@$(OUT)/wheel/bin/pip install -qq --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[train,frames,report]"
+	@$(OUT)/wheel/bin/pip install -qq --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[train,report]"
 	@cd $(OUT)/wheel && bin/asfl doctor && bin/asfl compare demo --schemes asfl,sfl --rounds 5
 
 profiles: $(STAMP)  ## measure the layer profiles that ship with the package again

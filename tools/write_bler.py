@@ -1,4 +1,4 @@
-"""Write the block error rates of 5G NR that ship with asfl, from the tables of Sionna SYS (extra asfl[sionna]).
+"""Write the block error rates of 5G NR that ship with asfl, from the tables of Sionna SYS (extra asfl[channels]).
 
 Sionna simulated PUSCH and PDSCH over AWGN for a few code block sizes and SNRs, and interpolates between them; here its
 interpolation is evaluated on a grid, made monotone (more SNR never means more errors) and rounded to half precision.

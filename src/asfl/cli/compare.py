@@ -62,7 +62,7 @@ def compare(
         return
     config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     first = config.scenario.seed
-    folder = out or Path(config.output.folder) / f"compare-{Path(preset).stem}"
+    folder = out or Path("runs") / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
     comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
     others = plan_front(comparison, data_dir) if front else []

@@ -12,6 +12,10 @@ from asfl.config.units import from_db
 if TYPE_CHECKING:
     from asfl import config
 
+MIN_DISTANCE_M = 1.0
+"""No client is nearer to the server."""
+PATH_GAIN_AT_1M_DB = -30.0
+
 
 @dataclass(frozen=True, eq=False)
 class Clients:
@@ -24,15 +28,13 @@ class Clients:
     cpu_hz: NDArray[np.float64]
 
 
-def place_clients(scenario: "config.Scenario", round_index: int = 0) -> Clients:
+def place_clients(scenario: "config.Scenario") -> Clients:
     """Draw positions (uniform in the disc, §V-A) and processor speeds (uniform).
 
-    With static placement every round sees the positions of round 0. A larger `clients` keeps the first ones where
-    they are.
+    A larger `clients` keeps the first ones where they are.
     """
-    place_round = round_index if scenario.placement == "every_round" else 0
-    uniform = random_stream(scenario.seed, "positions", place_round).random((scenario.clients, 2))
-    inner, outer = scenario.min_distance_m**2, scenario.radius_m**2
+    uniform = random_stream(scenario.seed, "positions").random((scenario.clients, 2))
+    inner, outer = MIN_DISTANCE_M**2, scenario.radius_m**2
     distance = np.sqrt(inner + (outer - inner) * uniform[:, 0])
     angle = 2 * np.pi * uniform[:, 1]
     speed = random_stream(scenario.seed, "cpu").random(scenario.clients)
@@ -45,5 +47,5 @@ def place_clients(scenario: "config.Scenario", round_index: int = 0) -> Clients:
 
 
 def path_gain(distance_m: NDArray[np.float64], channel: "config.ChannelSettings") -> NDArray[np.float64]:
-    """θ of §V-A as a linear gain: 10^((−30 − 40 log₁₀ d)/10) with the default intercept and exponent."""
-    return from_db(channel.path_gain_at_1m_db) * distance_m**-channel.path_loss_exponent
+    """θ of §V-A as a linear gain: 10^((−30 − 40 log₁₀ d)/10) with the default exponent."""
+    return from_db(PATH_GAIN_AT_1M_DB) * distance_m**-channel.path_loss_exponent

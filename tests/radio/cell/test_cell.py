@@ -100,15 +100,11 @@ def test_line_of_sight_and_shadowing_are_as_likely_as_the_standard_has_it() -> N
         assert shadow.std() == pytest.approx(deviation_db, rel=0.2)
 
 
-def test_walls_cost_and_rays_add_up() -> None:
-    settings: dict[str, Any] = {"line_of_sight": "never", "shadowing": False, "speed_mps": 0.0}
-    outside, inside = (
-        places.draw_places(Walks.of(world), world)
-        for world in (scenario(**settings), scenario(indoor_share=1.0, **settings))
-    )
-    assert (inside.path_gain_db < outside.path_gain_db - 5).all()
+def test_rays_add_up() -> None:
+    world = scenario(line_of_sight="never", shadowing=False, speed_mps=0.0)
+    drawn = places.draw_places(Walks.of(world), world)
     # The standard leaves out clusters 25 dB below the strongest.
-    assert (outside.amplitude.astype(float) ** 2).sum(axis=2) == pytest.approx(1.0, abs=0.02)
+    assert (drawn.amplitude.astype(float) ** 2).sum(axis=2) == pytest.approx(1.0, abs=0.02)
 
 
 def test_gains_follow_the_clock_and_nothing_else() -> None:
@@ -143,7 +139,7 @@ def test_places_are_read_from_the_cache_without_sionna(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "sionna", None)
     monkeypatch.setitem(sys.modules, "sionna.phy", None)
     assert (CellChannel.of(scenario(3), RADIO).at_time(7.0).channel_gain == first.channel_gain).all()
-    with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[sionna\]"'):
+    with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[channels\]"'):
         CellChannel.of(scenario(4), RADIO)
 
 

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from asfl.config import Cell, ChannelSettings, Radio, Scenario
-from asfl.radio.cell.neighbours import Neighbours, sites_m
+from asfl.radio.cell.neighbours import SITE_DISTANCE_M, Neighbours, sites_m
 
 RADIO = Radio()
 
 
-def neighbours(load: float = 0.5, distance_m: float = 500.0, model: str = "uma", clients: int = 8) -> Neighbours:
-    cell = Cell(model=model, neighbours="hexagonal", neighbour_load=load, site_distance_m=distance_m)
-    return Neighbours(Scenario(clients=clients, channel=ChannelSettings(kind="3gpp", cell=cell)), RADIO)
+def neighbours(model: str = "uma") -> Neighbours:
+    cell = Cell(model=model, neighbours="hexagonal")
+    return Neighbours(Scenario(clients=8, channel=ChannelSettings(kind="3gpp", cell=cell)), RADIO)
 
 
 def test_the_grid_is_hexagonal() -> None:
@@ -46,10 +46,15 @@ def test_the_rise_up_is_monte_carlo_over_places() -> None:
 
 
 @pytest.mark.parametrize("model", ["umi", "uma", "rma"])
-def test_more_load_and_nearer_sites_raise_the_noise(model: str) -> None:
-    assert neighbours(load=0.0, model=model).uplink_rise == 1
-    assert neighbours(load=1.0, model=model).uplink_rise > neighbours(load=0.3, model=model).uplink_rise > 1
-    assert neighbours(distance_m=300.0, model=model).uplink_rise > neighbours(distance_m=900.0, model=model).uplink_rise
+def test_more_load_and_nearer_sites_raise_the_noise(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rise(load: float = 0.5, distance_m: float = 500.0) -> float:
+        monkeypatch.setattr("asfl.radio.cell.neighbours.LOAD", load)
+        monkeypatch.setitem(SITE_DISTANCE_M, model, distance_m)
+        return neighbours(model).uplink_rise
+
+    assert rise(load=0.0) == 1
+    assert rise(load=1.0) > rise(load=0.3) > 1
+    assert rise(distance_m=300.0) > rise(distance_m=900.0)
     places = np.array([[0.0, 0.0], [0.0, 250.0]])
     centre, edge = neighbours(model=model).downlink_rise(places)
     assert edge > centre > 1

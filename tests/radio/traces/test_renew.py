@@ -276,7 +276,7 @@ def test_hdf5_whose_samples_cannot_be_decompressed(tmp_path: Path) -> None:
 def test_missing_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_argos(tmp_path / "argos.hdf5", channels(1))
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r"reading RENEW/Argos HDF5 files needs .*asfl\[traces\]"):
+    with pytest.raises(MissingExtraError, match=r"reading RENEW/Argos HDF5 files needs .*asfl\[channels\]"):
         read_trace(path)
 
 

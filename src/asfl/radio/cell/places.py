@@ -62,7 +62,7 @@ class Places:
 def places_on(walks: Walks, scenario: "config.Scenario") -> Places:
     """From the cache, or drawn and cached."""
     cell = scenario.channel.cell
-    relevant: dict[str, Any] = cell.model_dump(exclude={"neighbours", "site_distance_m", "neighbour_load"})
+    relevant: dict[str, Any] = cell.model_dump(exclude={"neighbours"})
     relevant |= {"clients": scenario.clients, "seed": scenario.seed, "format": FORMAT}
     relevant |= {"start": walks.start_m.tolist(), "heading": walks.heading.tolist(), "length": walks.length_m.tolist()}
     key = hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=12).hexdigest()
@@ -113,7 +113,6 @@ def draw_places(walks: Walks, scenario: "config.Scenario") -> Places:
     share = np.linspace(0.0, 1.0, count) if count > 1 else np.zeros(1)
     place_m = walks.start_m[:, None] + (share * walks.length_m[:, None])[..., None] * walks.heading[:, None]
     place_m = _not_too_near(place_m, NEAREST_M[cell.model])
-    indoors = random_stream(scenario.seed, "indoors").random(clients) < cell.indoor_share
     torch, model = _sionna_model(cell, int(random_stream(scenario.seed, "3gpp").integers(2**31)))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums in another order would be other places
@@ -127,7 +126,7 @@ def draw_places(walks: Walks, scenario: "config.Scenario") -> Places:
             ut_orientations=still,
             bs_orientations=still[:, :1],
             ut_velocities=still,
-            in_state=torch.from_numpy(np.repeat(indoors[:, None], count, axis=1)),
+            in_state=torch.zeros(clients, count, dtype=torch.bool),
             los={"drawn": "random", "always": True, "never": False}[cell.line_of_sight],
             spatial_consistency_track_ids=torch.zeros(count, dtype=torch.int64),
             **({"in_car": torch.zeros(clients, count, dtype=torch.bool)} if cell.model == "rma" else {}),
@@ -178,7 +177,9 @@ def _sionna_model(cell: "config.Cell", seed: int) -> tuple[Any, Any]:
         from sionna.phy import config as sionna
         from sionna.phy.channel import tr38901
     except ImportError as error:
-        raise AsflError(f'scenario.channel.kind = "3gpp" needs Sionna: pip install "asfl[sionna]" ({error})') from None
+        raise AsflError(
+            f'scenario.channel.kind = "3gpp" needs Sionna: pip install "asfl[channels]" ({error})'
+        ) from None
     sionna.seed = seed
     aerial = tr38901.PanelArray(
         num_rows_per_panel=1,

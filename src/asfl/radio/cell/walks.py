@@ -29,13 +29,12 @@ class Walks:
 
     @classmethod
     def of(cls, scenario: "config.Scenario") -> "Walks":
-        """From where the scenario puts each client, along its drawn or given direction, inside the disc.
+        """From where the scenario puts each client, along its drawn direction, inside the disc.
 
         Whoever would meet the edge after less than half of its way walks the other way, if there is more room there.
         """
         cell, start = scenario.channel.cell, place_clients(scenario).position_m
-        turn = random_stream(scenario.seed, "directions").random(scenario.clients) * 2 * np.pi
-        angle = turn if cell.direction_deg == "auto" else np.full(len(start), np.deg2rad(cell.direction_deg))
+        angle = random_stream(scenario.seed, "directions").random(scenario.clients) * 2 * np.pi
         heading = np.column_stack([np.cos(angle), np.sin(angle)])
         ahead, behind = _room(start, heading, scenario.radius_m), _room(start, -heading, scenario.radius_m)
         back = (ahead < cell.walk_m / 2) & (behind > ahead)

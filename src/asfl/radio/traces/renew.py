@@ -45,7 +45,7 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
     try:
         import h5py
     except ImportError as error:
-        raise MissingExtraError("reading RENEW/Argos HDF5 files", "traces") from error
+        raise MissingExtraError("reading RENEW/Argos HDF5 files", "channels") from error
     try:
         with h5py.File(path, "r") as file:
             if isinstance(file.get("Data/Pilot_Samples"), h5py.Dataset):

@@ -12,7 +12,7 @@ Wide CSV, one column per user, all of one quantity that the caller has to name::
     0,12.5,7.1
 
 NPZ: `snr_db` and/or `rsrp_dbm` [users, time]; optional: the time step `dt_s`, else 1 s, and `user_names` or
-`trace_id` [users]. A file of `asfl trace` has `gain_db` instead (`asfl.radio.traces.walked`).
+`trace_id` [users]. A file of `asfl data trace` has `gain_db` instead (`asfl.radio.traces.walked`).
 """
 
 import csv

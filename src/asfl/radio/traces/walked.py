@@ -1,4 +1,4 @@
-"""Walks through a city, as `asfl trace` writes them: `gain_db` [users, time, blocks], positions and a map."""
+"""Walks through a city, as `asfl data trace` writes them: `gain_db` [users, time, blocks], positions and a map."""
 
 from pathlib import Path
 

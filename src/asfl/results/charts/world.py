@@ -14,6 +14,7 @@ from asfl.costs.budgets import Budgets
 from asfl.costs.modelled import RoundCost, cost_of_all_cuts
 from asfl.costs.world import World
 from asfl.data import ImageData, deal, distance_from_global, label_counts
+from asfl.data.partition import SHARDS_PER_CLIENT
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
 from asfl.optimize.grid import objective_of_cuts
@@ -316,7 +317,7 @@ def rule_of(config: Config) -> str:
     """How samples are dealt out, in words."""
     data = config.data
     if data.partition == "shards":
-        return f"{data.shards_per_client} shards of sorted labels each"
+        return f"{SHARDS_PER_CLIENT} shards of sorted labels each"
     if data.partition == "groups":
         return "whole groups"
     if data.partition == "quantity":

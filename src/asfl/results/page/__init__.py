@@ -13,6 +13,7 @@ from asfl._version import __version__
 from asfl.config import by_name
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.show import own_settings
+from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.charts import comparison, one_run
 from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, lines_panel, look_of
@@ -341,7 +342,7 @@ def _privacy(group: RunGroup) -> str:
     ends = [run.records[-1].epsilon for run in group.runs if run.records]
     if (known := [end for end in ends if end is not None]) and len(known) == len(ends):
         span = " – ".join(dict.fromkeys((number(min(known)), number(max(known)))))
-        return f"ε = {span} at δ = {group.config.privacy.delta:g}, for one image of one client"
+        return f"ε = {span} at δ = {DELTA:g}, for one image of one client"
     return "no guarantee: both activations and updates need noise" if ends else "–"
 
 
