@@ -56,10 +56,10 @@ browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't
 
 city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by apt-get if there is none (asks for root)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[city]'
-	@$(BIN)/python -c 'from asfl.radio.city.rays import choose_llvm; choose_llvm()' 2> /dev/null || { \
+	@$(BIN)/python -c 'from asfl.radio.city import choose_llvm; choose_llvm()' 2> /dev/null || { \
 		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
-	@$(BIN)/python -m pytest -m city tests/radio/city
+	@$(BIN)/python -m pytest -m city tests/radio/test_city.py
 
 munich: $(STAMP)  ## the main schemes trained on a walk through ray-traced Munich, and on TRACES (CIFAR-10 below $(DATA))
 	@$(BIN)/asfl reproduce measured-channel --scale evidence --seeds 3 --data-dir $(DATA) --archive $(RECORDS) \

@@ -17,7 +17,7 @@ import numpy as np
 
 from asfl.config import load_config
 from asfl.costs.world import World
-from asfl.radio.nr.curves import curve_of
+from asfl.radio.nr import curve_of
 from asfl.runs.play import play_all
 from asfl.runs.synthetic_learning import held_out_in_words
 

@@ -30,7 +30,8 @@ from renew_files import (
 )
 
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.radio.traces import pilots, read_trace
+from asfl.radio import renew as pilots
+from asfl.radio.traces import read_trace
 
 
 @pytest.mark.parametrize("taps", [1, 6], ids=["flat", "selective"])
