@@ -12,13 +12,13 @@ import psutil
 
 from asfl.config import Config, load_config
 from asfl.config.names import ModelSpec
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.enrolment import enrol_here
+from asfl.field.certificates import Authority
+from asfl.field.device import Identity, take_part
+from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
-from asfl.field.protocol.messages import Agreement
-from asfl.field.ray.clients import RayClients
-from asfl.field.stream.client import Identity, take_part
-from asfl.field.stream.server import StreamServer
+from asfl.field.messages import Agreement
+from asfl.field.ray import RayClients
+from asfl.field.stream import StreamServer
 from asfl.train.fleet import FleetMaker, LocalFleet
 
 BATCH = 64

@@ -39,12 +39,12 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     import numpy as np
 
     import asfl.cli.join
-    import asfl.field.stream.client  # noqa: F401 - what `asfl join` imports
+    import asfl.field.device  # noqa: F401 - what `asfl join` imports
     from asfl.config import load_config
     from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+    from asfl.field import messages as msg
     from asfl.field.client import ClientNode
-    from asfl.field.protocol import messages as msg
-    from asfl.field.protocol.codec import decode, encode
+    from asfl.field.wire import decode, encode
     from asfl.train.layout import ModelVectors
     from asfl.train.memory import keep_freed_memory
 

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.field.client import ClientNode, LocalLink
+from asfl.field import messages as msg
+from asfl.field.client import ClientNode
 from asfl.field.engine import train
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Welcome
+from asfl.field.links import LocalLink
+from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records
 from asfl.train.layout import ModelVectors
 from studies.torture.counts import Counts, only_errors

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError
+from asfl.field import messages as msg
 from asfl.field.client import ClientNode
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import Message, decode, encode
-from asfl.field.protocol.messages import MOST_SQUARE
-from asfl.field.protocol.wire import MAGIC, VERSION
+from asfl.field.messages import MOST_SQUARE
+from asfl.field.wire import MAGIC, VERSION, Message, decode, encode
 from asfl.train.layout import ModelVectors
 from studies.torture.counts import Counts
 

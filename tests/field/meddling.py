@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from small_runs import PATIENT
 
 from asfl.field.links import Link, OpenRequest, failed
-from asfl.field.protocol.messages import A, Answer, AnyRequest, Request
+from asfl.field.messages import A, Answer, AnyRequest, Request
 from asfl.field.roster import Roster
 from asfl.runs.simulation import Simulation
 

@@ -13,12 +13,11 @@ from torch import Tensor
 from trainers import full_round
 
 from asfl.costs.decision import Decision
+from asfl.field import messages as msg
 from asfl.field.links import LinkError
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import Answer
-from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import WireError
+from asfl.field.messages import Answer
+from asfl.field.shapes import Blueprint
+from asfl.field.wire import WireError, decode, encode
 from asfl.train.beyond import DriftAndNoiseSignals
 from asfl.train.fast import FastTrainer
 from asfl.train.quantise import QuantisedLayers, quantise_side

@@ -16,12 +16,11 @@ from waiting import LONG_S
 from asfl.config import Deadlines
 from asfl.config.errors import AsflError
 from asfl.costs.round import Round
-from asfl.field.client import ClientNode, LocalLink
-from asfl.field.links import Link, LinkError
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, ClientState, Codes, Gather, Refusal, Sync, Where
-from asfl.field.protocol.wire import pack
+from asfl.field.client import ClientNode
+from asfl.field.links import Link, LinkError, LocalLink
+from asfl.field.messages import Agreement, Answer, AnyRequest, ClientState, Codes, Gather, Refusal, Sync, Where
 from asfl.field.roster import Patience
+from asfl.field.wire import decode, encode, pack
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation

@@ -11,12 +11,11 @@ from small_runs import agreement_of, tiny
 
 from asfl.config.errors import AsflError
 from asfl.data import load_data, partition
+from asfl.field import messages as msg
 from asfl.field.client import ClientNode, _with_own_files
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import Answer, AnyRequest
-from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import Json, pack, unpack
+from asfl.field.messages import Answer, AnyRequest
+from asfl.field.shapes import Blueprint
+from asfl.field.wire import Json, decode, encode, pack, unpack
 from asfl.train.layout import ModelVectors
 
 CUT = 3

@@ -22,8 +22,8 @@ from misbehaving import Order
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, over, planned_simulation, tiny
 from waiting import LONG_S, wait_until
 
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Sync
-from asfl.field.stream.server import StreamServer
+from asfl.field.messages import Agreement, Answer, AnyRequest, Sync
+from asfl.field.stream import StreamServer
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
 

@@ -17,16 +17,15 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, ov
 from torch import Tensor
 
 from asfl.config.errors import AsflError
+from asfl.field import messages as msg
 from asfl.field.copies import Copies
 from asfl.field.engine import measured_world, train
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Exchange, Link, LinkError, OpenRequest, failed
-from asfl.field.measure.probe import probe
+from asfl.field.measured import probe
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.wire import WireError, pack
 from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
+from asfl.field.wire import WireError, decode, encode, pack
 from asfl.runs.folder import check_finite, checkpoint_files
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RoundRecord, read_records

@@ -9,7 +9,7 @@ from small_runs import EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, pl
 from test_bad_answers import lost_packet
 
 from asfl.field.fleet import RemoteFleet
-from asfl.field.protocol.messages import Agreement
+from asfl.field.messages import Agreement
 from asfl.runs.records import RoundRecord
 from asfl.train.fleet import Packet
 from asfl.train.trainer import Task

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from test_client import CUT, NOW, asked, backward, expect, forward, layers, node_of, state_of, sync
 
+from asfl.field import messages as msg
 from asfl.field.client import ClientNode
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import _CLASSES, decode, encode
-from asfl.field.protocol.messages import Answer
-from asfl.field.protocol.wire import MAGIC, VERSION, pack
+from asfl.field.messages import Answer
+from asfl.field.wire import _CLASSES, MAGIC, VERSION, decode, encode, pack
 
 REQUESTS = {name: kind for name, kind in _CLASSES.items() if issubclass(kind, msg.Request) and kind is not msg.Request}
 _OTHER_DOINGS = {"open", "os.remove", "os.rename", "os.mkdir", "os.chmod", "os.system", "os.exec", "os.posix_spawn",

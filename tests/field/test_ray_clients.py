@@ -21,8 +21,8 @@ from waiting import LONG_S, wait_until
 from asfl.cli.run import run as run_command
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.engine import train
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
-from asfl.field.ray.clients import RayClients, RayLink, run_with_actors, share_of_cpu
+from asfl.field.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
+from asfl.field.ray import RayClients, RayLink, run_with_actors, share_of_cpu
 from asfl.runs.engines.ray_cluster import ray_cluster
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
@@ -207,12 +207,12 @@ def test_nodes_that_cant_be_clients(cluster: None, monkeypatch: pytest.MonkeyPat
         patch.setattr("asfl.runs.engines.ray_actors.__version__", "9.9.9")
         with pytest.raises(AsflError, match=r"its node has asfl \S+, and here it is 9\.9\.9; all nodes need the same"):
             _start(agreement_of(one, "asfl"))
-    monkeypatch.setattr("asfl.field.ray.clients.MOST_LOSSES", 2)
+    monkeypatch.setattr("asfl.field.ray.MOST_LOSSES", 2)
     for actor, words in {
         WithoutAsfl: r"its node can't run asfl \S+: ModuleNotFoundError: No module named 'asfl'",
         Dying: r"its actor died \(its process was killed or crashed",
     }.items():
-        monkeypatch.setattr("asfl.field.ray.clients.ClientActor", actor)
+        monkeypatch.setattr("asfl.field.ray.ClientActor", actor)
         with pytest.raises(AsflError, match=f"client 0 can't be started on the Ray cluster: {words}"):
             _start(agreement_of(one, "asfl"))
 

@@ -18,7 +18,7 @@ from asfl.costs.decision import ALLOWED_BITS
 from asfl.data import register_arrays
 from asfl.field.engine import agreement_for, train
 from asfl.field.fleet import RemoteFleet
-from asfl.field.protocol.messages import Agreement, Share, Upload
+from asfl.field.messages import Agreement, Share, Upload
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run

@@ -8,16 +8,13 @@ import pytest
 import torch
 
 from asfl.config import Robustness, load_config
-from asfl.field.measure import clocks
-from asfl.field.measure.estimates import MOST_CLIENT_W
+from asfl.field import clocks, messages as msg, stream as server
+from asfl.field.clocks import MOST_CLIENT_W
+from asfl.field.messages import MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
 from asfl.field.outliers import FACTOR, MEMORY_ROUNDS
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
-from asfl.field.protocol.wire import HEADER_LIMIT, MOST_LETTERS, WireError
 from asfl.field.roster import Patience
-from asfl.field.stream import server
-from asfl.field.stream.framing import CHUNK, GREETING_LIMIT
+from asfl.field.stream import CHUNK, GREETING_LIMIT
+from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, WireError, decode, encode
 from asfl.runs import http_server
 from asfl.train.layout import ModelVectors
 

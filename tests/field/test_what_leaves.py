@@ -10,11 +10,11 @@ import torch
 from meddling import MeddledLink
 from small_runs import EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 
+from asfl.field import messages as msg
 from asfl.field.client import ClientNode
 from asfl.field.fleet import remote_fleet
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import encode
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest
+from asfl.field.messages import Agreement, Answer, AnyRequest
+from asfl.field.wire import encode
 from asfl.runs.simulation import Simulation
 from asfl.train.gradients import is_due
 from asfl.train.layout import ModelVectors

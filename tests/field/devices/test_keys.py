@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from asfl.config.errors import AsflError
-from asfl.field.devices.authority import Authority, belong_together, certificate_in, key_in
-from asfl.field.devices.enrolment import EnrolmentServer, Membership, enrol, pasted_code
-from asfl.field.devices.registry import Registry
+from asfl.field.certificates import Authority, belong_together, certificate_in, key_in
+from asfl.field.enrolment import EnrolmentServer, Membership, enrol, pasted_code
+from asfl.field.membership import Registry
 
 
 class DeathError(BaseException):
@@ -103,7 +103,7 @@ def test_a_renewal_that_died_leaves_a_server_that_starts(tmp_path: Path, monkeyp
     before = Authority.of(tmp_path).pem
     for step in count():
         with monkeypatch.context() as patch:
-            patch.setattr("asfl.field.devices.authority.LEAST_LEFT", 2.0)
+            patch.setattr("asfl.field.certificates.LEAST_LEFT", 2.0)
             died = survived(step, lambda: Authority.of(tmp_path).server_certificates())
         Authority.of(tmp_path).server_certificates()
         assert_whole(tmp_path)

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, strategies as st
 
 from asfl.config.errors import AsflError
-from asfl.field.devices.authority import Authority, key_digest, request_for, share_left
-from asfl.field.devices.registry import AUDIT_FILE, AccessError, Device, Member, NoPlaceError, Registry
+from asfl.field.certificates import Authority, key_digest, request_for, share_left
+from asfl.field.membership import AUDIT_FILE, AccessError, Device, Member, NoPlaceError, Registry
 
 
 @pytest.fixture(scope="module")

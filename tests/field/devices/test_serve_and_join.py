@@ -20,10 +20,10 @@ from waiting import LONG_S, wait_until
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
-from asfl.field.dashboard import Dashboard, MetricsPage
-from asfl.field.devices import enrolment
-from asfl.field.devices.authority import SERVER_NAME, Authority
-from asfl.field.devices.enrolment import (
+from asfl.field import enrolment
+from asfl.field.certificates import SERVER_NAME, Authority
+from asfl.field.device import take_part, work
+from asfl.field.enrolment import (
     EnrolmentServer,
     Membership,
     _keep,
@@ -32,12 +32,10 @@ from asfl.field.devices.enrolment import (
     pasted_code,
     renew_if_due,
 )
-from asfl.field.devices.registry import AUDIT_FILE, Registry
-from asfl.field.protocol.messages import Agreement
-from asfl.field.serve import Listening, Waiting, serve_run
-from asfl.field.stream.client import take_part, work
-from asfl.field.stream.link import Pending, StreamLink
-from asfl.field.stream.server import StreamServer
+from asfl.field.membership import AUDIT_FILE, Registry
+from asfl.field.messages import Agreement
+from asfl.field.serve import Dashboard, Listening, MetricsPage, Waiting, serve_run
+from asfl.field.stream import Pending, StreamLink, StreamServer
 from asfl.runs.http_server import PLACES
 from asfl.runs.records import RoundRecord, read_records
 

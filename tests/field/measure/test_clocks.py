@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 
 from asfl.config import Network
 from asfl.costs.modelled import ExchangeRules
+from asfl.field.clocks import Clocks, MeasuredCost, _covered
 from asfl.field.links import Exchange
-from asfl.field.measure.clocks import Clocks, MeasuredCost, _covered
-from asfl.field.protocol.messages import Answer, AnyRequest, Backward, Forward, Grow, Learn, Ping, Probed
+from asfl.field.messages import Answer, AnyRequest, Backward, Forward, Grow, Learn, Ping, Probed
 from asfl.models.profile import ModelProfile
 from asfl.train.layout import ModelVectors
 
@@ -109,7 +109,7 @@ def test_the_server_is_timed_too() -> None:
 
 def test_stages_add_up_to_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("asfl.field.measure.clocks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("asfl.field.clocks.time.monotonic", lambda: now[0])
     clocks = clocks_of(3)
     clocks.begin(np.array([True, True, False]))
     clocks.training_begins()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from asfl.field.measure.estimates import PRIOR_LOG_VARIANCE, PRIOR_LOSS, FleetEstimates, LogEstimate, LossEstimate
+from asfl.field.clocks import PRIOR_LOG_VARIANCE, PRIOR_LOSS, FleetEstimates, LogEstimate, LossEstimate
 
 amounts = st.floats(1e-9, 1e9)
 rounds = st.lists(st.lists(amounts, max_size=3), min_size=1, max_size=8)

@@ -17,12 +17,12 @@ from asfl.config.errors import AsflError
 from asfl.costs.account import Accountant, ModelledAccountant
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.field.client import ClientNode, LocalLink
+from asfl.field.client import ClientNode
+from asfl.field.clocks import LinkState, MeasuredCost
 from asfl.field.engine import agreement_for, measured_world, train
-from asfl.field.measure.clocks import MeasuredCost
-from asfl.field.measure.estimates import LinkState
-from asfl.field.measure.measured import MeasuredRound, MeasuredWorld
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest
+from asfl.field.links import LocalLink
+from asfl.field.measured import MeasuredRound, MeasuredWorld
+from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.optimize import Problem, Queues, ooe_bcd, solve_jointly
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import read_records

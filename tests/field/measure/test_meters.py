@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asfl.config.errors import AsflError
-from asfl.field.measure.meters import (
+from asfl.field.meters import (
     METERS,
     BatteryMeter,
     CarefulMeter,

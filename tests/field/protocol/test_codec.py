@@ -12,9 +12,8 @@ from small_runs import agreement_of, tiny
 
 from asfl.config import Deadlines
 from asfl.config.errors import AsflError
-from asfl.field.protocol import codec, messages as msg
-from asfl.field.protocol.codec import Message, decode, encode
-from asfl.field.protocol.wire import Json, WireError, pack, unpack
+from asfl.field import codec, messages as msg
+from asfl.field.wire import Json, Message, WireError, decode, encode, pack, unpack
 from asfl.train.layout import ModelVectors
 
 SIDE = ModelVectors(torch.randn(5), torch.randn(2))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from asfl.field.protocol.wire import HEADER_LIMIT, Json, WireError, new_buffer, pack, unpack
+from asfl.field.wire import HEADER_LIMIT, Json, WireError, new_buffer, pack, unpack
 
 Parts = tuple[str, dict[str, Json], dict[str, torch.Tensor]]
 

@@ -16,14 +16,12 @@ from impostor import READY, Impostor, words_of
 from small_runs import agreement_of, enrolled, tiny
 from torch import Tensor
 
-from asfl.field.devices.registry import Member
 from asfl.field.links import LinkError
-from asfl.field.protocol.messages import Ping
-from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import WireError, new_buffer
-from asfl.field.stream.framing import CHUNK, Joiner
-from asfl.field.stream.link import Connection, StreamLink
-from asfl.field.stream.server import StreamServer
+from asfl.field.membership import Member
+from asfl.field.messages import Ping
+from asfl.field.shapes import Blueprint
+from asfl.field.stream import CHUNK, Connection, Joiner, StreamLink, StreamServer
+from asfl.field.wire import WireError, new_buffer
 
 AGREEMENT = agreement_of(tiny(), "asfl")
 LARGEST = Blueprint.of(AGREEMENT.config).largest_message
@@ -39,7 +37,7 @@ def test_a_length_that_was_not_agreed_on_takes_no_buffer(monkeypatch: pytest.Mon
         made.append(size)
         return new_buffer(size)
 
-    monkeypatch.setattr("asfl.field.stream.framing.new_buffer", watched)
+    monkeypatch.setattr("asfl.field.stream.new_buffer", watched)
     joiner = Joiner(limit=1000)
     for size in (1001, 1 << 40, (1 << 64) - 1):
         with pytest.raises(WireError, match="more than the 1,000"):

@@ -5,8 +5,8 @@ import struct
 import pytest
 from hypothesis import given, strategies as st
 
-from asfl.field.protocol.wire import WireError
-from asfl.field.stream.framing import CHUNK, Joiner, split
+from asfl.field.stream import CHUNK, Joiner, split
+from asfl.field.wire import WireError
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 8, CHUNK - 7, CHUNK, 3 * CHUNK + 5])

@@ -16,9 +16,9 @@ from meddling import MeddledLink
 from small_runs import CLIENTS, PATIENT, agreement_of, assert_same_run, enrolled, tiny
 from waiting import LONG_S, wait_until
 
-from asfl.field.devices.authority import Authority
+from asfl.field.certificates import Authority
 from asfl.field.engine import train
-from asfl.field.stream.server import StreamServer
+from asfl.field.stream import StreamServer
 from asfl.runs.records import read_records
 from asfl.runs.run import run
 

@@ -12,8 +12,8 @@ from small_runs import CLIENTS, agreement_of, enrolled, tiny
 from waiting import LONG_S, wait_until
 
 from asfl.config.errors import AsflError
-from asfl.field.stream import server
-from asfl.field.stream.server import StreamServer
+from asfl.field import stream as server
+from asfl.field.stream import StreamServer
 from studies.torture import strangers
 
 AGREEMENT = agreement_of(tiny(), "asfl")

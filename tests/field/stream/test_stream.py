@@ -17,17 +17,15 @@ from small_runs import CLIENTS, agreement_of, enrolled, tiny
 from waiting import LONG_S, wait_until
 
 from asfl.config.errors import AsflError
+from asfl.field.certificates import Authority
 from asfl.field.client import ClientNode
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.registry import Registry
+from asfl.field.device import Identity, take_part
 from asfl.field.links import LinkError
-from asfl.field.protocol.messages import Bye, Forward, Ping, Ready, Sync, Welcome, Where
-from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import pack
-from asfl.field.stream.client import Identity, take_part
-from asfl.field.stream.framing import CHUNK, split
-from asfl.field.stream.link import StreamLink
-from asfl.field.stream.server import StreamServer
+from asfl.field.membership import Registry
+from asfl.field.messages import Bye, Forward, Ping, Ready, Sync, Welcome, Where
+from asfl.field.shapes import Blueprint
+from asfl.field.stream import CHUNK, StreamLink, StreamServer, split
+from asfl.field.wire import pack
 from asfl.train.layout import ModelVectors
 
 AGREEMENT = agreement_of(tiny(), "asfl")
@@ -222,7 +220,7 @@ def test_the_newest_stream_of_a_client_counts() -> None:
 
 
 def test_who_comes_later_takes_the_place_of_one_that_never_says_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.field.stream.server.LET_IN_S", 0.0)
+    monkeypatch.setattr("asfl.field.stream.LET_IN_S", 0.0)
     with listening() as (server, devices):
         silent, second = admitted(server, devices), admitted(server, devices)
         assert silent.is_refused_with() == grpc.StatusCode.CANCELLED

@@ -22,7 +22,7 @@ from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError, nearest, short
-from asfl.field.devices.authority import key_digest, name_of
+from asfl.field.certificates import key_digest, name_of
 from asfl.runs.files import append_line, write_whole
 from asfl.runs.lock import writing
 
@@ -123,7 +123,7 @@ class Registry:
         """Out at once, and for good: its key opens nothing any more, and its number is free."""
 
         def change(book: Book) -> tuple[Book, None]:
-            gone = replace(book.named(name), revoked_at=_now())
+            gone = replace(book.named(name), revoked_at=now())
             return replace(book, devices=tuple(gone if one.name == name else one for one in book.devices)), None
 
         if self.read().named(name).revoked_at:
@@ -151,7 +151,7 @@ class Registry:
                 raise AsflError(f"there is a device {name} already; give another --name, or revoke that one")
             taken = {one.number for one in others}
             free = next(number for number in range(len(taken) + 1) if number not in taken)
-            device = replace(same or Device(name, free, key, _now()), code=_digest(code))
+            device = replace(same or Device(name, free, key, now()), code=_digest(code))
             kept = [one for one in book.devices if one.name != name]
             return Book((*kept, device), left), device
 
@@ -187,7 +187,7 @@ class Registry:
     def audit(self, event: str, **facts: Any) -> None:
         """One line; when, what, who."""
         with suppress(AsflError):  # a full disk must not end a run
-            append_line(self._folder / AUDIT_FILE, json.dumps({"at": _now(), "event": event, **facts}) + "\n")
+            append_line(self._folder / AUDIT_FILE, json.dumps({"at": now(), "event": event, **facts}) + "\n")
 
 
 @dataclass(frozen=True)
@@ -238,5 +238,5 @@ def _digest(code: str) -> str:
     return hashlib.sha256(code.encode()).hexdigest()
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

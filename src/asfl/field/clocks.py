@@ -1,8 +1,13 @@
-"""The server's clocks: how long all exchange rules and every stage of a round took, and what that says of the clients.
+"""The server's clocks: how long the exchanges and stages of a round took, and what that says of each client.
 
 Only durations are used, never two machines' clocks together: the server times a request and its answer, the client says
 how long it was busy in between, and the rest was the network's. How much of that was up and how much down follows from
 what the messages carried.
+
+What is known of links and processors are running estimates, with how far they can be trusted. Times per bit and per
+FLOP differ by factors from client to client and from minute to minute, so they are averaged as logarithms. Evidence
+fades: with every round all of it counts less. So an estimate follows a link that changes, and it becomes uncertain for
+a client that hasn't been heard for a while.
 """
 
 import time
@@ -19,10 +24,10 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules
 from asfl.costs.round import Round
 from asfl.field.links import Exchange
-from asfl.field.measure.estimates import MOST_CLIENT_W, FleetEstimates, plain
-from asfl.field.protocol.messages import Answer, AnyRequest, Backward, Forward, Learn
-from asfl.field.protocol.wire import WireError
+from asfl.field.messages import Answer, AnyRequest, Backward, Forward, Learn
+from asfl.field.wire import WireError
 from asfl.models.profile import ModelProfile
+from asfl.train.trainer import Task
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -34,7 +39,165 @@ _MOST_AT_ONCE_J = 1e4
 _LEAST_SHARE = 0.1
 """At least this share of the time on the network is put down to what was carried."""
 
+PRIOR_LOG_VARIANCE = 0.25
+"""Before there are several measurements, one is believed to within a factor of e^±0.5."""
+SLOWEST_S_PER_BIT, FASTEST_S_PER_BIT = 1.0, 1e-13
+"""No link is slower than a bit a second, or faster than 10 Tbit/s, whatever a client says of its busy time."""
+SLOWEST_S_PER_FLOP, FASTEST_S_PER_FLOP = 1e-3, 1e-17
+LEAST_LATENCY_S, MOST_LATENCY_S = 1e-7, 1e4
+LEAST_CLIENT_W, MOST_CLIENT_W = 1e-6, 1e4
+"""What a device draws."""
+PRIOR_LOSS = 0.02
+"""Share of rounds that an unknown client is expected to miss; counts like one round."""
 
+
+class LogEstimate:
+    """A positive quantity of each of N clients, from noisy measurements; fading weights, in logarithms."""
+
+    def __init__(self, first_guess: float | Floats, size: int, least: float = 1e-300, most: float = 1e300) -> None:
+        """The guess counts until the first measurement; a measurement beyond `least` or `most` counts as that."""
+        self._range = least, most
+        self._mean = np.broadcast_to(np.log(first_guess), size).astype(float)
+        self._weight = np.zeros(size)
+        self._squares = np.zeros(size)
+        """Weighted sum of squared deviations from the mean."""
+
+    def add(self, which: int, measured: float) -> None:
+        """Take one measurement into account, with weight 1."""
+        value = np.log(np.clip(measured, *self._range))
+        self._weight[which] += 1.0
+        before = value - self._mean[which]
+        self._mean[which] += before / self._weight[which]
+        self._squares[which] += before * (value - self._mean[which])
+
+    def fade(self, memory: float) -> None:
+        """A round has passed."""
+        self._weight *= memory
+        self._squares *= memory
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """[N] who was ever measured."""
+        return self._weight > 0
+
+    @property
+    def value(self) -> Floats:
+        """[N] the (geometric) mean."""
+        return np.asarray(np.exp(self._mean))
+
+    @property
+    def relative_error(self) -> Floats:
+        """[N] standard error of the logarithm: 0.1 is about 10 %. Infinite without a measurement."""
+        variance = (self._squares + PRIOR_LOG_VARIANCE) / (self._weight + 1.0)
+        with np.errstate(divide="ignore"):
+            return np.sqrt(variance / self._weight)
+
+    def above(self, caution: float) -> Floats:
+        """[N] so many standard errors above the mean; a guess is taken as it is."""
+        error = np.where(self.known, self.relative_error, 0.0)
+        return np.asarray(self.value * np.exp(caution * error))
+
+
+class LossEstimate:
+    """The share of rounds each client misses: a Beta distribution whose evidence fades."""
+
+    def __init__(self, size: int) -> None:
+        self._missed, self._rounds = np.zeros(size), np.zeros(size)
+
+    def add(self, which: int, *, missed: bool) -> None:
+        self._missed[which] += missed
+        self._rounds[which] += 1.0
+
+    def fade(self, memory: float) -> None:
+        self._missed *= memory
+        self._rounds *= memory
+
+    @property
+    def value(self) -> Floats:
+        return np.asarray((self._missed + PRIOR_LOSS) / (self._rounds + 1.0))
+
+    @property
+    def error(self) -> Floats:
+        """[N] standard deviation of the Beta distribution."""
+        share = self.value
+        return np.asarray(np.sqrt(share * (1 - share) / (self._rounds + 2.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class LinkState:
+    """Links and processors as a decision takes them; arrays have shape [N]."""
+
+    uplink_bps: Floats
+    downlink_bps: Floats
+    loss: Floats
+    client_s_per_flop: Floats
+    client_power_w: Floats
+    """While computing or sending."""
+    server_s_per_flop: float
+
+
+class FleetEstimates:
+    """All there is to know of the clients of a run, and of the server."""
+
+    def __init__(self, clients: int, client_power_w: float) -> None:
+        rates, speeds = (FASTEST_S_PER_BIT, SLOWEST_S_PER_BIT), (FASTEST_S_PER_FLOP, SLOWEST_S_PER_FLOP)
+        self.latency_s = LogEstimate(1e-3, clients, LEAST_LATENCY_S, MOST_LATENCY_S)
+        """Of a request and its answer, without what they carry."""
+        self.uplink_s_per_bit = LogEstimate(1e-7, clients, *rates)
+        self.downlink_s_per_bit = LogEstimate(1e-7, clients, *rates)
+        self.client_s_per_flop = LogEstimate(1e-9, clients, *speeds)
+        self.client_power_w = LogEstimate(client_power_w, clients, LEAST_CLIENT_W, MOST_CLIENT_W)
+        self.server_s_per_flop = LogEstimate(1e-10, 1)
+        self.loss = LossEstimate(clients)
+
+    def fade(self, memory: float) -> None:
+        for estimate in self._all().values():
+            estimate.fade(memory)
+
+    def links(self, caution: float) -> LinkState:
+        """What to decide with."""
+        return LinkState(
+            uplink_bps=1.0 / self.uplink_s_per_bit.above(caution),
+            downlink_bps=1.0 / self.downlink_s_per_bit.above(caution),
+            loss=np.minimum(self.loss.value + caution * self.loss.error, 1.0),
+            client_s_per_flop=self.client_s_per_flop.above(caution),
+            client_power_w=self.client_power_w.above(caution),
+            server_s_per_flop=float(self.server_s_per_flop.above(caution)[0]),
+        )
+
+    def _all(self) -> dict[str, LogEstimate | LossEstimate]:
+        return dict(vars(self))
+
+    def arrays(self) -> dict[str, Floats]:
+        """All that survives the server, by name."""
+        own = ((name, part, value) for name, one in self._all().items() for part, value in vars(one).items())
+        return {f"{name}.{part[1:]}": value for name, part, value in own if isinstance(value, np.ndarray)}
+
+    def restore(self, arrays: dict[str, Floats]) -> None:
+        for key in self.arrays():
+            name, _, part = key.partition(".")
+            vars(self._all()[name])[f"_{part}"] = arrays[key].copy()
+
+    def to_json(self) -> dict[str, list[float | None]]:
+        """For the record of a round: values, and beside each how uncertain it is."""
+        rates = {"uplink_bps": self.uplink_s_per_bit, "downlink_bps": self.downlink_s_per_bit}
+        rates["client_flops"] = self.client_s_per_flop
+        found: dict[str, list[float | None]] = {}
+        for name, estimate in rates.items():
+            found[name] = plain(1.0 / estimate.value)
+            found[f"{name}_error"] = plain(estimate.relative_error)
+        found["latency_s"] = plain(self.latency_s.value)
+        found["loss"], found["loss_error"] = plain(self.loss.value), plain(self.loss.error)
+        found["client_power_w"] = plain(self.client_power_w.value)
+        return found
+
+
+def plain(values: Floats) -> list[float | None]:
+    """Four digits are more than is known; None where there is nothing."""
+    return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
+
+
+# ---------------------------------------------------------------------- the clocks
 @dataclass(frozen=True, eq=False)
 class MeasuredCost:
     """What a round really took (`asfl.costs.account.Charge`)."""
@@ -137,7 +300,7 @@ class Clocks:
 
     # ------------------------------------------------------------------ what it sees
     def exchanged(self, seen: Exchange[Any]) -> None:
-        """Somebody has answered; `WireError` if it can't have consumed what it says."""
+        """A client has answered; `WireError` if it can't have consumed what it says."""
         client, answer = seen.client, seen.answer
         self._read_meter(client, answer, seen.answered_at)
         elapsed_s = max(seen.answered_at - seen.sent_at, 1e-9)
@@ -167,7 +330,7 @@ class Clocks:
             self._meter_before_j[client] = answer.energy_j
 
     def lost(self, client: int, request: AnyRequest, sent_at: float) -> None:
-        """Somebody was asked and hasn't answered, or not with what was wanted."""
+        """A client was asked and hasn't answered, or not with what was wanted."""
         if self._lap is not None:
             self._lap.lost.add(client)
         self._note(request, sent_at, time.monotonic())
@@ -183,7 +346,7 @@ class Clocks:
             return
         whole = float(self.profile.forward_flops.sum() + self.profile.backward_flops.sum())
         shares = [times / times.sum() for times in good.values()]
-        share = np.median(shares, axis=0)  # which one who lies doesn't move
+        share = np.median(shares, axis=0)  # one liar doesn't move it
         share = share / share.sum() if share.any() else np.mean(shares, axis=0)
         self.profile = replace(self.profile, forward_flops=whole * share[0], backward_flops=whole * share[1])
         for client, times in good.items():
@@ -191,9 +354,8 @@ class Clocks:
 
     def server_pass(self, cuts: Sequence[int], seconds: float, batch: int | None = None) -> None:
         """The server went forward and backward for clients with these cuts at once; `batch` if not the configured."""
-        profile = self.profile
-        whole = profile.client_forward_flops[-1] + profile.client_backward_flops[-1]
-        flops = (batch or self._batch_size) * sum(whole - self._client_flops(cut) for cut in cuts)
+        of_clients = self.profile.client_forward_flops + self.profile.client_backward_flops
+        flops = (batch or self._batch_size) * float(sum(of_clients[-1] - of_clients[cut] for cut in cuts))
         if flops > 0:
             self.estimates.server_s_per_flop.add(0, seconds / flops)
 
@@ -226,18 +388,17 @@ class Clocks:
 
     def _flops(self, request: AnyRequest) -> float:
         """What the client computed, if it did."""
-        of_sample = 0.0
+        forward, backward = self.profile.client_forward_flops, self.profile.client_backward_flops
         match request:
-            case Learn():
-                of_sample = self._client_flops(self.profile.num_layers)
-            case Forward(cut=cut):
-                of_sample = self.profile.client_forward_flops[cut]
-            case Backward(cut=cut):
-                of_sample = self.profile.client_backward_flops[cut]
-        return float((getattr(request, "batch", None) or self._batch_size) * of_sample)
-
-    def _client_flops(self, cut: int) -> float:
-        return float(self.profile.client_forward_flops[cut] + self.profile.client_backward_flops[cut])
+            case Learn(task=Task() as task):
+                of_sample = forward[-1] + backward[-1]
+            case Forward(task=Task() as task):
+                of_sample = forward[task.cut]
+            case Backward(task=Task() as task):
+                of_sample = backward[task.cut]
+            case _:
+                return 0.0
+        return float((task.batch or self._batch_size) * of_sample)
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:

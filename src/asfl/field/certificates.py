@@ -1,7 +1,7 @@
 """The server's own authority: it signs the server's certificate and those of devices, and is kept.
 
 Every certificate is valid from 1970 on. A device without a battery for its clock believes that it is the past, and an
-earlier beginning protects nobody: who is let in is decided by the registry (`asfl.field.devices.registry`).
+earlier beginning protects nobody: who is let in is decided by the registry (`asfl.field.membership`).
 """
 
 import hashlib

@@ -26,7 +26,7 @@ from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError
-from asfl.field.devices.authority import (
+from asfl.field.certificates import (
     LEAST_LEFT,
     Authority,
     Certificates,
@@ -39,8 +39,8 @@ from asfl.field.devices.authority import (
     share_left,
     write_private,
 )
-from asfl.field.devices.registry import AccessError, Registry
-from asfl.field.protocol.wire import words_of
+from asfl.field.membership import AccessError, Registry
+from asfl.field.wire import words_of
 from asfl.runs.files import remove_abandoned
 from asfl.runs.http_server import MOST_BYTES, Asked, HttpServer, Reply
 
@@ -135,7 +135,7 @@ class Membership:
     """What a device remembers."""
 
     name: str
-    door: str
+    enrolment: str
     """host:port, where it enrolled."""
     stream: str
     """host:port"""
@@ -186,14 +186,14 @@ def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Members
     return member
 
 
-def enrol_here(home: Path, authority: Authority, name: str, door: str, stream: str, data: str = "") -> Membership:
+def enrol_here(home: Path, authority: Authority, name: str, enrolment: str, stream: str, data: str = "") -> Membership:
     """Likewise for a device whose folder is on the server's own machine: no call is needed."""
     private_folder(home)
     certificate, key = authority.sign(request_for(new_key(home / "device.key"), name), name)
     registry = Registry(authority.folder)
     registry.enrol(registry.invite(1, 1.0)[0], name, key)
     _keep(home, {"certificate": certificate, "authority": authority.pem})
-    member = Membership(name, door, stream, data)
+    member = Membership(name, enrolment, stream, data)
     member.write(home)
     return member
 
@@ -213,7 +213,8 @@ def renew_if_due(home: Path, member: Membership) -> bool:
     context.check_hostname = False  # addresses may change; this authority signs one server, and devices can't serve
     context.load_cert_chain(home / "device.pem", home / "device.key")
     _keep(
-        home, _call(member.door, "/renew", {"request": request_for(new_key(home / "device.key"), member.name)}, context)
+        home,
+        _call(member.enrolment, "/renew", {"request": request_for(new_key(home / "device.key"), member.name)}, context),
     )
     return True
 

@@ -1,24 +1,34 @@
-"""The server's end of the streams: only devices of the run are let in, and there is a link to each of them."""
+"""Clients over gRPC: one long-lived stream each, behind TLS. The server's end lets only devices of the run in.
+
+The server is the gRPC server, and it is also the one who asks: its side of the stream carries requests, the client's
+side answers. gRPC only moves bytes; there is no schema besides `asfl.field.wire`. Messages of any length go over it in
+short chunks, so that gRPC's own limit stays small and no peer can make us hold more: the first chunk of a message
+begins with its length, and the rest follow until it is complete.
+"""
 
 import logging
+import queue
+import re
+import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Self
+
+from torch import Tensor
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.registry import AccessError, Member, Registry
-from asfl.field.protocol.codec import Message, decode, encode
-from asfl.field.protocol.messages import Agreement, Bye, Ready, Refusal
-from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import Data, WireError, words_of
-from asfl.field.stream.framing import METHOD, SERVICE, SHARED_OPTIONS, VERSION_KEY, Option, check_address, split
-from asfl.field.stream.link import Connection, StreamLink
+from asfl.field.certificates import Authority
+from asfl.field.links import LinkError, failed
+from asfl.field.membership import AccessError, Member, Registry
+from asfl.field.messages import Agreement, Answer, AnyRequest, Bye, Ready, Refusal
+from asfl.field.shapes import Blueprint
+from asfl.field.wire import HEADER_LIMIT, Data, Message, WireError, decode, encode, new_buffer, words_of
 
 try:
     import grpc
@@ -26,6 +36,216 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("clients in other processes", "field") from error
 
 _log = logging.getLogger(__name__)
+SERVICE, METHOD, VERSION_KEY = "asfl.Field", "Work", "asfl-version"
+GREETING_LIMIT = HEADER_LIMIT + (1 << 12)
+"""Bytes of a message before both sides know the network."""
+CHUNK = 1 << 20
+"""Bytes of a chunk at most."""
+_LENGTH = struct.Struct("<Q")
+
+SHARED_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", CHUNK),
+    ("grpc.max_receive_message_length", CHUNK),
+    ("grpc.max_metadata_size", 1 << 13),
+    # A process that died is noticed at once; a machine that vanished without a word, when it doesn't answer a ping. On
+    # a slow link a ping stands in line behind megabytes, so it has time.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 120_000),
+    ("grpc.http2.ping_timeout_ms", 120_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+# ---------------------------------------------------------------------- chunks
+def check_address(address: str) -> None:
+    """Refuse what isn't host:port."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s/]+):(\d{1,5})", address)
+    if match is None or int(match[2]) > 65535:
+        raise AsflError(f"address '{address}': write it as host:port, for example 127.0.0.1:7400 or [::1]:7400")
+
+
+def split(message: bytes) -> Iterator[bytes]:
+    """The message in chunks."""
+    view = memoryview(message)
+    first = CHUNK - _LENGTH.size
+    yield _LENGTH.pack(len(message)) + bytes(view[:first])
+    for start in range(first, len(message), CHUNK):
+        yield bytes(view[start : start + CHUNK])
+
+
+class Joiner:
+    """Puts messages together again, each in a buffer of its own; never one above `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._buffer: Tensor | None = None
+        self._filled = 0
+
+    def add(self, chunk: bytes) -> Tensor | None:
+        """Take the next chunk; the message if it is complete now."""
+        content = memoryview(chunk)
+        if self._buffer is None:
+            if len(chunk) < _LENGTH.size:
+                raise WireError(f"a first chunk of {len(chunk)} bytes: too short")
+            (size,) = _LENGTH.unpack_from(content)
+            if size > self.limit:
+                raise WireError(f"a message of {size:,} bytes, more than the {self.limit:,} agreed on")
+            content, self._buffer, self._filled = content[_LENGTH.size :], new_buffer(size), 0
+        elif not chunk:
+            raise WireError("an empty chunk")
+        end = self._filled + len(content)
+        if end > len(self._buffer):
+            raise WireError(f"a chunk that is {end - len(self._buffer):,} bytes too long")
+        self._buffer.numpy()[self._filled : end] = content
+        self._filled = end
+        if end < len(self._buffer):
+            return None
+        done, self._buffer = self._buffer, None
+        return done
+
+
+# ---------------------------------------------------------------------- a client
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """The one request a client may have."""
+
+    name: str
+    request: bytes
+    due: float
+    future: "Future[Answer]"
+
+
+@dataclass(frozen=True, eq=False)
+class Connection:
+    """One stream of a client that was admitted."""
+
+    member: Member
+    peer: str
+    cancel: Callable[[], object]
+    joiner: Joiner = field(default_factory=lambda: Joiner(GREETING_LIMIT))
+    outbox: "queue.SimpleQueue[Pending | None]" = field(default_factory=queue.SimpleQueue)
+    """Requests to be sent; None ends the stream."""
+
+
+class StreamLink:
+    """`asfl.field.links.Link` to a client that comes and goes; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._pending: Pending | None = None
+        self._node = self._key = ""
+        self.sent_bytes = self.received_bytes = 0
+        """Of messages, over all streams."""
+        self.generation = 0
+        """Counts the nodes that have answered here. With another one, whatever the one before had learnt is gone."""
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def key(self) -> str:
+        """Whose stream this is, or was last; "" before the first."""
+        return self._key
+
+    def agreed(self, samples: int) -> int:
+        """How many images count of those that the device says it has."""
+        connection = self._connection
+        return samples if connection is None else connection.member.agreed(samples)
+
+    def close_if_out(self) -> None:
+        """End a stream whose device isn't let in any more; its answers are of no use."""
+        connection = self._connection
+        if connection is not None and not connection.member.still_in:
+            self.detach(connection, "it was revoked")
+            connection.cancel()
+
+    @property
+    def trouble(self) -> str | None:
+        self.close_if_out()
+        with self._lock:
+            return self._trouble()
+
+    def _trouble(self) -> str | None:
+        if self._connection is None:
+            return "not connected"
+        return None if self._pending is None else f"still busy with {self._pending.name}"
+
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        due = time.monotonic() + deadline_s
+        self.close_if_out()
+        with self._lock:
+            trouble, connection = self._trouble(), self._connection
+            if trouble is not None or connection is None:
+                return failed(LinkError(trouble or "not connected"))
+            try:
+                self._pending = Pending(request.name, encode(request), due, Future())
+            except WireError as error:
+                return failed(error)
+            connection.outbox.put(self._pending)
+            return self._pending.future
+
+    def attach(self, connection: Connection, node: str) -> None:
+        """The client is here. If it was here before, its earlier stream is of no use any more.
+
+        `node` names what holds its state: the same name, the same state.
+        """
+        with self._lock:
+            if node != self._node:
+                self._node, self.generation = node, self.generation + 1
+            before, lost = self._connection, self._pending
+            self._connection, self._pending, self._key = connection, None, connection.member.key
+        if before is not None:
+            before.cancel()
+        if lost is not None:
+            lost.future.set_exception(LinkError(f"the client connected anew instead of answering to {lost.name}"))
+
+    def detach(self, connection: Connection, reason: str) -> None:
+        """The stream has ended; nothing if another took its place."""
+        with self._lock:
+            if self._connection is not connection:
+                return
+            lost, self._connection, self._pending = self._pending, None, None
+        if lost is not None:
+            lost.future.set_exception(LinkError(reason))
+
+    def close(self) -> None:
+        """End the stream, if there is one, as soon as everything is sent."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.outbox.put(None)
+
+    def received(self, connection: Connection, data: Data) -> None:
+        """The answer to the one request there may be. If it is none, that request fails, and the stream goes on."""
+        self.close_if_out()
+        with self._lock:
+            if self._connection is not connection:
+                return
+            if self._pending is None:
+                raise WireError("an answer to nothing")
+            pending, self._pending = self._pending, None
+            self.received_bytes += len(data)
+        try:
+            pending.future.set_result(decode(data, Answer))
+        except WireError as error:
+            pending.future.set_exception(error)
+
+    def outgoing(self, connection: Connection) -> Iterator[bytes]:
+        """Chunks of requests until the end. One that waited beyond its deadline isn't sent, and the client is free."""
+        for pending in iter(connection.outbox.get, None):
+            if time.monotonic() <= pending.due:
+                self.sent_bytes += len(pending.request)
+                yield from split(pending.request)
+                continue
+            with self._lock:
+                if self._pending is not pending:
+                    continue
+                self._pending = None
+            pending.future.set_exception(LinkError("the request could not be sent in time"))
+
+
+# ---------------------------------------------------------------------- the server
 _SPARE_STREAMS = 8
 """For connections that are being refused."""
 LET_IN_S = 30.0
@@ -39,7 +259,7 @@ _STRANGERS = 256
 _QUIET_MS = 20_000
 """A connection without a handshake, or without a stream, is closed after this time: clients call at once."""
 _POLL_S = 0.05
-_OPTIONS: list[Option] = [
+_OPTIONS = [
     *SHARED_OPTIONS,
     ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a lottery
     ("grpc.max_concurrent_streams", 2),
@@ -116,16 +336,28 @@ class StreamServer:
         self._server.stop(grace=None).wait()
         self._threads.shutdown(wait=False)
 
-    def wait_for_clients(self, timeout_s: float) -> None:
-        """Until all are connected."""
-        due = time.monotonic() + timeout_s
+    def wait_for_clients(
+        self,
+        wait_s: float,
+        on_waiting: Callable[[int, int], None] = lambda there, wanted: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Until all are connected, of which `on_waiting` is told. False: told to stop."""
+        due, before = time.monotonic() + wait_s, -1
         while missing := [client for client, link in enumerate(self.links) if not link.connected]:
+            there = len(self.links) - len(missing)
+            if there != before:
+                before = there
+                on_waiting(there, len(self.links))
+            if should_stop():
+                return False
             if time.monotonic() > due:
                 names = ", ".join(map(str, missing))
                 raise AsflError(
-                    f"{len(missing)} of {len(self.links)} clients didn't come within {timeout_s:g} s: {names}"
+                    f"{len(missing)} of {len(self.links)} devices didn't come within {wait_s:g} s (--wait-s): {names}"
                 )
             time.sleep(_POLL_S)
+        return True
 
     def say_bye(self, timeout_s: float = 10.0) -> None:
         """Tell all clients that are there that the run is over, and end their streams."""

@@ -1,4 +1,4 @@
-"""The client's end of the stream: connect, show the certificate, answer until the server says bye."""
+"""A device's end of the stream: connect, show the certificate, answer until the server says bye."""
 
 import logging
 import queue
@@ -14,14 +14,12 @@ import torch
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError
+from asfl.field.certificates import SERVER_NAME
 from asfl.field.client import ClientNode
-from asfl.field.devices.authority import SERVER_NAME
-from asfl.field.devices.enrolment import Membership, renew_if_due
-from asfl.field.measure.meters import Meter, meter_named
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import NODE_NAME, Ready, Refusal, Welcome
-from asfl.field.protocol.wire import Data, WireError
-from asfl.field.stream.framing import (
+from asfl.field.enrolment import Membership, renew_if_due
+from asfl.field.messages import NODE_NAME, Ready, Refusal, Welcome
+from asfl.field.meters import Meter, meter_named
+from asfl.field.stream import (
     GREETING_LIMIT,
     METHOD,
     SERVICE,
@@ -31,6 +29,7 @@ from asfl.field.stream.framing import (
     check_address,
     split,
 )
+from asfl.field.wire import Data, WireError, decode, encode
 from asfl.train.memory import keep_freed_memory
 
 try:
@@ -74,7 +73,7 @@ def take_part(
     """Be the client that the certificate is for, until the server says bye.
 
     If the stream breaks, the client calls again and goes on with the state it has; after `patience_s` without success
-    it gives up. `meter` names how the client knows what it consumes (`asfl.field.measure.meters`).
+    it gives up. `meter` names how the client knows what it consumes (`asfl.field.meters`).
     """
     check_address(address)
     visitor = _Visitor(address, identity, data_dir, make_node, meter_named(meter))
