@@ -17,7 +17,7 @@ from asfl.field.device import Identity, take_part
 from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.messages import Agreement
-from asfl.field.ray import RayClients
+from asfl.field.ray import ray_clients
 from asfl.field.stream import StreamServer
 from asfl.train.fleet import FleetMaker, LocalFleet
 
@@ -76,8 +76,7 @@ def _be_client(address: str, identity: Identity, folder: Path) -> None:
 @contextmanager
 def by_ray(agreement: Agreement, folder: Path) -> Iterator[Clients]:
     """Actors of a cluster on this machine."""
-    with RayClients(agreement, data_dir=folder) as links:
-        list(links)  # until all are there
+    with ray_clients(agreement, data_dir=folder) as links:
         below = [one.as_dict(["pid", "cmdline"]) for one in psutil.Process().children(recursive=True)]
         pids = [one["pid"] for one in below if (one["cmdline"] or [""])[0].startswith("ray::ClientActor")]
         assert len(pids) == len(links)

@@ -42,7 +42,7 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
 
 
 def _begin(home: Path, where: str, pasted: str, name: str) -> None:
-    Authority.of(home / "server").server_certificates()
+    Authority.of(home / "server").server_files()
     if Membership.read(home / "device") is None:
         enrol(home / "device", where, pasted, name, "")
 

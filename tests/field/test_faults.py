@@ -72,7 +72,7 @@ FAULTS = {
     "is too late": TOO_LATE,
     "sends garbage": "not a message",
     "sends NaN": "numbers that are not finite",
-    "sends the wrong shape": r"is float32 \[\d+\], not float32",
+    "sends the wrong shape": r"is (float32|int16) \[\d+\], not ",
 }
 """And the reason in the record."""
 

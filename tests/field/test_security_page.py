@@ -5,18 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from asfl.config import Robustness, load_config
 from asfl.field import clocks, messages as msg, stream as server
 from asfl.field.clocks import MOST_CLIENT_W
-from asfl.field.messages import MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
 from asfl.field.outliers import FACTOR, MEMORY_ROUNDS
 from asfl.field.roster import Patience
 from asfl.field.stream import CHUNK, GREETING_LIMIT
-from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, WireError, decode, encode
+from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT
 from asfl.runs import http_server
-from asfl.train.layout import ModelVectors
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
@@ -60,7 +57,6 @@ def test_its_numbers_are_those_of_the_code(sentence: str) -> None:
 LEAVES = {
     msg.Activations: "activations at the cut, and labels",
     msg.Side: "the layers above the new cut",
-    msg.Uploaded: "its first layers",
     msg.Projected: "random sums of its parameters",
     msg.Values: "a sample of its parameters",
     msg.ClientState: "the whole client side",
@@ -76,39 +72,7 @@ LEAVES = {
 def test_every_answer_is_in_the_table() -> None:
     table = PAGE.partition("| reaches the server |")[2].partition("\n\n")[0]
     assert LEAVES.keys() == set(msg.Answer.__subclasses__())
-    assert [words for words in LEAVES.values() if words not in table] == []
-
-
-def vector(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32)
-
-
-def layers(parameter: float, statistic: float) -> ModelVectors:
-    return ModelVectors(vector(parameter), vector(statistic))
-
-
-@pytest.mark.parametrize(
-    ("within", "beyond"),
-    [
-        (msg.Side(layers(MOST_WEIGHT, -MOST_SQUARE)), msg.Side(layers(-1.1 * MOST_WEIGHT, 0))),
-        (msg.ClientState(layers(-MOST_WEIGHT, MOST_SQUARE)), msg.ClientState(layers(0, 1.1 * MOST_SQUARE))),
-        (
-            msg.ClientState(layers(0, 0), msg.Memory(vector(MOST_SQUARE)[None], torch.zeros(1, dtype=torch.int64))),
-            msg.ClientState(layers(0, 0), msg.Memory(vector(-2e12)[None], torch.zeros(1, dtype=torch.int64))),
-        ),
-        (msg.Values(vector(MOST_WEIGHT)), msg.Values(vector(1.1 * MOST_WEIGHT))),
-        (msg.Uploaded(vector(0), vector(MOST_WEIGHT)), msg.Uploaded(vector(0), vector(float("nan")))),
-        (msg.Update(vector(MOST_SQUARE)[0], vector(MOST_WEIGHT)[0]), msg.Update(vector(-1e-3)[0])),
-        (msg.Update(vector(0)[0], vector(0)[0]), msg.Update(vector(0)[0], vector(1.1 * MOST_WEIGHT)[0])),
-        (msg.Where(1, busy_s=MOST_SECONDS, battery=1.0), msg.Where(1, busy_s=-1.0)),
-        (msg.Where(1, battery=0.0), msg.Where(1, battery=1.01)),
-        (msg.Where(1, samples=1), msg.Where(1, samples=0)),
-    ],
-)
-def test_ranges_are_as_the_table_says(within: msg.Answer, beyond: msg.Answer) -> None:
-    decode(encode(within), msg.Answer)
-    with pytest.raises(WireError):
-        decode(encode(beyond), msg.Answer)
+    assert [words for words in (*LEAVES.values(), "its first layers") if words not in table] == []
 
 
 # ---------------------------------------------------------------------- nothing is executed
@@ -116,7 +80,7 @@ def test_no_code_here_could_unpickle_or_run_what_arrives() -> None:
     """Ray does, as the page says."""
     unsafe = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "runpy", "eval", "exec", "compile", "load"}
     for file in (ROOT / "src" / "asfl" / "field").rglob("*.py"):
-        if file.parent.name == "ray":
+        if file.name == "ray.py":
             continue
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             names = set()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from asfl.field.wire import encode
 from asfl.runs.simulation import Simulation
 from asfl.train.gradients import is_due
 from asfl.train.layout import ModelVectors
+from asfl.train.trainer import Task
 
 EVERY_ROUND = {"forward", "backward"}
 
@@ -39,7 +41,7 @@ class Overheard(MeddledLink):
 def simulated(agreement: Agreement, cuts: list[int]) -> Iterator[tuple[Simulation, list[Overheard], list[ClientNode]]]:
     with local_links(agreement) as links:
         overheard = [Overheard(link) for link in links]
-        nodes = [link._node for link in links]
+        nodes: list[Any] = [link._node for link in links]
         yield planned_simulation(agreement, cuts, remote_fleet(overheard, PATIENT)), overheard, nodes
 
 
@@ -123,22 +125,24 @@ def begun(*overrides: str, cut: int = 3) -> ClientNode:
 
 def test_a_client_refuses_a_cut_that_is_too_shallow() -> None:
     node = begun("privacy.min_cut=3")
-    refused = node.handle(msg.Forward(0, 2, round=0, after=0))
+    refused = node.handle(msg.Forward(Task(0, 1, 2), round=0, after=0))
     assert isinstance(refused, msg.Refusal)
     assert "cut = 2, but privacy.min_cut = 3" in refused.reason
-    assert isinstance(node.handle(msg.Forward(0, 3, round=0, after=0)), msg.Activations)
+    assert isinstance(node.handle(msg.Forward(Task(0, 1, 3), round=0, after=0)), msg.Activations)
 
 
 def test_noise_on_a_client_is_drawn_anew_and_losses_stay() -> None:
     noisy = ("privacy.activation_noise=1", "privacy.update_noise=1", "model.norm=none")
 
     def activations(*overrides: str) -> torch.Tensor:
-        answer = begun(*overrides).handle(msg.Forward(0, 3, round=0, after=0))
+        answer = begun(*overrides).handle(msg.Forward(Task(0, 1, 3), round=0, after=0))
         assert isinstance(answer, msg.Activations)
-        return answer.carry[0]
+        (carry,) = answer.packet.carry
+        assert isinstance(carry, torch.Tensor)
+        return carry
 
     assert torch.equal(activations("model.norm=none"), activations("model.norm=none"))
     assert not torch.equal(activations(*noisy), activations(*noisy))
-    refused = begun(*noisy).handle(msg.Learn(0, round=0, after=0))
+    refused = begun(*noisy).handle(msg.Learn(Task(0, 1, 3), round=0, after=0))
     assert isinstance(refused, msg.Refusal)
     assert "a loss leaves as it is" in refused.reason

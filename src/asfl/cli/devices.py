@@ -69,11 +69,11 @@ def invite(
 ) -> None:
     """More codes; each lets one device in."""
     from asfl.field.certificates import Authority
-    from asfl.field.enrolment import fingerprint_of, pasted_code
+    from asfl.field.enrolment import pasted_code
     from asfl.field.membership import Registry
 
     _check_home(home)
-    shown = fingerprint_of(Authority.of(home).server_certificates())
+    shown = Authority.of(home).fingerprint
     say_invitations(server, [pasted_code(shown, code) for code in Registry(home).invite(count, hours)], hours)
 
 

@@ -1,13 +1,13 @@
-"""The server's own authority: it signs the server's certificate and those of devices, and is kept.
+"""Keys and certificates. The server's own authority signs the server's certificate and those of devices.
 
 Every certificate is valid from 1970 on. A device without a battery for its clock believes that it is the past, and an
-earlier beginning protects nobody: who is let in is decided by the registry (`asfl.field.membership`).
+earlier beginning protects nothing: the registry decides which devices are let in (`asfl.field.membership`).
 """
 
 import hashlib
 import logging
+import ssl
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,17 +36,6 @@ _PEM = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True)
-class Certificates:
-    """Of a server; files in PEM."""
-
-    authority: Path
-    """What devices check the server's certificate with, and the server theirs."""
-    certificate: Path
-    key: Path
-    """Private."""
-
-
-@dataclass(frozen=True)
 class Authority:
     """Files in a folder that only the operator can write to."""
 
@@ -58,8 +47,8 @@ class Authority:
     def of(cls, folder: Path) -> "Authority":
         """The one that is there, or a new one.
 
-        The key is written first, so whoever has the certificate has seen a whole authority. Without a whole key or
-        certificate none was seen, or the key certifies itself again, and devices that trust it notice nothing.
+        The key is written first, so a reader of the certificate has seen a whole authority. Without a whole key or
+        certificate there was none, or the key certifies itself again, and devices that trust it notice nothing.
         """
         private_folder(folder)
         file, key_file = folder / "authority.pem", folder / "authority.key"
@@ -75,15 +64,11 @@ class Authority:
                     )
                 if key_file.exists() or file.exists():
                     _log.warning("%s: a server died while it made its key; there is a new one", folder)
-                key, certificate = ec.generate_private_key(ec.SECP256R1()), None
-                write_private(key_file, _unlocked(key))
+                key, certificate = _new_key(key_file), None
             if certificate is None:
-                name = _name("asfl authority")
-                certificate = (
-                    _builder(name, name, key.public_key(), AUTHORITY_DAYS)
-                    .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-                    .sign(key, hashes.SHA256())
-                )
+                name, whole = _name("asfl authority"), x509.BasicConstraints(ca=True, path_length=0)
+                builder = _builder(name, name, key.public_key(), AUTHORITY_DAYS).add_extension(whole, critical=True)
+                certificate = builder.sign(key, hashes.SHA256())
                 write_private(file, certificate.public_bytes(_PEM))
         return cls(certificate, key, folder)
 
@@ -91,25 +76,28 @@ class Authority:
     def pem(self) -> str:
         return self.certificate.public_bytes(_PEM).decode()
 
-    def server_certificates(self) -> Certificates:
-        """Of the server itself; made when there is none with enough time left, or a part of it is missing."""
-        files = Certificates(self.folder / "authority.pem", self.folder / "server.pem", self.folder / "server.key")
+    def server_files(self) -> tuple[Path, Path]:
+        """The server's own certificate and key; made when there is none with enough time left, or a part is missing."""
+        file, key_file = self.folder / "server.pem", self.folder / "server.key"
         with writing(self.folder / "changes"):
-            key, certificate = key_in(files.key), certificate_in(files.certificate)
+            certificate = certificate_in(file)
             if (
-                certificate is not None
-                and belong_together(key, certificate)
-                and self._has_signed(certificate)
-                and share_left(certificate) > LEAST_LEFT
+                certificate is None
+                or not belong_together(key_in(key_file), certificate)
+                or not self._has_signed(certificate)
+                or share_left(certificate) <= LEAST_LEFT
             ):
-                return files
-            key = ec.generate_private_key(ec.SECP256R1())
-            names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
-            usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-            certificate = self._signed(SERVER_NAME, key.public_key(), SERVER_DAYS, usage, names)
-            write_private(files.key, _unlocked(key))
-            write_private(files.certificate, certificate.public_bytes(_PEM))
-        return files
+                key = _new_key(key_file)
+                names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
+                usage = ExtendedKeyUsageOID.SERVER_AUTH
+                certificate = self._signed(SERVER_NAME, key.public_key(), SERVER_DAYS, usage, names)
+                write_private(file, certificate.public_bytes(_PEM))
+        return file, key_file
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the server's certificate: what devices know the server by before they have its authority."""
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.server_files()[0].read_text())).digest()
 
     def _has_signed(self, certificate: x509.Certificate) -> bool:
         try:
@@ -127,7 +115,7 @@ class Authority:
                 raise ValueError("not signed with its own key, or that is none of an elliptic curve")
         except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
             raise AsflError(f"not a request for a certificate: {error}") from None
-        certificate = self._signed(name, key, DEVICE_DAYS, [ExtendedKeyUsageOID.CLIENT_AUTH], None)
+        certificate = self._signed(name, key, DEVICE_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
         return certificate.public_bytes(_PEM).decode(), key_digest(certificate)
 
     def _signed(
@@ -135,16 +123,13 @@ class Authority:
         name: str,
         key: ec.EllipticCurvePublicKey,
         days: int,
-        usage: Sequence[ObjectIdentifier],
-        names: x509.SubjectAlternativeName | None,
+        usage: ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None = None,
     ) -> x509.Certificate:
-        builder = (
-            _builder(_name(name), self.certificate.subject, key, days)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
-        )
-        if names is not None:
-            builder = builder.add_extension(names, critical=False)
+        builder = _builder(_name(name), self.certificate.subject, key, days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = builder if names is None else builder.add_extension(names, critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
 
@@ -154,12 +139,15 @@ def request_for(key: ec.EllipticCurvePrivateKey, name: str) -> str:
     return request.public_bytes(_PEM).decode()
 
 
-def new_key(file: Path) -> ec.EllipticCurvePrivateKey:
+def own_key(file: Path) -> ec.EllipticCurvePrivateKey:
     """Made here, and never leaves; the one that is there if there is a whole one."""
-    key = key_in(file)
-    if key is None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        write_private(file, _unlocked(key))
+    return key_in(file) or _new_key(file)
+
+
+def _new_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    key = ec.generate_private_key(ec.SECP256R1())
+    unlocked = serialization.NoEncryption()
+    write_private(file, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, unlocked))
     return key
 
 
@@ -226,10 +214,6 @@ def _builder(
 
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _unlocked(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def private_folder(folder: Path) -> None:

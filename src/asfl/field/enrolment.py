@@ -29,11 +29,10 @@ from asfl.config.errors import AsflError
 from asfl.field.certificates import (
     LEAST_LEFT,
     Authority,
-    Certificates,
     belong_together,
     certificate_in,
     key_in,
-    new_key,
+    own_key,
     private_folder,
     request_for,
     share_left,
@@ -56,14 +55,12 @@ class EnrolmentServer(HttpServer):
 
     def __init__(self, host: str, port: int, authority: Authority, registry: Registry, stream: str) -> None:
         """`stream`: the port that devices are told to go on to."""
-        certificates = authority.server_certificates()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(certificates.certificate, certificates.key)
-        context.load_verify_locations(certificates.authority)
+        context.load_cert_chain(*authority.server_files())
+        context.load_verify_locations(authority.folder / "authority.pem")
         context.verify_mode = ssl.CERT_OPTIONAL
-        self.fingerprint = fingerprint_of(certificates)
-        """Of the server's certificate."""
+        self.fingerprint = authority.fingerprint
 
         def answer(asked: Asked) -> Reply:
             return _reply(authority, registry, stream, asked)
@@ -72,11 +69,6 @@ class EnrolmentServer(HttpServer):
             super().__init__(host, port, answer, method="POST", context=context)
         except OSError as error:
             raise AsflError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
-
-
-def fingerprint_of(certificates: Certificates) -> bytes:
-    """What devices know the server by before they have its authority."""
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificates.certificate.read_text())).digest()
 
 
 def _reply(authority: Authority, registry: Registry, stream: str, asked: Asked) -> Reply:
@@ -174,7 +166,7 @@ def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Members
     fingerprint, code = _parts(pasted)
     private_folder(home)
     remove_abandoned(home)
-    key = new_key(home / "device.key")
+    key = own_key(home / "device.key")
     said = {"code": code, "name": name, "request": request_for(key, name)}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint says more
@@ -189,7 +181,7 @@ def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Members
 def enrol_here(home: Path, authority: Authority, name: str, enrolment: str, stream: str, data: str = "") -> Membership:
     """Likewise for a device whose folder is on the server's own machine: no call is needed."""
     private_folder(home)
-    certificate, key = authority.sign(request_for(new_key(home / "device.key"), name), name)
+    certificate, key = authority.sign(request_for(own_key(home / "device.key"), name), name)
     registry = Registry(authority.folder)
     registry.enrol(registry.invite(1, 1.0)[0], name, key)
     _keep(home, {"certificate": certificate, "authority": authority.pem})
@@ -214,7 +206,7 @@ def renew_if_due(home: Path, member: Membership) -> bool:
     context.load_cert_chain(home / "device.pem", home / "device.key")
     _keep(
         home,
-        _call(member.enrolment, "/renew", {"request": request_for(new_key(home / "device.key"), member.name)}, context),
+        _call(member.enrolment, "/renew", {"request": request_for(own_key(home / "device.key"), member.name)}, context),
     )
     return True
 

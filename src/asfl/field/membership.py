@@ -1,9 +1,9 @@
 """Who may take part: devices by name, with the key each has, its number, and codes that let new ones in once.
 
-Two roles, and nothing in between: whoever can write to the server's folder (the operator) invites, revokes and starts
-runs; a device takes part, and can ask for nothing. What happens is written to an audit log, line by line.
+Two roles, and nothing in between: the operator, who can write to the server's folder, invites, revokes and starts runs;
+a device takes part, and can ask for nothing. What happens is written to an audit log, line by line.
 
-One file, read anew whenever somebody knocks: a device that is revoked while a server runs is out at once.
+One file, read anew for every connection and request: a device that is revoked while a server runs is out at once.
 """
 
 import hashlib
@@ -80,10 +80,6 @@ class AccessError(AsflError):
     """Not admitted."""
 
 
-class NoPlaceError(AsflError):
-    """A device that may come, but not to this run."""
-
-
 class Registry:
     """The file, in the server's folder."""
 
@@ -99,7 +95,7 @@ class Registry:
             reason = str(error).partition("\n")[0]
             raise AsflError(f"{self._file}: can't be read as a list of devices: {reason}") from None
 
-    def _change(self, change: Callable[[Book], tuple[Book, Out]]) -> Out:
+    def change(self, change: Callable[[Book], tuple[Book, Out]]) -> Out:
         with writing(self._folder / "changes"):
             book, out = change(self.read())
             write_whole(self._file, json.dumps(asdict(book), indent=1).encode(), mode=0o600)
@@ -115,7 +111,7 @@ class Registry:
             valid = [one for one in book.invitations if one.until > now]
             return replace(book, invitations=(*valid, *new)), None
 
-        self._change(change)
+        self.change(change)
         self.audit("invited", devices=count, hours=hours)
         return codes
 
@@ -128,7 +124,7 @@ class Registry:
 
         if self.read().named(name).revoked_at:
             raise AsflError(f"{name} was revoked before")
-        self._change(change)
+        self.change(change)
         self.audit("revoked", device=name)
 
     # ------------------------------------------------------------------ devices
@@ -155,7 +151,7 @@ class Registry:
             kept = [one for one in book.devices if one.name != name]
             return Book((*kept, device), left), device
 
-        device = self._change(change)
+        device = self.change(change)
         self.audit("enrolled", device=name, number=device.number)
         return device
 
@@ -168,20 +164,6 @@ class Registry:
         if device.revoked_at:
             raise AccessError(f"{name} was revoked")
         return device
-
-    def agreed(self, certificate: x509.Certificate, images: int) -> int:
-        """Of so many images, those that count: the first number a device says stays with its key."""
-        device = self.member(certificate)
-        if device.images:
-            return min(images, device.images)
-
-        def change(book: Book) -> tuple[Book, None]:
-            first = [replace(one, images=images) if one.key == device.key else one for one in book.devices]
-            return replace(book, devices=tuple(first)), None
-
-        self._change(change)
-        self.audit("images", device=device.name, images=images)
-        return images
 
     # ------------------------------------------------------------------ what happened
     def audit(self, event: str, **facts: Any) -> None:
@@ -208,7 +190,7 @@ class Member:
             raise AccessError("no certificate") from None
         device = registry.member(shown)
         if device.number >= clients:
-            raise NoPlaceError(f"{device.name} is device {device.number}, and this run has {clients}")
+            raise AsflError(f"{device.name} is device {device.number}, and this run has {clients}")
         return cls(registry, shown, device.number)
 
     @property
@@ -227,11 +209,21 @@ class Member:
             return True
 
     def agreed(self, samples: int) -> int:
-        """How many images count of those that it says it has."""
+        """How many images count of those that it says it has: the first number a device says stays with its key."""
+
+        def change(book: Book) -> tuple[Book, None]:
+            first = [replace(one, images=samples) if one.key == self.key else one for one in book.devices]
+            return replace(book, devices=tuple(first)), None
+
         try:
-            return self.registry.agreed(self.certificate, samples)
+            device = self.registry.member(self.certificate)
+            if device.images:
+                return min(samples, device.images)
+            self.registry.change(change)
         except AsflError:  # it is out, which ends its stream, or the list can't be written, which ends no run
             return samples
+        self.registry.audit("images", device=device.name, images=samples)
+        return samples
 
 
 def _digest(code: str) -> str:

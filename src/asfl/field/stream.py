@@ -308,7 +308,7 @@ class StreamServer:
         check_address(address)
         clients = agreement.config.scenario.clients
         self._agreement, self._largest = agreement, Blueprint.of(agreement.config).largest_message
-        self.registry, certificates = Registry(authority.folder), authority.server_certificates()
+        self.registry = Registry(authority.folder)
         self.links = [StreamLink() for _ in range(clients)]
         self._waiting: dict[int, tuple[Connection, threading.Timer, float]] = {}
         """Of each client the stream on which it hasn't said that it is ready, how long it may, and since when."""
@@ -319,8 +319,8 @@ class StreamServer:
         self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=streams)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._work)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-        pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
-        secure = grpc.ssl_server_credentials([pair], authority.pem.encode(), require_client_auth=True)
+        certificate, key = (file.read_bytes() for file in authority.server_files())
+        secure = grpc.ssl_server_credentials([(key, certificate)], authority.pem.encode(), require_client_auth=True)
         try:
             port = self._server.add_secure_port(address, secure)
         except RuntimeError as error:

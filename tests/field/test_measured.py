@@ -19,7 +19,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
 from asfl.field.client import ClientNode
 from asfl.field.clocks import LinkState, MeasuredCost
-from asfl.field.engine import agreement_for, measured_world, train
+from asfl.field.engine import agreement_for, train
 from asfl.field.links import LocalLink
 from asfl.field.measured import MeasuredRound, MeasuredWorld
 from asfl.field.messages import Agreement, Answer, AnyRequest
@@ -103,7 +103,7 @@ def test_costs_are_those_of_the_links() -> None:
 def world_with(links: LinkState, **overrides: str) -> MeasuredWorld:
     """A world of which exactly this was measured."""
     config = tiny(*MEASURED, *(f"{name}={value}" for name, value in overrides.items()))
-    world = measured_world(config)
+    world = MeasuredWorld.unknown(config)
     for client in range(CLIENTS):
         for _ in range(50):
             world.clocks.estimates.uplink_s_per_bit.add(client, 1 / links.uplink_bps[client])

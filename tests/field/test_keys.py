@@ -91,8 +91,8 @@ def assert_whole(home: Path) -> None:
 def test_a_server_that_died_at_any_write_of_its_keys_begins_again(tmp_path: Path) -> None:
     for step in count():
         home = tmp_path / str(step)
-        died = survived(step, lambda home=home: Authority.of(home).server_certificates())  # type: ignore[misc]
-        Authority.of(home).server_certificates()
+        died = survived(step, lambda home=home: Authority.of(home).server_files())  # type: ignore[misc]
+        Authority.of(home).server_files()
         assert_whole(home)
         if not died:
             break
@@ -104,8 +104,8 @@ def test_a_renewal_that_died_leaves_a_server_that_starts(tmp_path: Path, monkeyp
     for step in count():
         with monkeypatch.context() as patch:
             patch.setattr("asfl.field.certificates.LEAST_LEFT", 2.0)
-            died = survived(step, lambda: Authority.of(tmp_path).server_certificates())
-        Authority.of(tmp_path).server_certificates()
+            died = survived(step, lambda: Authority.of(tmp_path).server_files())
+        Authority.of(tmp_path).server_files()
         assert_whole(tmp_path)
         if not died:
             break
@@ -136,9 +136,9 @@ def test_a_device_that_died_at_any_write_enrols_with_the_same_code(tmp_path: Pat
 @pytest.mark.parametrize("name", ["authority.key", "authority.pem", "server.key", "server.pem"])
 @pytest.mark.parametrize("content", [None, b"", b"half"])
 def test_what_earlier_versions_left_half_written_is_repaired(tmp_path: Path, name: str, content: bytes | None) -> None:
-    Authority.of(tmp_path).server_certificates()
+    Authority.of(tmp_path).server_files()
     damage(tmp_path / name, content)
-    Authority.of(tmp_path).server_certificates()
+    Authority.of(tmp_path).server_files()
     assert_whole(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_an_authority_that_devices_trust_is_not_replaced(tmp_path: Path, content
     Registry(tmp_path).invite(1, 1)
     damage(tmp_path / "authority.pem", content)  # its key certifies itself again
     assert Authority.of(tmp_path).certificate.public_key() == before.certificate.public_key()
-    before.server_certificates()
+    before.server_files()
     assert certificate_in(tmp_path / "server.pem") is not None
     damage(tmp_path / "authority.key", content)
     with pytest.raises(AsflError, match=r"authority\.key is missing, damaged, .* put it back from a copy"):

@@ -278,7 +278,7 @@ def test_drippers_of_the_same_address_keep_no_device_out(tmp_path: Path, port: s
         if port == "enrolment":
             for number, code in enumerate(registry.invite(3, 1)):
                 pasted = pasted_code(opened.fingerprint, code)
-                assert enrol(tmp_path / f"device{number}", where, pasted, f"device-{number}", "").door == where
+                assert enrol(tmp_path / f"device{number}", where, pasted, f"device-{number}", "").enrolment == where
         else:
             with urllib.request.urlopen(f"http://127.0.0.1:{page.server_port}/health", timeout=LONG_S) as answer:
                 assert answer.read() == b"well\n"

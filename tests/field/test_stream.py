@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -24,9 +26,10 @@ from asfl.field.links import LinkError
 from asfl.field.membership import Registry
 from asfl.field.messages import Bye, Forward, Ping, Ready, Sync, Welcome, Where
 from asfl.field.shapes import Blueprint
-from asfl.field.stream import CHUNK, StreamLink, StreamServer, split
+from asfl.field.stream import CHUNK, Connection, StreamLink, StreamServer, split
 from asfl.field.wire import pack
 from asfl.train.layout import ModelVectors
+from asfl.train.trainer import Task
 
 AGREEMENT = agreement_of(tiny(), "asfl")
 LARGEST = Blueprint.of(AGREEMENT.config).largest_message
@@ -110,8 +113,8 @@ def welcomed(server: StreamServer, devices: list[Identity]) -> tuple[Impostor, S
         ([struct.pack("<Q", 20) + b"x" * 20], "not a message"),
         ([b"short"], "too short"),
         (words_of(Where(3)), "where instead of ready"),
-        (list(split(pack("ready", {}, {}))), "node is missing"),
-        (words_of(Ready("x" * 1000)), "should have at most 32 characters"),
+        (list(split(pack("ready", {}, []))), "node is missing"),
+        (words_of(Ready("x" * 1000)), "must be at most 32"),
         ([*words_of(READY), *words_of(Where(3))], "an answer to nothing"),
         ([*words_of(READY), *words_of(READY)], "an answer to nothing"),
         ([*words_of(READY), struct.pack("<Q", LARGEST + 1)], "more than the"),
@@ -168,7 +171,7 @@ def test_a_client_comes_back_with_the_state_it_had() -> None:
 def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
     with listening() as (server, devices):
         impostor, link = welcomed(server, devices)
-        future = link.ask(Forward(0, 1), 60)
+        future = link.ask(Forward(Task(0, 0, 1)), 60)
         assert link.trouble == "still busy with forward"
         with pytest.raises(LinkError, match="still busy with forward"):
             link.ask(Ping(), 60).result(1)
@@ -183,7 +186,7 @@ def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
 def test_a_late_answer_ends_the_request_and_nothing_else() -> None:
     with listening() as (server, devices):
         impostor, link = welcomed(server, devices)
-        future = link.ask(Forward(0, 1), 60)
+        future = link.ask(Forward(Task(0, 0, 1)), 60)
         with pytest.raises(TimeoutError):
             future.result(0.05)
         impostor.says(*words_of(Where(1)))
@@ -288,6 +291,16 @@ def test_only_devices_of_this_server_come_in_and_only_to_their_server(tmp_path: 
         assert all(link.trouble == "not connected" for link in server.links)
 
 
+def test_at_most_one_request_waits_for_a_client_that_reads_nothing() -> None:
+    link, connection = StreamLink(), Connection(cast(Any, SimpleNamespace(key="", still_in=True)), "", lambda: None)
+    link.attach(connection, "one")
+    link.ask(Ping(), 100)
+    for _ in range(100):
+        with pytest.raises(LinkError, match="still busy"):
+            link.ask(Ping(), 100).result(0)
+    assert connection.outbox.qsize() == 1
+
+
 def test_mistakes_in_addresses() -> None:
     for address in ("127.0.0.1", "127.0.0.1:99999", "unix:/tmp/x", ""):
         with pytest.raises(AsflError, match="host:port"):
@@ -295,5 +308,5 @@ def test_mistakes_in_addresses() -> None:
     with listening() as (server, _), TemporaryDirectory() as folder:
         with pytest.raises(AsflError, match="can't listen on"):
             StreamServer(server.address, AGREEMENT, Authority.of(Path(folder)))
-        with pytest.raises(AsflError, match=r"4 of 4 clients didn't come.*: 0, 1, 2, 3"):
+        with pytest.raises(AsflError, match=r"4 of 4 devices didn't come.*: 0, 1, 2, 3"):
             server.wait_for_clients(0.1)
