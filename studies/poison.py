@@ -30,7 +30,7 @@ from asfl.train.fast import FastTrainer
 from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
-from asfl.train.trainer import RoundPlan
+from asfl.train.trainer import RoundPlan, Task
 
 SEEDS, ROUNDS, CLIENTS, CLASSES = (1, 2, 3), 24, 10, 10
 SCHEMES = ("asfl", "sfl", "fedavg")
@@ -57,38 +57,35 @@ class PoisonedFleet(LocalFleet):
     def _factor(self) -> float:
         return {"sign flip": -1.0, "×1,000": 1000.0}.get(self._attack, 1.0)
 
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
-        sent = super().forward(index, step, clients, cuts, bits, batch)
-        for place, client in enumerate(clients):
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        sent = super().forward(tasks)
+        for place, task in enumerate(tasks):
             packet = sent[place]
-            if client == 0 and packet is not None:
+            if task.client == 0 and packet is not None:
                 carry = tuple(tensor * self._factor for tensor in packet.carry if isinstance(tensor, Tensor))
                 labels = CLASSES - 1 - packet.labels if self._attack == "label flip" else packet.labels
                 sent[place] = replace(packet, carry=carry, labels=labels)
         return sent
 
-    def _forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], batch: int | None
-    ) -> list[Tensor]:
-        labels = super()._forward(index, step, clients, cuts, batch)
-        if self._attack == "label flip" and cuts[0] == self._layout.num_units and 0 in clients:
-            place = list(clients).index(0)
-            labels[place] = CLASSES - 1 - labels[place]
+    def _forward(self, tasks: Sequence[Task]) -> list[Tensor]:
+        labels = super()._forward(tasks)
+        for place, task in enumerate(tasks):
+            if self._attack == "label flip" and task.client == 0 and task.cut == self._layout.num_units:
+                labels[place] = CLASSES - 1 - labels[place]
         return labels
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
+    def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
         back = list(gradients)
-        if 0 in clients and self._attack == "sign flip":  # its own side climbs
-            place = list(clients).index(0)
-            back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
-        return super().backward(clients, back)
+        for place, task in enumerate(tasks):
+            if task.client == 0 and self._attack == "sign flip":  # its own side climbs
+                back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
+        return super().backward(tasks, back)
 
-    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
-        given = super().give(index, clients, bits)
-        if 0 in clients and self._factor != 1:
-            place = list(clients).index(0)
+    def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
+        given = super().give(tasks)
+        for place, task in enumerate(tasks):
+            if task.client != 0 or self._factor == 1:
+                continue
             side, server = given[place], self.state.server.parameters
             assert side is not None
             assert isinstance(side.parameters, Tensor)

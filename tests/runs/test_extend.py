@@ -18,7 +18,7 @@ from asfl.config.errors import AsflError
 from asfl.costs.world import World
 from asfl.models.mlp import build_mlp
 from asfl.radio.channel import RayleighChannel
-from asfl.results.folders import read_run
+from asfl.results.curves import read_run
 from asfl.runs.files import append_line, read_sealed, write_sealed
 from asfl.runs.folder import check_folder, checkpoint_files, is_finished, save_checkpoint
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, read_manifest, with_rounds, write_manifest

@@ -20,8 +20,8 @@ from asfl.cli.training import train_runs
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
-from asfl.results.compare import plan_comparison, read_comparison
 from asfl.runs import lock
+from asfl.runs.comparison import plan_comparison, read_comparison
 from asfl.runs.files import read_sealed, sealed_json, write_sealed, write_whole
 from asfl.runs.folder import MODEL_SEAL, check_folder, checkpoint_files, is_finished, where_to_go_on
 from asfl.runs.jobs import Ended
@@ -107,7 +107,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep", "tune"])
+@pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_commands_of_many_runs_lock_their_folder(
     command: str, asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,8 @@ def open_jobs(plan: Plan) -> list[Job]:
 
 
 def _pretend(job: Job) -> None:
-    place, config = list(SCHEMES).index(job.scheme), job.config.for_scheme(job.scheme)
+    config = job.config.for_scheme(job.scheme)
+    place = list(SCHEMES).index(job.scheme.partition(":")[0]) + 0.1 * (":" in job.scheme)
     records = [
         made_up_round(
             n, (0.9 - 0.02 * place) * min(n / 4, 1.0), delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n

@@ -24,6 +24,7 @@ import asfl.runs.jobs
 from asfl._version import __version__
 from asfl.cli.compare import compare
 from asfl.config.errors import AsflError, MissingExtraError
+from asfl.results.curves import finished_runs
 from asfl.runs.engines.ray import train_on_ray
 from asfl.runs.engines.ray_cluster import check_ray
 from asfl.runs.files import write_whole
@@ -119,7 +120,7 @@ def test_failures_leave_the_other_runs_alone(cluster: TwoNodes, tmp_path: Path) 
         2,
         3,
     ]
-    assert [(run.scheme, len(run.records)) for run in comparison.finished_runs()] == [("asfl", 3), ("fedavg", 3)]
+    assert [(run.scheme, len(run.records)) for run in finished_runs(comparison)] == [("asfl", 3), ("fedavg", 3)]
     assert {job.scheme for job in comparison.jobs()} == {"epsl", "sfl", "acc-sfl"}
 
 

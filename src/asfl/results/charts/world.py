@@ -44,9 +44,10 @@ from asfl.results.charts.chart import (
     over_rounds,
     scaled,
 )
-from asfl.results.curves import OURS, Run
+from asfl.results.curves import Run
 from asfl.results.summary import trained_and_charged
 from asfl.runs.play import Playthrough
+from asfl.schemes import OURS
 
 Floats = NDArray[np.float64]
 SNR_LABEL = "SNR of one resource block at full power, dB"
