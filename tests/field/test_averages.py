@@ -10,7 +10,6 @@ import pytest
 import torch
 from meddling import MeddledLink, breaks
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, over, planned_simulation, tiny
-from torch import Tensor
 from trainers import full_round
 
 from asfl.costs.decision import Decision

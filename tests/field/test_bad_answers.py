@@ -250,6 +250,46 @@ def test_lost_behind_the_pass_counts_as_arrived() -> None:
     assert records[2].faults is None
 
 
+@pytest.mark.parametrize("stage", ["backward", "give"])
+def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
+    """SFL: layers of the clients over three, layers of the server over four, as it has learnt from all."""
+    agreement, given_ = agreement_for("sfl"), dict[int, Any]()
+    here = planned_simulation(agreement, [3])
+    here.play_round()
+    with meddled(agreement) as links:
+        for client in OTHERS:
+            links[client].bends["give", 0] = lambda answer, n=client: given_.setdefault(n, answer)
+        links[VICTIM].bends[stage, 0] = breaks
+        there = planned_simulation(agreement, [3], over(links))
+        there.play_round()
+    layout, found, whole = here.trainer.layout, there.trainer.state.server, here.trainer.state.server
+    for name in ("parameters", "statistics"):
+        mean = torch.stack([getattr(given_[client].layers, name) for client in OTHERS]).mean(0)
+        torch.testing.assert_close(getattr(layout.front(found, 3), name), mean)
+        assert torch.equal(getattr(layout.behind(found, 3), name), getattr(layout.behind(whole, 3), name))
+
+
+@pytest.mark.parametrize("scheme", ["sfl", "fedavg", "sl"])
+@pytest.mark.parametrize("op", ["forward", "backward", "give"])
+def test_if_all_are_lost_their_layers_stay_and_in_sequence_the_server_steps_for_each(scheme: str, op: str) -> None:
+    with meddled(agreement_for(scheme)) as links:
+        for link in links:
+            link.bends = {(one, 0): breaks for one in (op, "learn" if op == "forward" else op)}
+        simulation = planned_simulation(agreement_for(scheme), [3], over(links))
+        state = simulation.trainer.state
+        before = state.server.clone()
+        simulation.play_round()
+    cut = simulation.trainer.layout.num_units if scheme == "fedavg" else 3
+    front = simulation.trainer.layout.front
+    lost = op != "backward" or scheme != "fedavg"  # which has no backward pass
+    assert torch.equal(front(state.server, cut).parameters, front(before, cut).parameters) == lost
+    assert torch.isfinite(state.server.parameters).all()
+    if scheme == "sl":
+        assert state.server_optimizer.steps[3:].tolist() == [CLIENTS * (op != "forward")] * (
+            simulation.trainer.layout.num_units - 3
+        )
+
+
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_client_that_comes_back_gets_the_current_layers(knows: bool) -> None:
     """Its own side, if the server has it as of the round before; else the mean of the others'."""

@@ -151,84 +151,27 @@ def test_garbage_instead_of_an_answer_fails_the_request_with_the_reason() -> Non
 
 
 # ---------------------------------------------------------------------- when it breaks
-def test_a_client_comes_back_with_the_state_it_had() -> None:
+def break_stream(link: StreamLink) -> None:
+    before = link._connection
+    assert before is not None
+    before.cancel()
+    wait_until(lambda: link._connection not in (None, before), "the client is back")
+
+
+def test_a_client_comes_back_with_the_state_it_had_and_another_process_is_another_node() -> None:
     with listening() as (server, devices):
         client, link = Served(server, devices[0]), server.links[0]
         wait_until(lambda: link.trouble is None, "the client is here")
         nothing = ModelVectors(torch.empty(0), torch.empty(0))
         assert isinstance(link.ask(Sync(0, nothing, round=7), 60).result(60), Where)
         for _ in range(3):
-            before = link._connection
-            assert before is not None
-            before.cancel()
-            wait_until(lambda before=before: link._connection not in (None, before), "the client is back")  # type: ignore[misc]
+            break_stream(link)
             where = link.ask(Ping(), 60).result(60)
             assert isinstance(where, Where)
             assert (where.round, where.cut) == (7, 0)
-        assert len(client.nodes) == 1
-
-
-def test_a_request_under_way_fails_when_the_stream_breaks() -> None:
-    with listening() as (server, devices):
-        impostor, link = welcomed(server, devices)
-        future = link.ask(Forward(Task(0, 0, 1)), 60)
-        assert link.trouble == "still busy with forward"
-        with pytest.raises(LinkError, match="still busy with forward"):
-            link.ask(Ping(), 60).result(1)
-        impostor._call.cancel()
-        with pytest.raises(LinkError, match="the connection"):
-            future.result(60)
-        assert link.trouble == "not connected"
-        with pytest.raises(LinkError, match="not connected"):
-            link.ask(Ping(), 60).result(1)
-
-
-def test_a_late_answer_ends_the_request_and_nothing_else() -> None:
-    with listening() as (server, devices):
-        impostor, link = welcomed(server, devices)
-        future = link.ask(Forward(Task(0, 0, 1)), 60)
-        with pytest.raises(TimeoutError):
-            future.result(0.05)
-        impostor.says(*words_of(Where(1)))
-        wait_until(lambda: link.trouble is None, "the answer came")
-        second = link.ask(Ping(), 60)
-        impostor.says(*words_of(Where(2)))
-        assert isinstance(second.result(60), Where)
-
-
-def test_a_request_that_waited_too_long_is_not_sent() -> None:
-    with listening() as (server, devices):
-        client, link = Served(server, devices[0]), server.links[0]
-        wait_until(lambda: link.trouble is None, "the client is here")
-        with pytest.raises(LinkError, match="could not be sent in time"):
-            link.ask(Bye(), -1.0).result(60)
-        assert isinstance(link.ask(Ping(), 60).result(60), Where)
-        assert not client.nodes[0].said_bye
-
-
-def test_the_newest_stream_of_a_client_counts() -> None:
-    with listening() as (server, devices):
-        first = Impostor(server.address, devices[0])
-        first.hears()
-        first.says(*words_of(READY))
-        wait_until(lambda: server.links[0].trouble is None, "the first is here")
-        future = server.links[0].ask(Ping(), 60)
-        second = Impostor(server.address, devices[0])  # the first is broken, and the server hasn't noticed
-        second.hears()
-        second.says(*words_of(READY))
-        with pytest.raises(LinkError, match="connected anew"):
-            future.result(60)
-        assert first.is_refused_with() == grpc.StatusCode.CANCELLED
-        assert server.links[0].trouble is None
-
-
-def test_who_comes_later_takes_the_place_of_one_that_never_says_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.field.stream.LET_IN_S", 0.0)
-    with listening() as (server, devices):
-        silent, second = admitted(server, devices), admitted(server, devices)
-        assert silent.is_refused_with() == grpc.StatusCode.CANCELLED
-        second.says(*words_of(READY))
-        wait_until(lambda: server.links[0].trouble is None, "the second is here")
+        assert (len(client.nodes), link.generation) == (1, 1)
+        Served(server, devices[0])
+        wait_until(lambda: link.generation == 2, "another process is here")
 
 
 def test_the_link_knows_whether_the_same_node_is_back() -> None:
@@ -236,44 +179,67 @@ def test_the_link_knows_whether_the_same_node_is_back() -> None:
         link = server.links[0]
         assert link.generation == 0
         for node, expected in (("one", 1), ("one", 1), ("two", 2), ("one", 3)):
-            before, impostor = link._connection, Impostor(server.address, devices[0])
-            impostor.hears()
+            before, impostor = link._connection, admitted(server, devices)
             impostor.says(*words_of(Ready(node)))
             wait_until(lambda before=before: link._connection not in (None, before), "it is here")  # type: ignore[misc]
             assert link.generation == expected
             impostor.leaves()
 
 
-def test_a_process_that_replaced_another_is_another_node() -> None:
+def test_one_request_at_a_time_and_what_ends_it() -> None:
+    """A late answer, a deadline before it could be sent, and a broken stream."""
     with listening() as (server, devices):
-        link = server.links[0]
-        Served(server, devices[0])
-        wait_until(lambda: link.trouble is None, "the client is here")
-        before = link._connection
-        assert before is not None
-        before.cancel()
-        wait_until(lambda: link._connection not in (None, before), "the client is back")
-        assert link.generation == 1
-        Served(server, devices[0])
-        wait_until(lambda: link.generation == 2, "another process is here")
+        impostor, link = welcomed(server, devices)
+        future = link.ask(Forward(Task(0, 0, 1)), 60)
+        assert link.trouble == "still busy with forward"
+        with pytest.raises(LinkError, match="still busy with forward"):
+            link.ask(Ping(), 60).result(1)
+        with pytest.raises(TimeoutError):
+            future.result(0.05)
+        impostor.says(*words_of(Where(1)))
+        wait_until(lambda: link.trouble is None, "the answer came")
+        with pytest.raises(LinkError, match="could not be sent in time"):
+            link.ask(Bye(), -1.0).result(60)
+        second = link.ask(Ping(), 60)
+        impostor.says(*words_of(Where(2)))
+        assert isinstance(second.result(60), Where)
+        third = link.ask(Ping(), 60)
+        impostor._call.cancel()
+        with pytest.raises(LinkError, match="the connection"):
+            third.result(60)
+        assert link.trouble == "not connected"
+        with pytest.raises(LinkError, match="not connected"):
+            link.ask(Ping(), 60).result(1)
 
 
-def test_nobody_there_is_given_up_after_a_while() -> None:
+def test_the_newest_stream_of_a_client_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening() as (server, devices):
-        pass
-    started = time.monotonic()
-    with pytest.raises(AsflError, match=r"no connection for 0.5 s \(unavailable"):
-        take_part(server.address, devices[0], patience_s=0.5)
-    assert time.monotonic() - started > 0.5
+        first, link = welcomed(server, devices)
+        future = link.ask(Ping(), 60)
+        second = admitted(server, devices)  # the first is broken, and the server hasn't noticed
+        second.says(*words_of(READY))
+        with pytest.raises(LinkError, match="connected anew"):
+            future.result(60)
+        assert first.is_refused_with() == grpc.StatusCode.CANCELLED
+        assert link.trouble is None
+        monkeypatch.setattr("asfl.field.stream.LET_IN_S", 0.0)
+        silent, last = admitted(server, devices, 1), admitted(server, devices, 1)
+        assert silent.is_refused_with() == grpc.StatusCode.CANCELLED  # it never said a word
+        last.says(*words_of(READY))
+        wait_until(lambda: server.links[1].trouble is None, "the last is here")
 
 
-def test_a_client_without_the_data_says_so(tmp_path: Path) -> None:
+def test_a_client_gives_up_after_a_while_and_without_its_data(tmp_path: Path) -> None:
     authority, devices = enrolled(tmp_path, 1)
     with (
         StreamServer("127.0.0.1:0", agreement_of(tiny("data.name=cifar10"), "asfl"), authority) as server,
         pytest.raises(AsflError, match="asfl data fetch cifar10"),
     ):
         take_part(server.address, devices[0], data_dir=tmp_path)
+    started = time.monotonic()
+    with pytest.raises(AsflError, match=r"no connection for 0.5 s \(unavailable"):
+        take_part(server.address, devices[0], patience_s=0.5)
+    assert time.monotonic() - started > 0.5
 
 
 def test_only_devices_of_this_server_come_in_and_only_to_their_server(tmp_path: Path) -> None:
