@@ -222,16 +222,6 @@ def assert_finite(simulation: Simulation, record: RoundRecord) -> None:
         assert torch.isfinite(tensor.double()).all(), name
 
 
-def test_the_matrix_is_whole() -> None:
-    """Everything that can happen, at every stage of the round; what can't is left out for a reason."""
-    left_out = {(fault, stage) for fault in FAULTS for stage in STAGES} - set(MATRIX)
-    assert left_out == {
-        *((fault, stage) for fault in ("sends NaN", "sends the wrong shape")
-          for stage in ("round begins", "layers go down", "server's pass")),
-        *((fault, "server's pass") for fault in ("is too late", "sends garbage")),
-    }  # fmt: skip
-
-
 # ---------------------------------------------------------------------- more than one round, more than one client
 def test_a_client_may_stay_away_for_some_rounds(asfl_field: Field) -> None:
     simulation, links = asfl_field.simulation()

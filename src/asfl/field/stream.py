@@ -125,6 +125,7 @@ class Connection:
     joiner: Joiner = field(default_factory=lambda: Joiner(GREETING_LIMIT))
     outbox: "queue.SimpleQueue[Pending | None]" = field(default_factory=queue.SimpleQueue)
     """Requests to be sent; None ends the stream."""
+    admitted_at: float = field(default_factory=time.monotonic)
 
 
 class StreamLink:
@@ -310,8 +311,8 @@ class StreamServer:
         self._agreement, self._largest = agreement, Blueprint.of(agreement.config).largest_message
         self.registry = Registry(authority.folder)
         self.links = [StreamLink() for _ in range(clients)]
-        self._waiting: dict[int, tuple[Connection, threading.Timer, float]] = {}
-        """Of each client the stream on which it hasn't said that it is ready, how long it may, and since when."""
+        self._waiting: dict[int, tuple[Connection, threading.Timer]] = {}
+        """Of each client the stream on which it hasn't said that it is ready, and what ends that."""
         self._lock = threading.Lock()
         streams = 2 * len(self.links) + _SPARE_STREAMS
         self._threads = ThreadPoolExecutor(streams, thread_name_prefix="asfl-stream")
@@ -392,7 +393,7 @@ class StreamServer:
         timer.daemon = True
         with self._lock:
             before = self._waiting.get(client)
-            self._waiting[client] = connection, timer, time.monotonic()
+            self._waiting[client] = connection, timer
         timer.start()
         if before is not None:
             before[1].cancel()
@@ -421,7 +422,7 @@ class StreamServer:
             wanted = f"the server runs asfl {__version__}; so must clients"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, wanted)
         waiting = self._waiting.get(member.client)
-        if waiting is not None and time.monotonic() - waiting[2] < LET_IN_S:
+        if waiting is not None and time.monotonic() - waiting[0].admitted_at < LET_IN_S:
             context.abort(grpc.StatusCode.UNAVAILABLE, "another connection of this device is being let in")
         return member
 

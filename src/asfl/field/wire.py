@@ -14,18 +14,28 @@ differently for either, and a round between processes must give the same bits as
 
 import json
 import math
-import re
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeAlias, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 from torch import Tensor
 
@@ -41,15 +51,22 @@ HEADER_LIMIT = 1 << 20
 _LINE = 64
 """Bytes; PyTorch begins new tensors at multiples of it."""
 _PREFIX = struct.Struct("<4sII")
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.float32, torch.float64, torch.int64, torch.int16, torch.uint8)
-}
+_Dtype = Literal["float32", "float64", "int64", "int16", "uint8"]
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(_Dtype)}
 DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_MOST_TENSORS, _MOST_AXES = 64, 8
 LARGEST = 1 << 48
 """No number of bytes, axis or count is above it."""
-_OP = re.compile(r"[a-z]{1,32}")
+_Axes = Annotated[list[Annotated[int, Field(strict=True, ge=0, le=LARGEST)]], Field(max_length=8)]
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    op: Annotated[str, Field(pattern="^[a-z]{1,32}$")]
+    content: Annotated[dict[str, Any], Field(alias="fields")]
+    tensors: Annotated[list[tuple[_Dtype, _Axes, _Axes]], Field(max_length=64)]
+
+
 MOST_LETTERS = 500
 """Of text that another machine wrote."""
 MOST_WEIGHT, MOST_SQUARE = 1e6, 1e12
@@ -289,11 +306,11 @@ def unpack(data: Data, limit: int = LARGEST) -> tuple[str, Any, list[Tensor]]:
     start = _PREFIX.size + length
     if length > HEADER_LIMIT or start > size:
         raise WireError(f"a message of {size:,} bytes with a header of {length:,}")
-    op, plain, layouts = _parse_header(bytes(view[_PREFIX.size : start]), "message")
-    places, position = [], start
-    for layout in layouts:
+    header = _parse_header(bytes(view[_PREFIX.size : start]), "message")
+    op, places, position = header.op, [], start
+    for dtype, shape, _ in header.tensors:
         begin = _next_line(position)
-        end = begin + math.prod(layout.shape) * layout.dtype.itemsize
+        end = begin + math.prod(shape) * _DTYPES[dtype].itemsize
         if end > size:
             raise WireError(f"{op}: the message ends before its tensors do")
         if any(view[position:begin]):
@@ -308,55 +325,26 @@ def unpack(data: Data, limit: int = LARGEST) -> tuple[str, Any, list[Tensor]]:
         buffer = new_buffer(size)
         buffer.numpy()[:] = view
     tensors = [
-        buffer[begin:end].view(layout.dtype).as_strided(layout.shape, layout.strides)
-        for layout, (begin, end) in zip(layouts, places, strict=True)
+        buffer[begin:end].view(_DTYPES[dtype]).as_strided(shape, strides)
+        for (dtype, shape, strides), (begin, end) in zip(header.tensors, places, strict=True)
     ]
-    return op, plain, tensors
+    return op, header.content, tensors
 
 
-@dataclass(frozen=True)
-class _Layout:
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def _parse_header(text: bytes, op: str) -> tuple[str, Any, list[_Layout]]:
+def _parse_header(text: bytes, op: str) -> _Header:
     try:
-        header = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"{op}: its header is not plain JSON ({str(error)[:100]})") from None
-    if not isinstance(header, dict) or header.keys() != {"op", "fields", "tensors"}:
-        raise WireError(f"{op}: its header must have op, fields and tensors, and nothing else")
-    op, entries = header["op"], header["tensors"]
-    if not isinstance(op, str) or not _OP.fullmatch(op):
-        raise WireError(f"op = {short(op)} must be a word in small letters")
-    if not isinstance(entries, list) or len(entries) > _MOST_TENSORS:
-        raise WireError(f"{op}: tensors must be a list of at most {_MOST_TENSORS}")
-    return op, header["fields"], list(_parse_layouts(op, entries))
-
-
-def _parse_layouts(op: str, entries: list[Json]) -> Iterator[_Layout]:
-    for entry in entries:
-        if not isinstance(entry, list) or len(entry) != 3:
-            raise WireError(f"{op}: a tensor is described by dtype, shape and strides")
-        dtype, axes, steps = entry[0], _naturals(entry[1]), _naturals(entry[2])
-        if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise WireError(f"{op}: a tensor has dtype {short(dtype)}; known are {', '.join(_DTYPES)}")
-        said = f"shape {short(entry[1])} and strides {short(entry[2])}"
-        if axes is None or steps is None or len(axes) != len(steps) or math.prod(max(a, 1) for a in axes) > LARGEST:
-            raise WireError(f"{op}: a tensor has {said}")
-        if not _is_dense(axes, steps):
-            raise WireError(f"{op}: a tensor with {said} has gaps or overlaps")
-        yield _Layout(_DTYPES[dtype], axes, steps)
-
-
-def _naturals(values: Json) -> tuple[int, ...] | None:
-    """At most 8 whole numbers from 0 on, or None."""
-    if not isinstance(values, list) or len(values) > _MOST_AXES:
-        return None
-    found = tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= LARGEST)
-    return found if len(found) == len(values) else None
+        header = _Header.model_validate_json(text)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, details["loc"]))
+        raise WireError(f"{op}: its header is wrong: {short(where)}: {short(details['msg'])}") from None
+    for dtype, shape, strides in header.tensors:
+        said = f"{dtype} with shape {short(shape)} and strides {short(strides)}"
+        if len(shape) != len(strides) or math.prod(max(axis, 1) for axis in shape) > LARGEST:
+            raise WireError(f"{op}: no tensor is {said}")
+        if not _is_dense(shape, strides):
+            raise WireError(f"{op}: a tensor is {said}, which has gaps or overlaps")
+    return header
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
