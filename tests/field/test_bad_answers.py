@@ -258,7 +258,7 @@ def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
     here.play_round()
     with meddled(agreement) as links:
         for client in OTHERS:
-            links[client].bends["give", 0] = lambda answer, n=client: given_.setdefault(n, answer)
+            links[client].bends["give", 0] = partial(given_.setdefault, client)
         links[VICTIM].bends[stage, 0] = breaks
         there = planned_simulation(agreement, [3], over(links))
         there.play_round()

@@ -15,14 +15,12 @@ from asfl.config.errors import AsflError
 from asfl.costs.world import World
 from asfl.data import load_data
 from asfl.runs.comparison import Comparison, plan_comparison
-from asfl.runs.engines import OnEvent
-from asfl.runs.jobs import Ended, Job, Train, train
+from asfl.runs.jobs import Ended, Job, OnEvent, Train, train
 from asfl.runs.manifest import read_manifest
 from asfl.runs.play import play_all
 from asfl.runs.records import RoundRecord, read_records
-from asfl.runs.run import run
+from asfl.runs.run import OnRound, ShouldStop, run
 from asfl.runs.simulation import Simulation
-from asfl.runs.watching import OnRound, ShouldStop
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.base import borrows
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asfl.config.units import percent
-from asfl.runs.engines import OnEvent
-from asfl.runs.jobs import Ended, Event, Job
+from asfl.runs.jobs import Ended, Event, Job, OnEvent
 from asfl.runs.this_process import stopping_on_ctrl_c
 
 

@@ -13,16 +13,13 @@ from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
 from asfl.runs.comparison import plan_comparison, plan_front
-from asfl.runs.engines import OnEvent
-from asfl.runs.engines.processes import attempt
+from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import Ended, Job, train
-from asfl.runs.lock import writing
+from asfl.runs.jobs import Ended, Job, OnEvent, attempt, train
 from asfl.runs.manifest import comparable
-from asfl.runs.run import run as run_in
+from asfl.runs.run import ShouldStop, run as run_in
 from asfl.runs.this_process import usual_threads
 from asfl.runs.training import engine_named, rounds_left, train_left
-from asfl.runs.watching import ShouldStop
 from asfl.schemes import check_scheme_settings, scheme_named, usual_schemes
 
 _NOT_IN_NAMES = ("training.rounds", "scenario.seed")

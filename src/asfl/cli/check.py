@@ -11,7 +11,7 @@ from asfl.config.errors import AsflError
 from asfl.config.files import check_file
 from asfl.costs.world import World
 from asfl.runs.comparison import COMPARE_FILE, read_comparison
-from asfl.runs.folder import Finding, check_folder
+from asfl.runs.folder import CheckedFile, check_folder
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE
 from asfl.runs.records import RECORDS_FILE
 
@@ -32,7 +32,7 @@ def check(
         words = _configuration(file, overrides)
         if not as_json:
             print(words)
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[CheckedFile]] = {}
     for folder in (path for path in paths if path not in files):
         found |= _below(folder)
     if files and not found and not as_json:
@@ -62,7 +62,7 @@ def _configuration(file: Path, overrides: list[str] | None) -> str:
     )
 
 
-def _below(folder: Path) -> dict[str, list[Finding]]:
+def _below(folder: Path) -> dict[str, list[CheckedFile]]:
     """Findings by folder: of every run, also of one that lost its manifest, and of every comparison."""
     if not folder.is_dir():
         raise AsflError(f"{folder}: there is no such folder")
@@ -74,9 +74,9 @@ def _below(folder: Path) -> dict[str, list[Finding]]:
     return found | {str(run): check_folder(run) for run in sorted(runs)}
 
 
-def _comparison(folder: Path) -> Finding:
+def _comparison(folder: Path) -> CheckedFile:
     try:
         there = read_comparison(folder)
     except AsflError as error:
-        return Finding(COMPARE_FILE, False, str(error))
-    return Finding(COMPARE_FILE, True, f"intact: {there.num_runs} runs planned")
+        return CheckedFile(COMPARE_FILE, False, str(error))
+    return CheckedFile(COMPARE_FILE, True, f"intact: {there.num_runs} runs planned")

@@ -23,8 +23,7 @@ from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS,
 from asfl.results.summary import Outcome, Saving, Summary, with_note
 from asfl.results.words import in_words
 from asfl.runs.comparison import PRICES, Comparison, plan_comparison, plan_front, read_comparison
-from asfl.runs.files import write_whole
-from asfl.runs.lock import writing
+from asfl.runs.files import write_whole, writing
 from asfl.runs.training import engine_named
 from asfl.schemes import OURS
 

@@ -23,9 +23,8 @@ from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.results.summary import with_note
 from asfl.runs.comparison import Comparison
-from asfl.runs.engines import Engine
-from asfl.runs.jobs import run_name
-from asfl.runs.lock import writing
+from asfl.runs.files import writing
+from asfl.runs.jobs import Engine, run_name
 from asfl.runs.this_process import usual_threads
 from asfl.runs.training import ThreadsARun, engine_named
 

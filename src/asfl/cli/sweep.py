@@ -21,8 +21,7 @@ from asfl.results.curves import finished_runs
 from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
 from asfl.runs.comparison import Axis, Sweep, plan_sweep
-from asfl.runs.files import cell, write_whole
-from asfl.runs.lock import writing
+from asfl.runs.files import cell, write_whole, writing
 from asfl.runs.training import engine_named
 
 

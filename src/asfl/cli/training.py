@@ -9,7 +9,7 @@ import typer
 from asfl.cli import options
 from asfl.cli.progress import ManyRunsProgress
 from asfl.runs.comparison import Comparison
-from asfl.runs.engines import Engine
+from asfl.runs.jobs import Engine
 from asfl.runs.this_process import stopping_on_ctrl_c
 from asfl.runs.training import ThreadsARun, rounds_left, train_left
 

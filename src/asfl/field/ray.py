@@ -20,19 +20,20 @@ from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.field.roster import Patience
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import decode, encode
-from asfl.runs.engines.ray_actors import (
+from asfl.runs.engines.ray import (
+    OBJECT_STORE_BYTES,
     Actor,
     cause_of_death,
     cause_of_failure,
+    check_ray,
     check_version,
     end_actor,
+    ray_cluster,
     start_actor,
 )
-from asfl.runs.engines.ray_cluster import OBJECT_STORE_BYTES, check_ray, ray_cluster
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest, run_to_go_on_with
-from asfl.runs.run import run
-from asfl.runs.watching import RunOptions, ShouldStop
+from asfl.runs.run import RunOptions, ShouldStop, run
 
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 30.0

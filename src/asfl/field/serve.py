@@ -23,7 +23,7 @@ from asfl.runs.files import write_whole
 from asfl.runs.http_server import Asked, HttpServer, Reply
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
-from asfl.runs.watching import RunOptions
+from asfl.runs.run import RunOptions
 
 STATUS_FILE = "status.json"
 _EVERY_S = 2.0

@@ -29,13 +29,12 @@ from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.runs.estimate import check_count
 from asfl.runs.files import is_untouched, read_sealed_json, safe_name, sealed_json, write_whole
-from asfl.runs.folder import is_finished
+from asfl.runs.folder import check_sources, is_finished
 from asfl.runs.jobs import Job, run_name
 from asfl.runs.manifest import MOST_THREADS, first_difference, read_manifest, run_to_go_on_with, with_rounds
 from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
-from asfl.runs.sources import check_sources
 from asfl.schemes import OURS, check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows, switches_of
 

@@ -31,10 +31,9 @@ from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
 from asfl.runs.initial import start_from
 from asfl.runs.loop_state import LoopState, arrays_of, below, named, tensors_of
-from asfl.runs.records import RoundRecord
+from asfl.runs.records import DIVERGED, RoundRecord
 from asfl.runs.scoring import Evaluation, scoring_of
 from asfl.runs.synthetic_learning import Drift, SyntheticLearning
-from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
 from asfl.schemes.base import switches_of, watches_noise
 from asfl.schemes.rounds import (

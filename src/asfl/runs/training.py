@@ -7,12 +7,11 @@ from typing import Literal
 
 from asfl.config.errors import AsflError
 from asfl.runs.comparison import Comparison
-from asfl.runs.engines import Engine, OnEvent
 from asfl.runs.files import remove_abandoned, write_whole
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import error_report, run_name
+from asfl.runs.jobs import Engine, OnEvent, error_report, run_name
 from asfl.runs.records import RoundRecord, records_so_far
-from asfl.runs.watching import ShouldStop
+from asfl.runs.run import ShouldStop
 from asfl.schemes import OURS
 
 EngineName = Literal["processes", "ray"]
@@ -22,8 +21,7 @@ ThreadsARun = Callable[[int], int]
 
 def engine_named(name: EngineName, workers: int | None, address: str | None) -> tuple[Engine, ThreadsARun]:
     if name == "ray":
-        from asfl.runs.engines.ray import train_on_ray
-        from asfl.runs.engines.ray_cluster import check_ray
+        from asfl.runs.engines.ray import check_ray, train_on_ray
 
         check_ray(address)
         return partial(train_on_ray, workers=workers, address=address), lambda runs: 1

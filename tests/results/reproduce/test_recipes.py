@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -146,6 +147,12 @@ def test_what_is_no_archive_is_refused(content: bytes, asfl: Asfl, tmp_path: Pat
     (tmp_path / "records.xz").write_bytes(content)
     assert_refused(asfl("reproduce", "--from", "records.xz"), "records.xz is not an archive of runs")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_an_archive_that_is_a_pipe_is_refused(asfl: Asfl, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "records.xz")
+    assert_refused(asfl("reproduce", "--from", "records.xz"), "can't read records.xz", "a pipe")
 
 
 def test_a_world_is_named_by_what_differs() -> None:
