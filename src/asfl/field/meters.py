@@ -94,16 +94,6 @@ class BatteryMeter:
         return float(charge) * float(voltage) * 3600e-12 if charge and voltage else None
 
 
-class ConstantMeter:
-    """A device that always draws the same: for trials, and for boards whose draw was measured at the plug."""
-
-    def __init__(self, power_w: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._power_w, self._clock, self._began = power_w, clock, clock()
-
-    def read(self) -> Reading:
-        return Reading(energy_j=self._power_w * (self._clock() - self._began))
-
-
 METERS: Registry[Callable[[], Meter] | None] = Registry(
     "meter", {"none": None, "rapl": RaplMeter, "battery": BatteryMeter}
 )

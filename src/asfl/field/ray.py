@@ -104,15 +104,14 @@ class RayLink:
 
     def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
         """At once under way: no other request stands in line before an actor, which needn't know the deadline."""
-        with self._lock:
-            if (trouble := self.trouble) is not None:
-                return failed(LinkError(trouble))
-            try:
-                handled = self._actor.handle.remote(encode(request)).future()
-            except Exception as error:  # what can't be sent, and all that Ray may raise
-                return failed(error if isinstance(error, AsflError) else LinkError(_reason(error)))
-            answered: Future[Answer] = Future()
-            self._latest = request.name, answered
+        if (trouble := self.trouble) is not None:
+            return failed(LinkError(trouble))
+        try:
+            handled = self._actor.handle.remote(encode(request)).future()
+        except Exception as error:  # what can't be sent, and all that Ray may raise
+            return failed(error if isinstance(error, AsflError) else LinkError(_reason(error)))
+        answered: Future[Answer] = Future()
+        self._latest = request.name, answered
         handled.add_done_callback(lambda done: self._answer(done, answered))
         return answered
 
@@ -134,17 +133,18 @@ class RayLink:
         import ray
         from ray.exceptions import RayTaskError
 
-        self.refusal = ""
+        if self._closed:  # then there may be no cluster any more
+            return
         try:
-            with self._lock:
-                if self._closed:
-                    return
-                self._actor = actor = self._start_actor()
+            self._actor = actor = self._start_actor()
+            if self._closed:
+                end_actor(actor)
             stays = actor.stay.remote()  # first, so that all requests have the same thread
             try:
-                mismatch = check_version(ray.get(actor.hello.remote()))
-                begun = actor.begin.remote(self._welcome, self._data_dir)
-                refusal = f"its node {mismatch}" if mismatch else ray.get(begun)
+                if mismatch := check_version(ray.get(actor.hello.remote())):
+                    refusal = f"its node {mismatch}"
+                else:
+                    refusal = ray.get(actor.begin.remote(self._welcome, self._data_dir))
             except RayTaskError as error:
                 refusal = f"its node can't run asfl {__version__}: {cause_of_failure(error)}"
         except Exception as error:
@@ -156,7 +156,7 @@ class RayLink:
             self._lose(refusal)
             return
         with self._lock:
-            self._absence, self.losses, self.generation = None, 0, self.generation + 1
+            self._absence, self.refusal, self.losses, self.generation = None, "", 0, self.generation + 1
         stays.future().add_done_callback(lambda done: self._lose(_reason(done.exception())))
 
     def _lose(self, reason: str) -> None:
@@ -172,7 +172,7 @@ class RayLink:
         """No actor is started any more, and the actor ends."""
         with self._lock:
             self._closed, self._absence = True, "the run is over"
-            end_actor(self._actor)
+        end_actor(self._actor)  # not under the lock, which Ray's own thread may wait for in `_lose`
 
 
 def _reason(error: BaseException | None) -> str:
