@@ -14,7 +14,7 @@ import torch
 from meddling import MeddledLink
 from small_runs import EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 
-from asfl.config import Robustness, load_config
+from asfl.config import load_config
 from asfl.field import clocks, messages as msg, stream as server
 from asfl.field.client import ClientNode
 from asfl.field.clocks import MOST_CLIENT_W
@@ -26,6 +26,7 @@ from asfl.field.stream import CHUNK, GREETING_LIMIT
 from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
 from asfl.runs import http_server
 from asfl.runs.simulation import Simulation
+from asfl.train.combine import Combining
 from asfl.train.gradients import is_due
 from asfl.train.layout import ModelVectors
 from asfl.train.trainer import Task
@@ -58,7 +59,7 @@ def ten_to(value: float) -> str:
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
         f"{WORDS[Patience().bad_answers].capitalize()} rounds in a row",
-        f"the largest and smallest {'fifth' if Robustness().trim == 1 / 5 else '?'} of each number",
+        f"the largest and smallest {'fifth' if Combining().trim == 1 / 5 else '?'} of each number",
         f"two connections per client and {server._STRANGERS} more",
         f"after {server._QUIET_MS / 1e3:g} s, a",
         f"{server.RESERVED_FILES} open files are left",

@@ -400,4 +400,4 @@ def _with_own_files(config: Config, data_dir: Path | None) -> Config:
     if name not in DATASETS and not config.data.private:  # the path of a file or a folder
         inner = PurePosixPath(name.replace("\\", "/")).name
         name = str((data_dir or Path.cwd()) / ("" if inner == ".." else inner))
-    return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})
+    return config.model_copy(update={"data": config.data.model_copy(update={"name": name})})
