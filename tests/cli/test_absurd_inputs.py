@@ -82,7 +82,7 @@ def test_halves_of_letters(asfl: Asfl, tmp_path: Path, content: str) -> None:
 
 
 def test_round_files_with_numbers_too_small_to_divide_by(asfl: Asfl, tmp_path: Path) -> None:
-    (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "outage_s": 5e-324}))
+    (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "rules": {"outage_s": 5e-324}}))
     assert_refused(asfl("decide", "tiny.json", "--cost"), "outage_s: 4.94066e-324 is too small to compute with")
 
 

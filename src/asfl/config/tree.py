@@ -186,8 +186,8 @@ class Training(Section):
         return self.initial if isinstance(self.initial, int) else 0
 
 
-class RoundRules(Section):
-    """How a round is decided, as far as a configuration and a round file say the same."""
+class DecisionRules(Section):
+    """How cut, resource blocks and power are chosen, and what a round is charged."""
 
     equations: Literal["corrected", "printed"] = "corrected"
     """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
@@ -198,7 +198,7 @@ class RoundRules(Section):
     parameters, per sample; "auto" follows `equations`."""
     resplit_energy: Literal["sent", "signed"] = "sent"
     """What a moved cut takes of clients' energy: what they send, or (17) as printed: a cut that grows pays."""
-    overheads: Literal["charged", "free"] = "free"
+    overheads: Literal["charged", "free"] = "charged"
     """Whether labels, running statistics, the reports a decision needs, and scales of missed averages cross for what
     they take, or for free (docs/costs.md)."""
     error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
@@ -207,25 +207,18 @@ class RoundRules(Section):
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
     """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
-    queue_rule: Literal["printed", "standard"] = "printed"
-    """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
+    queue_rule: Literal["printed", "standard"] = "standard"
+    """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
+    forgets."""
     queue_memory: Share = 0.5
     """μ of the printed queue rule."""
     penalty_weight: NonNegative = 10.0
     """V: how much discrepancy weighs against the queues."""
-    drift_weight: NonNegative = 1.0
+    drift_weight: NonNegative = 0.02
     """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
-    objective."""
-
-
-class DecisionRules(RoundRules):
-    """How cut, resource blocks and power are chosen, and what a round is charged."""
-
+    objective; chosen by measurement (docs/decision.md)."""
     charge: Literal["realised", "expected"] = "realised"
     """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
-    overheads: Literal["charged", "free"] = "charged"
-    """Whether labels, running statistics, the reports a decision needs, and scales of missed averages cross for what
-    they take, or for free (docs/costs.md)."""
     solver: Literal["bcd", "joint", "printed"] = "bcd"
     """Block coordinate descent (Algorithm 2) from a good start, the joint solver, or Algorithm 2 as printed: from a
     random start, cut, blocks and powers in turn."""
@@ -242,12 +235,6 @@ class DecisionRules(RoundRules):
     outage_s: OutageSecond = "auto"
     """A stage ends after this time for whoever isn't done: its packet is lost, its energy until then is charged. "auto"
     is three times the delay budget; for a scheme whose rounds take longer, three times what those take."""
-    queue_rule: Literal["printed", "standard"] = "standard"
-    """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
-    forgets."""
-    drift_weight: NonNegative = 0.02
-    """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
-    objective; chosen by measurement (docs/decision.md)."""
     energy_price: NonNegative = 1.0
     """What energy weighs against delay where progress per cost counts (`asfl:rate=on`, `asfl-plus`), both in units of
     their budgets; 0: energy is free."""

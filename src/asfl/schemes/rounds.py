@@ -20,15 +20,11 @@ from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
 from asfl.optimize.assign import assigned
-from asfl.optimize.prices import Prices
-from asfl.optimize.problem import PUBLISHED, Switches
-from asfl.optimize.rate import Pace, Rate, lasting_prices
+from asfl.optimize.prices import Pace, Prices, Rate, lasting_prices
+from asfl.optimize.rules import PUBLISHED, Switches
 from asfl.schemes.base import Scheme, asfl_decision, borrows, decided_by, switches_of
 
 Bools = NDArray[np.bool_]
-
-FAIR_SHARE = 0.8
-"""Of the average client's rounds, where it is decided how many take part: with less, the nearest clients' data rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +55,7 @@ class RadioState:
         arrays = {"rate": np.array([self.rate.cost, self.rate.progress])}
         if self.holdings is not None:
             of = self.holdings
-            arrays |= {"stale_bits": of.stale_bits, "apart": of.apart.astype(float), "missed": of.missed}
+            arrays |= {"stale_bits": of.stale_bits, "apart": of.diverged.astype(float), "missed": of.missed}
         if self.reserves is not None and self.pace is not None:
             arrays |= {**self.reserves.arrays(), "pace": self.pace.used}
         if self.reference_cut is not None:
@@ -243,7 +239,8 @@ def _rate_after(decided: DecidedRound, rate: Rate, charge: Charge) -> Rate:
     if problem.switches.sync:  # else nothing that is decided here makes it smaller
         held = beyond.layer_drift[:deepest]
         drift = problem.rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
-    return rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift, deepest)
+    progress = max(float(problem.progress_of_cut[deepest] * problem.progress.of(worth)) - drift, 0.0)
+    return rate.after(problem.prices.cost(float(charge.delay_s), charge.energy_j), progress)
 
 
 def budgets_of(world: World, scheme: Scheme) -> Budgets:
@@ -252,29 +249,9 @@ def budgets_of(world: World, scheme: Scheme) -> Budgets:
 
 
 def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -> Rules:
-    """The decision rules of a configuration, with every "auto" turned into a number.
-
-    Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
-    (A mix of two isn't one yet: there, as usual, half of those who can be served.) And everybody gets `FAIR_SHARE` of
-    what the average client does; but where batteries have a price, that says how often each client takes part.
-    """
-    rules = config.decision
-    few = switches.rate and not switches.mix
-    least = min(2, config.scenario.clients, config.radio.num_rbs) if few else None
-    floor: float | None = None if rules.participation_floor == "auto" else rules.participation_floor
-    relative = switches.rate and floor is None
-    if relative:
-        floor = FAIR_SHARE if config.budget.battery_j == "off" else 0.0
-    return Rules.of(
-        rules,
-        config.scenario.clients,
-        config.radio.num_rbs,
-        delay_budget_s=budgets.delay_s,
-        energy_budget_j=budgets.energy_j,
-        min_participants=least if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=floor,
-        relative_floor=relative,
-    )
+    """The decision rules of a configuration, with every "auto" turned into a number."""
+    clients, num_rbs, batteries = config.scenario.clients, config.radio.num_rbs, config.budget.battery_j != "off"
+    return Rules.of(config.decision, clients, num_rbs, budgets, switches, batteries=batteries)
 
 
 def _as_allocated(decision: Decision, round_: Round) -> Decision:
