@@ -20,7 +20,7 @@ from asfl.runs.run import OnRound, ShouldStop
 
 
 def long_round(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
-    """A round that takes far longer than anybody waits."""
+    """A round that takes far longer than the test waits."""
     job.folder.mkdir(parents=True)
     time.sleep(10 * LONG_S)
     return True

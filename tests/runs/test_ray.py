@@ -290,7 +290,7 @@ def test_ctrl_c_in_a_cluster_of_our_own(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert len(servers) == 2  # which let nobody in without the token
+    assert len(servers) == 2  # which let no client in without the token
     assert {(one["RAY_AUTH_MODE"], len(one["RAY_AUTH_TOKEN"])) for one in servers} == {("token", 64)}
     assert out == "stopped with 2 of 2 runs unfinished; the same command goes on where it stopped\n"
     first, second = err.splitlines()

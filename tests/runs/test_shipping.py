@@ -122,12 +122,12 @@ def test_extended_elsewhere_home_always_has_a_model(tmp_path: Path, expected: tu
 
 
 def test_rounds_after_the_last_checkpoint_are_recorded_once(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
-    """Whoever dies leaves rounds at home that are played again."""
+    """A worker that dies leaves rounds at home that are played again."""
     job = _job(tmp_path / "home")
     assert not train_here(job, rounds=4)
     fifth = expected[0].splitlines(keepends=True)[4]
     with (job.folder / RECORDS_FILE).open("ab") as file:
-        file.write(fifth + fifth[:20])  # the checkpoint is of round 4, and somebody died in the middle of a line
+        file.write(fifth + fifth[:20])  # the checkpoint is of round 4, and a worker died in the middle of a line
     heard: list[int] = []
     home = Destination(job.folder)
     for one in _news(job, tmp_path):
