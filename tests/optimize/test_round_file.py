@@ -1,4 +1,4 @@
-"""`asfl cost` on the round file: the documented keys, the documented meaning, and every kind of mistake."""
+"""`asfl decide --cost` on the round file: the documented keys, the documented meaning, and every kind of mistake."""
 
 import copy
 import json

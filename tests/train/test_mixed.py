@@ -23,9 +23,8 @@ from trainers import (
     trainers,
 )
 
-from asfl.config import load_config
+from asfl.config import Privacy, load_config
 from asfl.config.names import Norm
-from asfl.config.protection import Privacy
 from asfl.costs.modelled import ASFL, SFL, ExchangeRules
 from asfl.schemes import scheme_named
 from asfl.train.fast import FastTrainer

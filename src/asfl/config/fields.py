@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from asfl.config.errors import AsflError, short
 from asfl.config.names import MAX_WIDTH
-from asfl.config.registry import Registry
+from asfl.config.plugins import Registry
 from asfl.config.units import parse_quantity
 
 MAX_COUNT = 10**9

@@ -76,7 +76,7 @@ class Round:
     """The state a decision is made in and charged against. Client arrays have shape [N]."""
 
     profile: Annotated[ModelProfile, GetPydanticSchema(_name_or_columns)]
-    """The model's layers: a name such as "vgg19-cifar100" (`asfl profile --list`), or columns."""
+    """The model's layers: a name such as "vgg19-cifar100" (`asfl list profiles`), or columns."""
     path_gain: Annotated[Floats, Each(Amount)]
     """θ, the mean gain of each client."""
     channel_gain: Annotated[Floats, Each(Amount)]

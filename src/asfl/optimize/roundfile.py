@@ -36,7 +36,7 @@ class RoundFile(Problem):
         extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
     decision: Decision | None = None
-    """Needed by `asfl cost`, ignored by `asfl decide`."""
+    """Needed by `asfl decide --cost`, otherwise ignored."""
     arrived: Annotated[NDArray[np.int64], Each(Annotated[int, Ge(0), Le(1)])] | None = None
     """Whose packet arrived, 1 or 0 per client. Given: realised cost; left out: expected cost."""
 
