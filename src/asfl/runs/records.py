@@ -135,7 +135,7 @@ class RoundRecord:
     """[K] the owner of each resource block, None: no client; only where blocks differ, and clients don't take turns."""
     synced: Cut | None = field(default=None, metadata=SIX_DIGITS)
     """How many client-side layers were averaged at the end of the round; like the two below only in schemes that decide
-    more than the paper's (docs/beyond.md)."""
+    more than the paper's (docs/schemes.md)."""
     bits: list[Annotated[int, Strict(), Field(ge=4, le=32)]] | None = field(default=None, metadata=SIX_DIGITS)
     """Of every value that crossed."""
     noise_scale: Amount | None = None
