@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -258,7 +258,7 @@ def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
     here.play_round()
     with meddled(agreement) as links:
         for client in OTHERS:
-            links[client].bends["give", 0] = partial(given_.setdefault, client)
+            links[client].bends["give", 0] = cast(Bend, partial(given_.setdefault, client))
         links[VICTIM].bends[stage, 0] = breaks
         there = planned_simulation(agreement, [3], over(links))
         there.play_round()

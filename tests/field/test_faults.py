@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from client_processes import ClientProcesses, client_processes
+from client_processes import ClientProcesses, Order, client_processes
 from meddling import MeddledLink, give_all_the_time, give_up_soon
-from misbehaving import Order
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, over, planned_simulation, tiny
 from waiting import LONG_S, wait_until
 
