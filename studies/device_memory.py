@@ -45,8 +45,8 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     from asfl.field.client import ClientNode
     from asfl.field.protocol import messages as msg
     from asfl.field.protocol.codec import decode, encode
+    from asfl.train.device import keep_freed_memory
     from asfl.train.layout import ModelVectors
-    from asfl.train.memory import keep_freed_memory
 
     torch.set_num_threads(1)
     plain = load_config(preset).config

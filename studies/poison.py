@@ -23,14 +23,13 @@ from asfl.data import deal, load_data
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
-from asfl.train.calibrate import Calibrator
-from asfl.train.combine import Combining
-from asfl.train.evaluate import Evaluator
-from asfl.train.fast import FastTrainer
+from asfl.train.evaluate import Calibrator, Evaluator
 from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
-from asfl.train.trainer import RoundPlan
+from asfl.train.state import Combining
+from asfl.train.steps import Trainer
+from asfl.train.trainer import RoundPlan, Task
 
 SEEDS, ROUNDS, CLIENTS, CLASSES = (1, 2, 3), 24, 10, 10
 SCHEMES = ("asfl", "sfl", "fedavg")
@@ -57,44 +56,41 @@ class PoisonedFleet(LocalFleet):
     def _factor(self) -> float:
         return {"sign flip": -1.0, "×1,000": 1000.0}.get(self._attack, 1.0)
 
-    def forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], bits: Sequence[int], batch: int | None
-    ) -> list[Packet | None]:
-        sent = super().forward(index, step, clients, cuts, bits, batch)
-        for place, client in enumerate(clients):
-            packet = sent[place]
-            if client == 0 and packet is not None:
-                carry = tuple(tensor * self._factor for tensor in packet.carry if isinstance(tensor, Tensor))
-                labels = CLASSES - 1 - packet.labels if self._attack == "label flip" else packet.labels
-                sent[place] = replace(packet, carry=carry, labels=labels)
-        return sent
+    def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
+        return [self._poisoned(task, packet) for task, packet in zip(tasks, super().forward(tasks), strict=True)]
 
-    def _forward(
-        self, index: int, step: int, clients: Sequence[int], cuts: Sequence[int], batch: int | None
-    ) -> list[Tensor]:
-        labels = super()._forward(index, step, clients, cuts, batch)
-        if self._attack == "label flip" and cuts[0] == self._layout.num_units and 0 in clients:
-            place = list(clients).index(0)
-            labels[place] = CLASSES - 1 - labels[place]
-        return labels
+    def _poisoned(self, task: Task, packet: Packet | None) -> Packet | None:
+        if task.client != 0 or packet is None:
+            return packet
+        carry = tuple(tensor * self._factor for tensor in packet.carry if isinstance(tensor, Tensor))
+        labels = CLASSES - 1 - packet.labels if self._attack == "label flip" else packet.labels
+        return replace(packet, carry=carry, labels=labels)
 
-    def backward(self, clients: Sequence[int], gradients: Sequence[Crossing]) -> Norms:
-        back = list(gradients)
-        if 0 in clients and self._attack == "sign flip":  # its own side climbs
-            place = list(clients).index(0)
-            back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
-        return super().backward(clients, back)
+    def _forward(self, tasks: Sequence[Task]) -> list[Tensor]:
+        labels = super()._forward(tasks)
+        whole = tasks[0].cut == self._layout.num_units
+        return [
+            CLASSES - 1 - own if whole and self._attack == "label flip" and task.client == 0 else own
+            for task, own in zip(tasks, labels, strict=True)
+        ]
 
-    def give(self, index: int, clients: Sequence[int], bits: Sequence[int]) -> list[FirstLayers | None]:
-        given = super().give(index, clients, bits)
-        if 0 in clients and self._factor != 1:
-            place = list(clients).index(0)
-            side, server = given[place], self.state.server.parameters
-            assert side is not None
-            assert isinstance(side.parameters, Tensor)
-            before = server[: len(side.parameters)]
-            given[place] = FirstLayers(before + self._factor * (side.parameters - before), side.statistics)
-        return given
+    def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
+        climbs = self._attack == "sign flip"  # its own side
+        back = [
+            tuple(-tensor for tensor in own if isinstance(tensor, Tensor)) if climbs and task.client == 0 else own
+            for task, own in zip(tasks, gradients, strict=True)
+        ]
+        return super().backward(tasks, back)
+
+    def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
+        return [self._bent(task, side) for task, side in zip(tasks, super().give(tasks), strict=True)]
+
+    def _bent(self, task: Task, side: FirstLayers | None) -> FirstLayers | None:
+        if task.client != 0 or side is None or self._factor == 1:
+            return side
+        assert isinstance(side.parameters, Tensor)
+        before = self.state.server.parameters[: len(side.parameters)]
+        return FirstLayers(before + self._factor * (side.parameters - before), side.statistics)
 
 
 def accuracy(job: Job) -> float:
@@ -107,7 +103,7 @@ def accuracy(job: Job) -> float:
     batches = Batches.of(data, deal(data, config), config, CPU)
     torch.manual_seed(seed)
     model = build_model(config.model_spec)
-    trainer = FastTrainer(
+    trainer = Trainer(
         model, batches, exchange, rule_named(training.optimizer, training.learning_rate), num_clients=CLIENTS,
         seed=seed, device=CPU, merge=CLIENTS, fleet=partial(PoisonedFleet, attack),
         combining=Combining(robust.average, robust.trim, robust.clip),

@@ -19,9 +19,10 @@ from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import Answer
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.protocol.wire import WireError
-from asfl.train.beyond import DriftAndNoiseSignals
-from asfl.train.fast import FastTrainer
+from asfl.runs.state import flatten, unflatten
 from asfl.train.quantise import QuantisedLayers, quantise_side
+from asfl.train.signals import DriftAndNoiseSignals
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan, Trained
 
 VICTIM, CUT = 2, 3
@@ -34,7 +35,7 @@ def average_of(index: int, depth: int, bits: int = 32, cut: int = CUT) -> RoundP
     return replace(full_round(index, cut, CLIENTS), synced=depth, bits=np.full(CLIENTS, bits))
 
 
-def play(trainer: FastTrainer, plans: Sequence[RoundPlan]) -> list[Trained]:
+def play(trainer: Trainer, plans: Sequence[RoundPlan]) -> list[Trained]:
     trained = []
     for plan in plans:
         trainer.fleet.begin(plan.index)
@@ -42,11 +43,11 @@ def play(trainer: FastTrainer, plans: Sequence[RoundPlan]) -> list[Trained]:
     return trained
 
 
-def here() -> FastTrainer:
+def here() -> Trainer:
     return planned_simulation(AGREEMENT, [CUT]).trainer
 
 
-def there(links: Sequence[MeddledLink]) -> FastTrainer:
+def there(links: Sequence[MeddledLink]) -> Trainer:
     return planned_simulation(AGREEMENT, [CUT], over(links)).trainer
 
 
@@ -54,10 +55,10 @@ def breaks(answer: Answer) -> Answer:
     raise LinkError("the connection broke")
 
 
-def assert_same_state(found: FastTrainer, expected: FastTrainer) -> None:
+def assert_same_state(found: Trainer, expected: Trainer) -> None:
     found.fleet.gather(optimizers=True)
     for name in ("server.parameters", "server.statistics", "clients.parameters", "clients.statistics"):
-        assert torch.equal(found.state.tensors()[name], expected.state.tensors()[name]), name
+        assert torch.equal(flatten(found.state)[name], flatten(expected.state)[name]), name
 
 
 # ---------------------------------------------------------------------- who is lost
@@ -162,10 +163,10 @@ def test_after_a_checkpoint_differences_are_to_the_same_layers() -> None:
         before = there([MeddledLink(link) for link in links])
         play(before, plans[:2])
         before.fleet.gather(optimizers=True)
-        saved, knowledge = {n: t.clone() for n, t in before.state.tensors().items()}, before.fleet.knowledge()
+        saved, knowledge = {n: t.clone() for n, t in flatten(before.state).items()}, before.fleet.knowledge()
     with local_links(AGREEMENT) as links:
         trainer = there([MeddledLink(link) for link in links])
-        trainer.state.restore(saved)
+        trainer.state = unflatten(trainer.state, saved)
         trainer.fleet.scatter(knowledge)
         play(trainer, plans[2:])
         assert_same_state(trainer, alone)

@@ -15,18 +15,15 @@ from waiting import LONG_S
 
 from asfl.config import Deadlines
 from asfl.config.errors import AsflError
-from asfl.costs.round import Round
 from asfl.field.client import ClientNode, LocalLink
 from asfl.field.links import Link, LinkError
 from asfl.field.protocol.codec import decode, encode
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, ClientState, Codes, Gather, Refusal, Sync, Where
 from asfl.field.protocol.wire import pack
 from asfl.field.roster import Patience
-from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord
-from asfl.runs.simulation import Simulation
-from asfl.schemes.rounds import DecidedRound, decide_round
-from asfl.train.trainer import RoundPlan
+from asfl.runs.simulation import Networks, Simulation
+from asfl.train.trainer import RoundPlan, Trained
 
 VICTIM, WHEN = 2, 1
 CUTS = [4, 2, 5, 3]
@@ -52,13 +49,15 @@ def play(simulation: Simulation, rounds: int = 4) -> list[RoundRecord]:
 def lost_packet(client: int, index: int) -> Iterator[None]:
     """In this round, this client's packet doesn't arrive."""
 
-    def unlucky(round_: Round, *arguments: Any) -> DecidedRound:
-        decided = decide_round(round_, *arguments)
-        there = np.arange(CLIENTS) != (client if round_.index == index else None)
-        return replace(decided, arrived=decided.arrived & there)
+    train = Networks.train
+
+    def unlucky(networks: Networks, plan: RoundPlan) -> Trained:
+        there = np.arange(CLIENTS) != (client if plan.index == index else None)
+        trained = train(networks, replace(plan, arrived=plan.arrived & there))
+        return replace(trained, lost=~there)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulate, "decide_round", unlucky)
+        patch.setattr(Networks, "train", unlucky)
         yield
 
 
@@ -322,7 +321,7 @@ def test_if_nobody_sends_layers_the_cut_stays_and_the_next_round_goes_on() -> No
         simulation = planned_simulation(agreement, CUTS, over(links))
         records = play(simulation, 2)
         assert simulation.trainer.state.cut == CUTS[0]
-        assert simulation.state.radio.previous_cut == CUTS[0]
+        assert simulation.state.previous_cut == CUTS[0]
         records += play(simulation, 2)
     assert [record.arrived_count for record in records] == [4, 0, 4, 4]
     assert len(records[WHEN].faults or []) == CLIENTS

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from trainers import CPU, MIXING, PROCEDURES, tiny_batches, tiny_images, tiny_model
 
-from asfl.train.fast import FastTrainer
+from asfl.runs.state import flatten
 from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan, Task
 
 CLIENTS, VICTIM = 4, 2
@@ -56,20 +57,20 @@ class LosingFleet(LocalFleet):
         return [None if lost and task.client == VICTIM else value for task, value in zip(tasks, values, strict=True)]
 
 
-def trainer_of(exchange: str, *, local_steps: int = 1, merge: int = 2) -> FastTrainer:
+def trainer_of(exchange: str, *, local_steps: int = 1, merge: int = 2) -> Trainer:
     batches = tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps, batch_size=4)
-    return FastTrainer(
+    return Trainer(
         tiny_model(), batches, (PROCEDURES | MIXING)[exchange], rule_named("adam", 0.003), num_clients=CLIENTS, seed=5,
         device=CPU, dtype=torch.float64, merge=merge, fleet=LosingFleet,
     )  # fmt: skip
 
 
-def losing(trainer: FastTrainer) -> LosingFleet:
+def losing(trainer: Trainer) -> LosingFleet:
     assert isinstance(trainer.fleet, LosingFleet)
     return trainer.fleet
 
 
-def plan_of(trainer: FastTrainer, arrived: Sequence[int], index: int = 0) -> RoundPlan:
+def plan_of(trainer: Trainer, arrived: Sequence[int], index: int = 0) -> RoundPlan:
     cut = trainer.layout.num_units if trainer.exchange.full_local_model else CUT
     mask: NDArray[np.bool_] = np.isin(np.arange(CLIENTS), arrived)
     return RoundPlan(index, np.full(CLIENTS, cut), np.ones(CLIENTS, dtype=np.bool_), mask)
@@ -92,8 +93,8 @@ def test_lost_before_its_activations_came_is_not_arrived(exchange: str, local_st
         np.testing.assert_array_equal(found.loss, expected.loss)
         np.testing.assert_array_equal(found.update_norm2, expected.update_norm2)
         assert np.isnan(found.loss[VICTIM])
-    for name, tensor in without.state.tensors().items():
-        assert name.startswith("clients.") or torch.equal(lossy.state.tensors()[name], tensor), name
+    for name, tensor in flatten(without.state).items():
+        assert name.startswith("client") or torch.equal(flatten(lossy.state)[name], tensor), name
 
 
 @pytest.mark.parametrize("exchange", ["asfl", "epsl", "asfl:mix=on"])

@@ -11,6 +11,7 @@ from test_bad_answers import lost_packet
 from asfl.field.fleet import RemoteFleet
 from asfl.field.protocol.messages import Agreement
 from asfl.runs.records import RoundRecord
+from asfl.runs.state import flatten
 from asfl.train.fleet import Packet
 from asfl.train.trainer import Task
 
@@ -56,7 +57,7 @@ def played(agreement: Agreement, *, step: int = 0, lost: bool = False) -> tuple[
         assert isinstance(fleet, Spoilt)
         fleet.step, fleet.lost = step, lost
         records = [there.play_round() for _ in CUTS]
-        tensors = there.trainer.state.tensors()
+        tensors = flatten(there.trainer.state)
         return records, there.average_model(), {name: tensors[name] for name in tensors if name.startswith("server")}
 
 
@@ -78,7 +79,7 @@ def test_as_if_its_packet_had_been_lost(scheme: str, norm: str) -> None:
         assert (one.arrived, one.cut, one.train_loss) == (other.arrived, other.cut, other.train_loss)
         assert (one.accuracy, one.test_loss) == (other.accuracy, other.test_loss)
     assert_same(model, here.average_model())
-    assert_same(server, {name: here.trainer.state.tensors()[name] for name in server})
+    assert_same(server, {name: flatten(here.trainer.state)[name] for name in server})
     assert [record.faults is None for record in found] == [True, False, True, True]
     (fault,) = found[WHEN].faults or []
     assert (fault["client"], fault["stage"]) == (VICTIM, "forward")

@@ -1,6 +1,6 @@
 """The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
 
-This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, with one optimiser
+This is what `asfl.train.steps` is checked against. Every client and the server have a whole network, with one optimiser
 per layer (`holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
 is to be a robust one.
 """
@@ -30,12 +30,11 @@ from asfl.config.randomness import random_stream
 from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.combine import Combining
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
-    EVERYBODY,
+    ALL_CLIENTS,
     layers_received,
     layers_to_send,
     quantise_carry,
@@ -44,6 +43,7 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
+from asfl.train.state import Combining
 from asfl.train.trainer import Floats, RoundPlan, Trained
 
 
@@ -77,7 +77,7 @@ class PlainTrainer:
                 self.resplit(int(plan.cut[plan.scheduled].max()), np.flatnonzero(plan.scheduled).tolist())
         else:
             for client in arrived:
-                self._load(plan, client, EVERYBODY)
+                self._load(plan, client, ALL_CLIENTS)
         if not arrived:
             return Trained.nothing(len(self.clients))
 
@@ -322,7 +322,7 @@ class PlainTrainer:
         return np.stack([losses, errors])
 
     def _mixed_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
-        """The server makes a step with every mini-batch, each mixed from those of all clients (`asfl.train.mixed`).
+        """The server makes a step with every mini-batch, each mixed from those of all clients (`asfl.train.steps`).
 
         [2, N] losses, and relative errors of what was sent up.
         """

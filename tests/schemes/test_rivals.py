@@ -16,7 +16,7 @@ from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes import adaptsfl, hasfl, scheme_named
 from asfl.schemes.base import asfl_decision, decided_by
-from asfl.schemes.rounds import _check
+from asfl.schemes.rules import check
 
 SEEDS = st.integers(0, 2**20)
 RIVALS = ("adaptsfl", "hasfl")
@@ -38,7 +38,7 @@ def test_decisions_are_valid_repeatable_and_serve_whom_asfl_would(name: str, see
     problem, scheme = problem_for(seed), scheme_named(name)
     decision, again = (decided_by(scheme, problem, 3).decision for _ in range(2))
     check_decision(decision, 5, 5, problem.round.radio.max_tx_power_w)
-    _check(decision, problem, scheme)
+    check(decision, problem, scheme)
     assert (decision.scheduled == asfl_decision(problem).scheduled).all()
     for field in ("cut", "rb_count", "tx_power_w", "batch", "synced"):
         np.testing.assert_array_equal(getattr(decision, field), getattr(again, field))

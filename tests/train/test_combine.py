@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from asfl.train.combine import Combining, Rule, weighted_mean
+from asfl.train.layout import weighted_mean
+from asfl.train.state import Average, Combining
 
-RULES: list[Rule] = ["mean", "median", "trimmed"]
+RULES: list[Average] = ["mean", "median", "trimmed"]
 
 
 def rows_of(seed: int, clients: int, columns: int = 7) -> torch.Tensor:
@@ -24,7 +25,7 @@ def test_each_rule_is_what_it_says(seed: int, clients: int) -> None:
         "trimmed": np.sort(x, axis=0)[int(0.2 * clients) : clients - int(0.2 * clients)].mean(0),
     }
     for rule in RULES:
-        found = Combining(rule).models(rows, weights, reference)
+        found = Combining(rule).mean(rows, weights, reference)
         np.testing.assert_allclose(found.numpy(), expected[rule], rtol=1e-12, atol=1e-12)
 
 
@@ -33,21 +34,21 @@ def test_one_of_three_moves_a_median_no_further_than_others_are_apart(seed: int,
     rows, weights = rows_of(seed, clients), np.ones(clients)
     honest = rows[1:]
     rows[0] = lie
-    found = Combining("median").updates(rows, weights)
+    found = Combining("median").mean(rows, weights, torch.zeros(7, dtype=torch.float64))
     assert (found >= honest.min(0).values).all()
     assert (found <= honest.max(0).values).all()
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_clipping_shortens_only_what_is_long(rule: Rule) -> None:
+def test_clipping_shortens_only_what_is_long(rule: Average) -> None:
     rows, weights, reference = rows_of(1, 10), np.ones(10), rows_of(2, 1)[0]
     usual, clipped = Combining(rule), Combining(rule, clip=100.0)
     near = reference + 1e-3 * rows
-    assert torch.equal(clipped.models(near, weights, reference), usual.models(near, weights, reference))
+    assert torch.equal(clipped.mean(near, weights, reference), usual.mean(near, weights, reference))
     far = near.clone()
     far[3] = reference + 1e3 * (near[3] - reference)
     lengths = torch.linalg.vector_norm(near - reference, dim=1)
-    moved = torch.linalg.vector_norm(Combining(rule, clip=2.0).models(far, weights, reference) - reference)
+    moved = torch.linalg.vector_norm(Combining(rule, clip=2.0).mean(far, weights, reference) - reference)
     assert moved <= lengths.max() + 2.0 * lengths.median() * 1.1 / 10
 
 

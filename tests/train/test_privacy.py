@@ -27,10 +27,10 @@ from asfl.data import load_data
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
-from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import GaussianMechanism, drawn_from, epsilon, nobody_knows
+from asfl.train.steps import Trainer
 
 TINY = ["training.rounds=3", "model.width=0.1", "model.norm=group", "output.evaluate_every=10", "output.track=none"]
 
@@ -99,7 +99,7 @@ def test_hardly_any_noise_is_a_round_without() -> None:
     privacy = Privacy(activation_clip=1e9, activation_noise=1e-15, update_clip=1e9, update_noise=1e-15)
 
     def trained(blur: GaussianMechanism | None) -> torch.Tensor:
-        trainer = FastTrainer(
+        trainer = Trainer(
             model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.05), num_clients=3, seed=5, device=CPU,
             dtype=torch.float64, fleet=partial(LocalFleet, blur=blur),
         )  # fmt: skip

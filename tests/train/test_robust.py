@@ -10,10 +10,10 @@ import torch
 from test_sample_sizes import CLIENTS, uneven_batches
 from trainers import CPU, PROCEDURES, assert_same, full_round, random_plans, tiny_model, trainers
 
-from asfl.train.combine import Combining, Rule
-from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet, Packet
 from asfl.train.optimizers import Name, rule_named
+from asfl.train.state import Average, Combining
+from asfl.train.steps import Trainer
 from asfl.train.trainer import Task
 
 
@@ -35,8 +35,8 @@ def trainer(
     optimizer: Name = "sgd",
     local_steps: int = 1,
     fleet: type[LocalFleet] = LocalFleet,
-) -> FastTrainer:
-    return FastTrainer(
+) -> Trainer:
+    return Trainer(
         tiny_model(norm="none"), uneven_batches(local_steps), PROCEDURES[exchange], rule_named(optimizer, 0.01),
         num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, merge=2, fleet=partial(fleet),
         combining=combining,
@@ -91,7 +91,7 @@ def test_fast_equals_plain_where_client_sides_are_averaged(bits: int) -> None:
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed"])
-def test_one_that_shouts_is_hardly_heard(rule: Rule) -> None:
+def test_one_that_shouts_is_hardly_heard(rule: Average) -> None:
     def moved(combining: Combining) -> float:
         shouted = trainer("asfl", combining, fleet=Shouting)
         before = shouted.state.server.parameters.clone()

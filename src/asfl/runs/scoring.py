@@ -12,8 +12,7 @@ from asfl.config.randomness import random_stream
 from asfl.data import ImageData
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.calibrate import Calibrator
-from asfl.train.evaluate import Evaluator
+from asfl.train.evaluate import Calibrator, Evaluator
 from asfl.train.fleet import Fleet, ScoringFleet
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.state import TrainingState
@@ -36,7 +35,7 @@ class Scoring(Protocol):
     """Whoever has images to score with."""
 
     def calibrated(self, model: ModelVectors) -> ModelVectors:
-        """The same parameters, with statistics measured anew (`asfl.train.calibrate`)."""
+        """The same parameters, with statistics measured anew (`asfl.train.evaluate`)."""
         ...
 
     def evaluate(self, state: TrainingState, *, whole: bool) -> Evaluation | None:

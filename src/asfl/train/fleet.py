@@ -1,6 +1,6 @@
 """The clients of a training run, seen from the server: what it may ask them for, and nothing else.
 
-The server's maths (`asfl.train.fast`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
+The server's maths (`asfl.train.steps`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
 this process as rows of one buffer. A client in another process is a `LocalFleet` of one (`asfl.field.client`), so its
 maths is the same code; a fleet of such clients is in `asfl.field.fleet`. Those can be lost: then the answer is None.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from asfl.models.cuttable import Carry, CuttableModel, go_backward
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
-from asfl.train.layout import ModelVectors
+from asfl.train.layout import ModelVectors, Replica
 from asfl.train.optimizers import Rule, step_units
 from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
@@ -32,7 +32,6 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
-from asfl.train.replica import Replica
 from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task

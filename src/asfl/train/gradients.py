@@ -21,9 +21,8 @@ from torch import Tensor
 
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.layout import Layout, ModelVectors, Replica
 from asfl.train.optimizers import Adam, Momentum, OptimizerState, Rule
-from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
 
 Bools = NDArray[np.bool_]

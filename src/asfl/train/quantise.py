@@ -152,7 +152,7 @@ def relative_error(carry: Carry, crossing: Crossing) -> Tensor:
     return error2 / norm2.clamp_min(torch.finfo(norm2.dtype).tiny)
 
 
-EVERYBODY = -1
+ALL_CLIENTS = -1
 """In the place of a client, where all get the same."""
 
 

@@ -22,7 +22,7 @@ class ClientActor(Actor):
         from asfl.field.client import ClientNode
         from asfl.field.protocol.codec import decode
         from asfl.field.protocol.messages import Welcome
-        from asfl.train.memory import keep_freed_memory
+        from asfl.train.device import keep_freed_memory
 
         keep_freed_memory()
         try:

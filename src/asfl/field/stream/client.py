@@ -31,7 +31,7 @@ from asfl.field.stream.framing import (
     check_address,
     split,
 )
-from asfl.train.memory import keep_freed_memory
+from asfl.train.device import keep_freed_memory
 
 try:
     import grpc

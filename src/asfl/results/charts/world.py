@@ -408,7 +408,7 @@ def decision_chart(solution: Solution) -> Chart:
 def _borrows(played: Playthrough, asfl: Playthrough | None) -> bool:
     """Whether a scheme's queues are ASFL's, because it borrows from it."""
     pairs = zip(played.rounds, asfl.rounds, strict=False) if asfl is not None else ()  # one may end sooner
-    return asfl is not None and all(one.queues.delay == other.queues.delay for one, other in pairs)
+    return asfl is not None and all(one.delay_queue == other.delay_queue for one, other in pairs)
 
 
 def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
@@ -417,13 +417,13 @@ def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
     shown = [first[name] for name in dict.fromkeys(played.scheme for played in playthroughs)]
     cuts, delays, delay_queues, energy_queues = list[Line](), list[Series](), list[Line](), list[Line]()
     for played in shown:
-        look, chosen = look_of(played.scheme), [one.cut for one in played.rounds]
+        look, chosen = look_of(played.scheme), [one.mean_cut for one in played.rounds]
         jumps = len(chosen) > 1 and np.mean(np.diff(chosen) != 0) > 0.5
         cuts.append(over_rounds(chosen, replace(look, opacity=0.25 if jumps else 1), played.scheme, step=True))
         delays.append(over_rounds(np.cumsum([one.delay_s for one in played.rounds]), look))
         if played.scheme == OURS or not _borrows(played, first.get(OURS)):
-            delay_queues.append(over_rounds([one.queues.delay for one in played.rounds], look))
-            energy_queues.append(over_rounds([float(one.queues.energy.mean()) for one in played.rounds], look))
+            delay_queues.append(over_rounds([one.delay_queue for one in played.rounds], look))
+            energy_queues.append(over_rounds([float(np.mean(one.energy_queue)) for one in played.rounds], look))
     most = max(len(one.rounds) for one in shown)
     allowed = np.arange(1, most + 1) * shown[0].budgets.delay_s
     delays.append(over_rounds(allowed, Look(BUDGET, (4, 2)), "budget"))
@@ -440,17 +440,16 @@ def budget_chart(playthroughs: Sequence[Playthrough], model: str) -> Chart:
     """Time left, batteries left (the median client, and all of them as a band) and cuts over rounds, by scheme."""
     time, battery, cuts = list[Series](), list[Series](), list[Series]()
     for played in playthroughs:
-        reserves = [one.reserves for one in played.rounds if one.reserves is not None]
-        rounds, look = np.arange(len(reserves) + 1), look_of(played.scheme)
-        total_s, total_j = reserves[0].time_s, reserves[0].battery_j
-        if np.isfinite(total_s):
-            left_s = [100.0, *(100 * one.time_left_s / total_s for one in reserves)]
-            time.append(Line(x=rounds, y=left_s, look=look))
-        if np.isfinite(total_j).all():
-            left = 100 * np.array([np.ones_like(total_j), *(one.battery_left_j / total_j for one in reserves)])
+        rounds, look, first = np.arange(len(played.rounds) + 1), look_of(played.scheme), played.rounds[0]
+        if first.time_left_s is not None:
+            left_s = np.array([first.time_left_s + first.delay_s, *(one.time_left_s for one in played.rounds)])
+            time.append(Line(x=rounds, y=100 * left_s / left_s[0], look=look))
+        if first.battery_left_j is not None:
+            total_j = np.add(first.battery_left_j, first.energy_j)
+            left = 100 * np.array([total_j, *(one.battery_left_j for one in played.rounds)]) / total_j
             low, high = left.min(axis=1), left.max(axis=1)
             battery.append(Line(x=rounds, y=np.median(left, axis=1), look=look, low=low, high=high))
-        chosen = [one.cut if one.scheduled.any() else np.nan for one in played.rounds]
+        chosen = [one.mean_cut if any(one.rb_count) else np.nan for one in played.rounds]
         cuts.append(over_rounds(chosen, look, played.scheme, step=True))
     x, share = Axis("round", whole=True), Axis("%", low=0, high=103)
     titles = {"Time left": time, "Batteries left: the median client, and from the emptiest to the fullest": battery}
