@@ -1,10 +1,9 @@
 """Decision time of OOE-BCD, the joint solver and what goes beyond the paper; the RB block beside CVXPY with HiGHS."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
-from asfl.schemes.beyond import BeyondScheme
 from rich.table import Table
 
 from asfl.config import load_config
@@ -15,7 +14,7 @@ from asfl.optimize.grid import best_rb_counts
 from asfl.optimize.terms import CutTerms
 from asfl.runs.play import play
 from asfl.schemes import scheme_named
-from asfl.schemes.base import switches_of
+from asfl.schemes.asfl import AsflScheme
 from asfl.schemes.rules import budgets_of
 from benchmarks.problems import random_round
 from benchmarks.rbs_by_cvxpy import solve
@@ -54,7 +53,7 @@ def decision_table() -> Table:
 
 
 @dataclass(frozen=True)
-class Timed(BeyondScheme):
+class Timed(AsflScheme):
     """A scheme with a watch."""
 
     seconds: list[float] = field(default_factory=list)
@@ -77,7 +76,7 @@ def beyond_table(rounds: int = 60) -> Table:
     for clients, num_rbs in ((10, 8), (50, 64)):
         world = World.of(load_config("vgg19-cifar10", {"scenario.clients": clients, "radio.num_rbs": num_rbs}).config)
         names = ("asfl", "asfl:sync=on", "asfl:quant=on", "asfl:rate=on", "asfl:mix=on", "asfl-plus")
-        timed = [Timed(name, switches_of(scheme_named(name))) for name in names]
+        timed = [Timed(**asdict(scheme_named(name))) for name in names]  # type: ignore[call-overload]
         for _ in zip(*(play(world, scheme, rounds, budgets_of(world, scheme)) for scheme in timed), strict=True):
             pass
         published = np.median(timed[0].seconds[1:])

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from asfl.optimize import ooe_bcd, solve_jointly
-from asfl.results.charts.files import GOOD, MEDIAN, drawing, save_figure
+from asfl.results.charts.chart import GOOD, MEDIAN
+from asfl.results.charts.files import drawing, save_figure
 from benchmarks.problems import random_round
 
 ROUNDS = 1000

@@ -57,40 +57,40 @@ class PoisonedFleet(LocalFleet):
         return {"sign flip": -1.0, "×1,000": 1000.0}.get(self._attack, 1.0)
 
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
-        return [self._poisoned(task, packet) for task, packet in zip(tasks, super().forward(tasks), strict=True)]
-
-    def _poisoned(self, task: Task, packet: Packet | None) -> Packet | None:
-        if task.client != 0 or packet is None:
-            return packet
-        carry = tuple(tensor * self._factor for tensor in packet.carry if isinstance(tensor, Tensor))
-        labels = CLASSES - 1 - packet.labels if self._attack == "label flip" else packet.labels
-        return replace(packet, carry=carry, labels=labels)
+        sent = super().forward(tasks)
+        for place, task in enumerate(tasks):
+            packet = sent[place]
+            if task.client == 0 and packet is not None:
+                carry = tuple(tensor * self._factor for tensor in packet.carry if isinstance(tensor, Tensor))
+                labels = CLASSES - 1 - packet.labels if self._attack == "label flip" else packet.labels
+                sent[place] = replace(packet, carry=carry, labels=labels)
+        return sent
 
     def _forward(self, tasks: Sequence[Task]) -> list[Tensor]:
         labels = super()._forward(tasks)
-        whole = tasks[0].cut == self._layout.num_units
-        return [
-            CLASSES - 1 - own if whole and self._attack == "label flip" and task.client == 0 else own
-            for task, own in zip(tasks, labels, strict=True)
-        ]
+        for place, task in enumerate(tasks):
+            if self._attack == "label flip" and task.client == 0 and task.cut == self._layout.num_units:
+                labels[place] = CLASSES - 1 - labels[place]
+        return labels
 
     def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
-        climbs = self._attack == "sign flip"  # its own side
-        back = [
-            tuple(-tensor for tensor in own if isinstance(tensor, Tensor)) if climbs and task.client == 0 else own
-            for task, own in zip(tasks, gradients, strict=True)
-        ]
+        back = list(gradients)
+        for place, task in enumerate(tasks):
+            if task.client == 0 and self._attack == "sign flip":  # its own side climbs
+                back[place] = tuple(-tensor for tensor in back[place] if isinstance(tensor, Tensor))
         return super().backward(tasks, back)
 
     def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
-        return [self._bent(task, side) for task, side in zip(tasks, super().give(tasks), strict=True)]
-
-    def _bent(self, task: Task, side: FirstLayers | None) -> FirstLayers | None:
-        if task.client != 0 or side is None or self._factor == 1:
-            return side
-        assert isinstance(side.parameters, Tensor)
-        before = self.state.server.parameters[: len(side.parameters)]
-        return FirstLayers(before + self._factor * (side.parameters - before), side.statistics)
+        given = super().give(tasks)
+        for place, task in enumerate(tasks):
+            if task.client != 0 or self._factor == 1:
+                continue
+            side, server = given[place], self.state.server.parameters
+            assert side is not None
+            assert isinstance(side.parameters, Tensor)
+            before = server[: len(side.parameters)]
+            given[place] = FirstLayers(before + self._factor * (side.parameters - before), side.statistics)
+        return given
 
 
 def accuracy(job: Job) -> float:

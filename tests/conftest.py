@@ -78,11 +78,11 @@ def _one_thread_for_each_run() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _trackers_have_names() -> Iterator[None]:
-    """TensorBoard waits for the next second when a run goes on; so "auto" finds it only where it is the subject."""
+    """TensorBoard takes seconds to import; so "auto" finds it only where it is the subject."""
     from asfl.runs.callbacks import Tracker, trackers_for
 
     def named(track: str) -> list[Tracker]:
-        is_subject = "/callbacks/" in os.environ.get("PYTEST_CURRENT_TEST", "")
+        is_subject = "test_callbacks" in os.environ.get("PYTEST_CURRENT_TEST", "")
         return trackers_for(track) if track != "auto" or is_subject else []
 
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ from shared_work import LONGEST, RAY
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "asfl"
-MOST_ROOMS = 12
+MOST_ROOMS = 13
 MOST = {"lines of src": 42_000, "lines of tests": 28_000, "words written by hand": 44_000}
 """Totals that may only fall, or rise in a commit that says why."""
 

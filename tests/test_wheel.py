@@ -90,4 +90,4 @@ def test_what_the_wheel_installs_works(installed: Path) -> None:
         "1",
     )
     assert "page: runs/compare-demo/report.html" in said("report", "runs/compare-demo", "--no-figures")
-    assert "vgg19-cifar100" in said("profile", "--list")
+    assert "vgg19-cifar100" in said("list", "profiles")

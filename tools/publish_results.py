@@ -17,11 +17,11 @@ from typing import Any
 from PIL import Image
 
 from asfl.config.units import number, percent
-from asfl.results.curves import CEILING, OURS, PLUS
 from asfl.results.reproduce import RECIPES
 from asfl.results.reproduce.recharge import RECORDED
 from asfl.results.summary import with_note
 from asfl.results.tables import markdown_table
+from asfl.schemes import CEILING, OURS, PLUS
 
 COLOURS = 96
 WIDTH = 128

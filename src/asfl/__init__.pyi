@@ -1,9 +1,9 @@
 """The public names; `__init__.py` imports each when it is first used."""
 
 from ._version import __version__ as __version__
-from .cli.python.loop import Simulation as Simulation
-from .cli.python.results import Results as Results
-from .cli.python.train import compare as compare, run as run
+from .api.results import Results as Results
+from .api.run import compare as compare, run as run
+from .api.simulation import Simulation as Simulation
 from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
 from .config.errors import AsflError as AsflError
 from .config.names import ModelSpec as ModelSpec

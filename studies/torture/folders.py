@@ -17,7 +17,7 @@ import numpy as np
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.results.folders import read_run
+from asfl.results.curves import read_run
 from asfl.runs.files import sealed_json
 from asfl.runs.folder import check_folder
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE

@@ -98,12 +98,12 @@ def override(folder: Path, random: Random) -> Case:
     command = one_of(
         random,
         (
-            *(["config", "show"],) * 6,
-            ["config", "show", "--docs"],
+            *(["explain"],) * 6,
+            ["explain", "--docs"],
             ["scenario"],
             ["scenario", "--json"],
             ["data", "show", "--json"],
-            ["decide", "--rounds", "2", "--scheme", "asfl,sfl", "--json"],
+            ["decide", "--rounds", "2", "--schemes", "asfl,sfl", "--json"],
         ),
     )
     return Case([*command, *set_options(random, 2)])
@@ -129,7 +129,7 @@ def configuration(folder: Path, random: Random) -> Case:
         content = (one_of(random, odd) + "\n").encode() + content
     file = folder / one_of(random, ("mine.toml", "mine", "ü.toml"))
     file.write_bytes(content)
-    command = one_of(random, (["config", "check"], ["config", "show"], ["scenario", "--json"], ["scenario"]))
+    command = one_of(random, (["check"], ["explain"], ["scenario", "--json"], ["scenario"]))
     return Case([*command, str(file)])
 
 
@@ -196,7 +196,7 @@ def round_file(folder: Path, random: Random) -> Case:
         content = damaged(content, random)
     file = folder / "round.json"
     file.write_bytes(content)
-    options = one_of(random, (["cost"], ["cost", "--json"], ["decide"], ["decide", "--json"]))
+    options = one_of(random, (["decide", "--cost"], ["decide", "--cost", "--json"], ["decide"], ["decide", "--json"]))
     solver = ["--solver", "joint"] if options[0] == "decide" and random.random() < 0.3 else []
     return Case([*options, *solver, str(file)])
 
@@ -292,7 +292,7 @@ def trace(folder: Path, random: Random) -> Case:
     quantity = one_of(random, ("auto", "auto", "snr_db", "rsrp_dbm"))
     each = ['scenario.channel.trace_antenna="each"'] if kind == "hdf5" and random.random() < 0.3 else []
     settings = [*channel, f'scenario.channel.trace_quantity="{quantity}"', "scenario.clients=1", *each]
-    command = one_of(random, (["scenario", "--json"], ["scenario"], ["config", "show"]))
+    command = one_of(random, (["scenario", "--json"], ["scenario"], ["explain"]))
     options = [part for setting in settings for part in ("--set", setting)]
     return Case([*command, *options], must_refuse=lies and command[0] == "scenario")
 
@@ -420,8 +420,7 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["sweep", "--over", "data.dirichlet_alpha=1,2", "--seeds", "1000000000", *out],
                 ["sweep", *over, *over, *out],
                 ["sweep", *over, *out],
-                ["tune", "--seeds", "1000000000", *out],
-                ["tune", "--learning-rates", huge + ",nan", *out],
+                ["sweep", "--over", f"training.learning_rate={huge},nan", *out],
                 ["reproduce", "all", "--seeds", "1000000000", *out],
                 ["decide", "--rounds", huge, "--seeds", "1000000000"],
                 ["decide", "--rounds", "1000000000000"],
@@ -431,15 +430,15 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["scenario", "--set", "scenario.clients=1000000000"],
                 ["scenario", "--set", "radio.num_rbs=1000000000000"],
                 ["decide", file],
-                ["cost", file, "--json"],
-                ["config", "check", file],
-                ["config", "show", file + ".toml"],
+                ["decide", "--cost", file, "--json"],
+                ["check", file],
+                ["explain", file + ".toml"],
                 ["run", file, *out],
-                ["--plugin", file, "config", "list"],
-                ["profile", file],
-                ["profile", f"vgg19-w{huge}-cifar10"],
-                ["profile", "vgg19-w" + "9" * 400 + "-cifar10"],
-                ["profile", f"cnn-{'a' * 300}.npz"],
+                ["--plugin", file, "list", "presets"],
+                ["explain", file],
+                ["explain", f"vgg19-w{huge}-cifar10"],
+                ["explain", "vgg19-w" + "9" * 400 + "-cifar10"],
+                ["explain", f"cnn-{'a' * 300}.npz"],
                 ["data", "fetch", file],
                 ["data", "fetch", "cifar10", "--url", "file:///dev/zero", "--data-dir", str(folder)],
                 ["data", "show", "--set", "data.name=cifar10", "--data-dir", file or "."],
@@ -454,7 +453,7 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["fleet", "--clients", "1000000000", *out],
                 ["fleet", "--clients", "2", "--out", "/proc/nowhere"],
                 [huge],
-                ["config", file],
+                ["devices", file],
             ),
         ),
         must_refuse=True,

@@ -53,12 +53,12 @@ def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_values_out_of_any_range(asfl: Asfl, setting: str, words: str) -> None:
-    refused = asfl("config", "show", "--set", setting)
+    refused = asfl("explain", "demo", "--set", setting)
     assert_refused(refused, words)
     assert len(refused.stderr) < 500
 
 
-@pytest.mark.parametrize("command", [["config", "show"], ["config", "check"], ["decide"], ["cost"]])
+@pytest.mark.parametrize("command", [["explain"], ["check"], ["decide"]])
 def test_files_that_never_end(asfl: Asfl, tmp_path: Path, command: list[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "/dev/zero"):
@@ -68,9 +68,9 @@ def test_files_that_never_end(asfl: Asfl, tmp_path: Path, command: list[str]) ->
 
 def test_files_that_are_nested_too_deep(asfl: Asfl, tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text(f"[{'a.' * 5000}b]\n")
-    assert_refused(asfl("config", "check", "deep.toml"), "deep.toml is nested more than 32 deep")
+    assert_refused(asfl("check", "deep.toml"), "deep.toml is nested more than 32 deep")
     (tmp_path / "deep.json").write_text('{"a":' * 900 + "1" + "}" * 900)
-    assert_refused(asfl("cost", "deep.json"), "deep.json is nested more than 32 deep")
+    assert_refused(asfl("decide", "deep.json", "--cost"), "deep.json is nested more than 32 deep")
     (tmp_path / "long.json").write_text('{"previous_cut": ' + "7" * 5000 + "}")
     assert_refused(asfl("decide", "long.json"), "long.json", "a whole number above 2^128")
 
@@ -83,16 +83,15 @@ def test_halves_of_letters(asfl: Asfl, tmp_path: Path, content: str) -> None:
 
 def test_round_files_with_numbers_too_small_to_divide_by(asfl: Asfl, tmp_path: Path) -> None:
     (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "outage_s": 5e-324}))
-    assert_refused(asfl("cost", "tiny.json"), "outage_s: 4.94066e-324 is too small to compute with")
+    assert_refused(asfl("decide", "tiny.json", "--cost"), "outage_s: 4.94066e-324 is too small to compute with")
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         (["compare", "--seeds", "1000000000"], "1<=x<=10000"),
-        (["tune", "--seeds", "1000000000"], "1<=x<=10000"),
         (["decide", "--rounds", "2", "--seeds", "1000000000"], "1<=x<=10000"),
-        (["decide", "--rounds", "1000000000", "--scheme", "asfl"], "1 runs of 1,000,000,000 rounds; one command does"),
+        (["decide", "--rounds", "1000000000", "--schemes", "asfl"], "1 runs of 1,000,000,000 rounds; one command does"),
         (
             ["compare", "--seeds", "10000", "--schemes", "asfl,sfl"],
             "2 schemes × 10,000 seeds: 20,000 runs of 40 rounds",
@@ -110,7 +109,7 @@ def test_runs_are_counted_before_they_are_planned(asfl: Asfl, tmp_path: Path, co
 
 def test_worlds_in_which_nothing_arrives(asfl: Asfl) -> None:
     far = ["--set", "scenario.channel.path_gain_at_1m_db=-500"]
-    for command in (["decide", "--rounds", "2", "--scheme", "asfl", *far], ["scenario", *far]):
+    for command in (["decide", "--rounds", "2", "--schemes", "asfl", *far], ["scenario", *far]):
         assert_refused(asfl(*command), 'energy_budget_j can\'t be "auto" here', "which no machine can mean")
 
 
@@ -122,7 +121,7 @@ def test_json_has_no_infinities() -> None:
 @pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
 def test_terminals_without_our_letters(tmp_path: Path, variables: dict[str, str]) -> None:
     """In a process of its own: the streams of this one aren't a terminal's."""
-    code = "import sys; from asfl.cli import main; sys.argv = ['asfl', 'config', 'show', 'demo']; main()"
+    code = "import sys; from asfl.cli import main; sys.argv = ['asfl', 'explain', 'demo']; main()"
     shown = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

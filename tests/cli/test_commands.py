@@ -12,6 +12,7 @@ import pytest
 import asfl.cli
 from asfl.cli.options import accuracies, schemes_named
 from asfl.config import load_config
+from asfl.config.removed import GONE_COMMANDS
 from asfl.costs.budgets import fair_policy, resolve_budgets
 from asfl.costs.modelled import FEDAVG
 from asfl.costs.world import World
@@ -61,10 +62,10 @@ def test_every_public_name_exists() -> None:
 
 
 def test_profile_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
-    table = asfl("profile", "vgg19-cifar100")
+    table = asfl("explain", "vgg19-cifar100")
     assert table.returncode == 0, table.stderr
     assert "conv16" in table.stdout
-    result = asfl("profile", "resnet50-cifar100", "--json", "--plot", "deep/profile.png")
+    result = asfl("explain", "resnet50-cifar100", "--json", "--plot", "deep/profile.png")
     data = json.loads(result.stdout)
     profile = load_profile("resnet50-cifar100")
     assert data["param_bits"] == profile.param_bits.tolist()
@@ -73,7 +74,7 @@ def test_profile_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
         assert row["client_forward_flops"] == sum(data["forward_flops"][: row["cut"]])
         assert row["server_backward_flops"] == sum(data["backward_flops"][row["cut"] :])
     assert (tmp_path / "deep" / "profile.png").read_bytes().startswith(PNG)
-    assert asfl("profile", "--list").stdout.split() == list(shipped_profiles())
+    assert list(json.loads(asfl("list", "profiles", "--json").stdout)) == list(shipped_profiles())
 
 
 def test_scenario_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
@@ -108,9 +109,9 @@ def test_a_measured_trace_from_file_to_picture(asfl: Asfl, tmp_path: Path) -> No
         (("scenario", "dmo"), "did you mean 'demo'?"),
         (("scenario", "--plot", "world.jpeg"), "must end in .png, .svg, .pdf"),
         (("scenario", "--set", "radio.num_rb=2"), "did you mean 'num_rbs'?"),
-        (("profile", "vgg91"), "did you mean 'vgg19'?"),
-        (("profile", "vgg19-cifar11"), "did you mean 'cifar10'?"),
-        (("profile",), "which model?"),
+        (("explain", "vgg91"), "did you mean 'vgg19'?"),
+        (("explain", "vgg19-cifar11"), "did you mean 'cifar10'?"),
+        (("explain", "radioo"), "no field 'radioo'"),
         (("scenario", "--set", "scenario.channel.kind=trace", "--set", "scenario.channel.trace_file=no.csv"), "no.csv"),
     ],
 )
@@ -126,7 +127,7 @@ def test_an_unwritable_picture_is_named(asfl: Asfl, tmp_path: Path) -> None:
 
 def test_unknown_options_exit_with_two(asfl: Asfl) -> None:
     assert_refused(asfl("scenario", "--plott", "x.png"), "No such option", "--plott")
-    assert_refused(asfl("cots"), "unknown command 'cots': did you mean 'cost'?")
+    assert_refused(asfl("comparr"), "unknown command 'comparr': did you mean 'compare'?")
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,14 @@ def test_unknown_options_exit_with_two(asfl: Asfl) -> None:
         (("decide", "--rounds", "2", "--solver", "joint"), "--solver"),
         (("decide", "round.json", "--preset", "demo"), "--preset"),
         (("decide", "round.json", "--seeds", "2"), "--seeds"),
-        (("decide", "round.json", "--scheme", "asfl"), "--scheme"),
+        (("decide", "round.json", "--schemes", "asfl"), "--schemes"),
         (("decide", "round.json", "--set", "radio.num_rbs=3"), "--set"),
-        (("cost", "round.json", "--schema"), "'round.json'"),
-        (("profile", "vgg19", "--list"), "'vgg19'"),
-        (("profile", "--list", "--plot", "x.png"), "--plot"),
-        (("profile", "--list", "--json"), "--json"),
+        (("decide", "round.json", "--schema"), "'round.json'"),
+        (("decide", "round.json", "--cost", "--rounds", "2"), "--rounds"),
+        (("explain", "vgg19", "--docs"), "--docs"),
+        (("explain", "demo", "--json"), "--json"),
+        (("explain", "radio", "--plot", "x.png"), "--plot"),
+        (("advise", "--time", "1h", "--page", "x.md"), "--page"),
         (("reproduce", "--list", "--scale", "evidence"), "--scale"),
         (("reproduce", "table3", "--trace", "x.csv"), "--trace"),
         (("report", "runs", "--no-figures", "--figures", "there"), "--figures"),
@@ -165,7 +168,7 @@ def test_lists_may_be_repeated_and_may_have_commas(written: tuple[str, ...]) -> 
 
 
 def test_every_scheme_that_is_named_is_played(asfl: Asfl) -> None:
-    result = asfl("decide", "--rounds", "1", "--scheme", "asfl", "--scheme", "sfl,fedavg", "--json")
+    result = asfl("decide", "--rounds", "1", "--schemes", "asfl", "--schemes", "sfl,fedavg", "--json")
     assert list(json.loads(result.stdout)["schemes"]) == ["asfl", "sfl", "fedavg"]
 
 
@@ -180,12 +183,12 @@ def test_version_and_help(asfl: Asfl) -> None:
     "words",
     [
         ("--version",),
-        ("config", "list"),
+        ("list", "presets"),
         ("data", "show", "--json"),
         ("scenario", "demo", "--json"),
-        ("profile", "--list"),
-        ("decide", "--rounds", 1, "--scheme", "asfl"),
-        ("cost",),
+        ("list", "profiles"),
+        ("decide", "--rounds", 1, "--schemes", "asfl"),
+        ("decide",),
     ],
 )
 def test_in_a_process_of_its_own_it_is_the_same(asfl: Asfl, asfl_process: Asfl, words: tuple[object, ...]) -> None:
@@ -237,3 +240,8 @@ def test_the_picture_shows_each_client_by_itself() -> None:
     assert view.cost.energy_j[cut - 1, client] == pytest.approx(cost.energy_j[0])
     assert view.mean_snr_db[client] == min(view.mean_snr_db)
     assert len(world_chart(view).panels) == 4
+
+
+@pytest.mark.parametrize("word", GONE_COMMANDS)
+def test_a_command_that_is_gone_says_what_to_type_instead(asfl: Asfl, word: str) -> None:
+    assert_refused(asfl(word, "demo"), f"asfl {word} no longer exists: asfl ")

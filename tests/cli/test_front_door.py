@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from made_up import train_here
@@ -38,11 +39,11 @@ def test_help_is_clean(asfl: Asfl, command: str) -> None:
 
 
 def test_a_word_is_suggested_once(asfl: Asfl) -> None:
-    for arguments in (("config", "shw"), ("runn",), ("run", "--scheem", "x"), ("run", "dmo")):
+    for arguments in (("data", "shw"), ("runn",), ("run", "--scheem", "x"), ("run", "dmo")):
         assert asfl(*arguments).stderr.lower().count("did you mean") == 1
 
 
-@pytest.mark.parametrize("kind", ["schemes", "presets", "models", "channels", "datasets", "recipes"])
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_everything_is_listed_with_a_line(asfl: Asfl, kind: Kind) -> None:
     listed = json.loads(asfl("list", kind, "--json").stdout)
     assert all(about and about != "your own" for about in listed.values())
@@ -66,7 +67,7 @@ def test_a_field_is_explained(asfl: Asfl) -> None:
     assert_refused(asfl("explain", "folder"), "'folder' is the name of 2 fields: data.folder, output.folder")
     for name in field_names():
         assert asfl("explain", name).returncode == 0, name
-    for line in asfl("config", "show").stdout.splitlines():
+    for line in asfl("explain", "demo").stdout.splitlines():
         assert not line or line.startswith("[") or re.search(r"# \S.* · .* · ", line), line  # meaning, range, source
 
 
@@ -117,7 +118,7 @@ def test_a_mistake_in_a_plugin_shows_its_line_and_nothing_of_ours(asfl: Asfl, tm
     file.write_text(text)
     line = text.splitlines().index("        1 / 0") + 1
     words = f"plugin {file}, line {line}, in decide: ZeroDivisionError: division by zero\n    1 / 0\n"
-    result = asfl("--plugin", "mine.py", "decide", "--rounds", 1, "--scheme", "mine")
+    result = asfl("--plugin", "mine.py", "decide", "--rounds", 1, "--schemes", "mine")
     assert (result.returncode, result.stderr.lstrip()) == (2, f"error: {words}")
     trained = asfl("--plugin", "mine.py", "run", "--scheme", "mine", *TINY)
     assert (trained.returncode, trained.stderr) == (2, f"error: {words}")
@@ -133,7 +134,7 @@ def test_settings_reach_channels_and_models_of_plugins(asfl: Asfl) -> None:
     shallow = asfl("scenario", *model[:-1], "model.own.hidden=1").stdout
     assert "deep-digits" in shallow
     assert shallow != asfl("scenario", *model).stdout
-    shown_config = asfl("config", "show", *model).stdout
+    shown_config = asfl("explain", "demo", *model).stdout
     assert "[model.own]\nhidden = 5" in shown_config
     assert_refused(asfl("scenario", "--set", "model.own.x=[1, 2]"), "model.own")
 
@@ -180,7 +181,7 @@ def test_the_shell_completes() -> None:
 
 
 def test_an_ascii_terminal_gets_every_word() -> None:
-    commands = ["asfl config show", "asfl scenario demo", "asfl list datasets", "asfl explain decision", "asfl --help"]
+    commands = ["asfl explain demo", "asfl scenario demo", "asfl list datasets", "asfl explain decision", "asfl --help"]
     for command, shown in zip(commands, printed_by(commands, PYTHONIOENCODING="ascii"), strict=True):
         assert shown, command
         assert shown.isascii(), command
@@ -208,7 +209,7 @@ def test_ctrl_c_while_it_imports_ends_it_with_a_word(module: str) -> None:
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "stopped\n")
 
 
-@pytest.mark.parametrize("command", ["list schemes", "scenario", "config show", "--help"])
+@pytest.mark.parametrize("command", ["list schemes", "scenario", "explain demo", "--help"])
 def test_a_reader_that_is_gone_is_no_mistake(command: str) -> None:
     """As in `asfl … | head`."""
     ours, theirs = os.pipe()
@@ -233,7 +234,7 @@ def test_another_pipe_that_breaks_is_one(asfl: Asfl, monkeypatch: pytest.MonkeyP
 def test_a_mistake_stays_one_when_nobody_reads() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    words = [sys.executable, "-m", "asfl", "config", "show", "nosuch"]
+    words = [sys.executable, "-m", "asfl", "explain", "nosuch"]
     found = subprocess.run(words, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=LONG_S, check=False)
     os.close(theirs)
     assert found.returncode == 2

@@ -1,4 +1,4 @@
-"""`asfl plan`: what a budget buys, as table, JSON and picture; mistakes are named."""
+"""`asfl advise` with total budgets: what they buy, as table, JSON and picture; mistakes are named."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from conftest import Asfl, assert_refused
 
-SMALL = ("plan", "demo", "--set", "scenario.clients=3", "--set", "radio.num_rbs=3", "--set", "training.batch_size=8")
+SMALL = ("advise", "demo", "--set", "scenario.clients=3", "--set", "radio.num_rbs=3", "--set", "training.batch_size=8")
 
 
 def test_as_table_and_picture(asfl: Asfl, tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_as_table_and_picture(asfl: Asfl, tmp_path: Path) -> None:
 
 
 def test_as_json_it_says_what_is_used_and_what_is_left(asfl: Asfl) -> None:
-    shown = asfl(*SMALL, "--scheme", "asfl,fedavg", "--battery", "200 mJ", "--rounds", "5", "--json")
+    shown = asfl(*SMALL, "--schemes", "asfl,fedavg", "--battery", "200 mJ", "--rounds", "5", "--json")
     data = json.loads(shown.stdout)
     for of in data["schemes"].values():
         assert of["time_left_s"] is None
@@ -34,7 +34,7 @@ def test_as_json_it_says_what_is_used_and_what_is_left(asfl: Asfl) -> None:
 
 
 def test_minutes_may_be_written_short(asfl: Asfl) -> None:
-    data = json.loads(asfl(*SMALL, "--scheme", "asfl", "--time", "30m", "--rounds", "2", "--json").stdout)
+    data = json.loads(asfl(*SMALL, "--schemes", "asfl", "--time", "30m", "--rounds", "2", "--json").stdout)
     of = data["schemes"]["asfl"]
     assert of["ended_by"] == "rounds"
     assert of["delay_s"] + of["time_left_s"] == pytest.approx(1800)
@@ -43,15 +43,15 @@ def test_minutes_may_be_written_short(asfl: Asfl) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give --time 30min, --battery 50, or both"),
         (("--time", "30 volts"), "'30 volts' has the unit 'volts'"),
         (("--battery", "1,2"), "budget.battery_j has 2 numbers for 6 clients"),
         (("--battery", "-3"), "budget.battery_j"),
-        (("--time", "1h", "--scheme", "asfl-pluss"), "did you mean 'asfl-plus'?"),
-        (("--time", "1h", "--scheme", "central"), "it has no radio"),
-        (("--time", "1h", "--set", "training.rounds=5"), "--rounds says how many"),
+        (("--time", "1h", "--schemes", "asfl-pluss"), "did you mean 'asfl-plus'?"),
+        (("--time", "1h", "--schemes", "central"), "it has no radio"),
+        (("--time", "1h", "--seeds", "2"), "--seeds doesn't count here"),
+        (("--schemes", "asfl"), "--schemes doesn't count here"),
         (("--time", "1h", "--plot", "plan.jpeg"), "must end in .png, .svg, .pdf"),
     ],
 )
 def test_mistakes_end_with_one_message(asfl: Asfl, arguments: tuple[str, ...], words: str) -> None:
-    assert_refused(asfl("plan", "demo", *arguments), words)
+    assert_refused(asfl("advise", "demo", *arguments), words)

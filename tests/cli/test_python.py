@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asfl
-from asfl.cli.python.watched import watching
+from asfl.api.progress import progress_of
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.runs.jobs import Ended, Job
@@ -128,11 +128,11 @@ def test_the_bar_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
             shown.append(html.data)
 
     display = importlib.import_module("IPython.display")
-    monkeypatch.setattr("asfl.cli.python.watched._in_notebook", lambda: True)
+    monkeypatch.setattr("asfl.api.progress._in_notebook", lambda: True)
     monkeypatch.setattr(display, "display", lambda html, display_id: Handle(html))
     job = Job("asfl", 1, load_config("demo", ["training.rounds=4"]).config, Path("nowhere"))
     made = asfl.run("demo", rounds=1, progress=False, **TINY)
-    with watching({job.name: 4}, 2, progress=True) as tell:
+    with progress_of({job.name: 4}, shown=True) as tell:
         tell(job, read_records(made.folder)[0])
         tell(job, Ended(True))
     assert '<progress value="0" max="4">' in shown[0]

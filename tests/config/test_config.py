@@ -1,3 +1,4 @@
+import json
 import tomllib
 from pathlib import Path
 
@@ -118,9 +119,9 @@ def test_shown_configuration_can_be_saved_and_read_back(
 def test_shown_configuration_is_valid(asfl: Asfl, tmp_path: Path) -> None:
     """As a person does it: with a line break, a tab, quotes and letters from elsewhere."""
     folder = 'two\nlines\t"ä" \\ 🙂'
-    shown = asfl("config", "show", "demo", "--set", f"data.folder={toml_value(folder)}")
+    shown = asfl("explain", "demo", "--set", f"data.folder={toml_value(folder)}")
     (tmp_path / "mine.toml").write_text(shown.stdout, "utf-8")
-    assert "mine.toml is valid" in asfl("config", "check", "mine.toml").stdout
+    assert "mine.toml is valid" in asfl("check", "mine.toml").stdout
     assert load_config(tmp_path / "mine.toml").config.data.folder == folder
 
 
@@ -193,17 +194,17 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 
 def test_show_and_check_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
-    shown = asfl("config", "show", "paper-cifar100", "--set", "scenario.clients=20")
+    shown = asfl("explain", "paper-cifar100", "--set", "scenario.clients=20")
     assert shown.returncode == 0
     assert tomllib.loads(shown.stdout)["scenario"]["clients"] == 20
     assert "· --set" in shown.stdout
     assert "· preset paper-cifar100" in shown.stdout
     (tmp_path / "mine.toml").write_text("[radio]\nnum_rbs = 3\n")
-    assert "mine.toml is valid: vgg19-cifar100" in asfl("config", "check", "mine.toml").stdout
+    assert "mine.toml is valid: vgg19-cifar100" in asfl("check", "mine.toml").stdout
     (tmp_path / "mine.toml").write_text("[radio]\nnum_rb = 3\n")
-    refused = asfl("config", "check", "mine.toml")
+    refused = asfl("check", "mine.toml")
     assert_refused(refused, "unknown key 'radio.num_rb'", "did you mean 'num_rbs'?", "file mine.toml")
-    assert asfl("config", "list").stdout.split() == preset_names()
+    assert list(json.loads(asfl("list", "presets", "--json").stdout)) == preset_names()
 
 
 OWN = ["schemes.epsl.learning_rate=3e-4", "schemes.sfl-cut2.local_steps=5"]
@@ -256,7 +257,7 @@ def test_mistakes_in_settings_of_single_schemes(override: str, words: str) -> No
 
 
 def test_schemes_that_nobody_knows_are_refused(asfl: Asfl) -> None:
-    refused = asfl("config", "show", "demo", "--set", "schemes.eps.learning_rate=1e-3")
+    refused = asfl("explain", "demo", "--set", "schemes.eps.learning_rate=1e-3")
     assert_refused(refused, "schemes.eps: unknown scheme 'eps': did you mean 'epsl'?")
     with pytest.raises(AsflError, match="unknown scheme 'afl': did you mean 'asfl'"):
         configuration("demo", ["schemes.afl.local_steps=2"])

@@ -127,8 +127,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 def test_the_command_line_names_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "broken.py", "import asfl\n\n1 / 0\n")
     words = "plugin broken.py, line 3: ZeroDivisionError: division by zero"
-    assert_refused(asfl("--plugin", "broken.py", "config", "list"), words)
-    assert_refused(asfl("--plugin", "none.py", "config", "list"), "plugin none.py: no such file")
+    assert_refused(asfl("--plugin", "broken.py", "list", "presets"), words)
+    assert_refused(asfl("--plugin", "none.py", "list", "presets"), "plugin none.py: no such file")
     monkeypatch.setenv(plugins.VARIABLE, "broken.py")
     assert_refused(asfl("scenario"), "broken.py, line 3: ZeroDivisionError")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py"]

@@ -50,9 +50,9 @@ def example() -> Iterator[dict[Path, ModuleType]]:
 @pytest.mark.parametrize(
     ("file", "arguments", "look_at", "shape"),
     [
-        (SCHEME, ("decide", "--rounds", 2, "--scheme", "prop-fair"), "seeds", (1,)),
+        (SCHEME, ("decide", "--rounds", 2, "--schemes", "prop-fair"), "seeds", (1,)),
         (CHANNEL, ("scenario", "demo", "--set", "scenario.channel.kind=shadowing"), "delay_s", (6, 6)),
-        (MODEL, ("profile", "mixer-w0.5-digits"), "param_bits", (6,)),
+        (MODEL, ("explain", "mixer-w0.5-digits"), "param_bits", (6,)),
         (DATA, ("data", "show", "demo", "--set", "data.name=shapes"), "label_counts", (6, 5)),
     ],
 )

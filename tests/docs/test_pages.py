@@ -156,7 +156,7 @@ def test_commands_have_these_options(page: Path) -> None:
                 assert is_field(value.partition("=")[0]), words
 
 
-QUICK = ("config", "cost", "decide", "data", "profile", "scenario")
+QUICK = ("check", "decide", "data", "explain", "scenario")
 
 
 def quick_calls(page: Path) -> Iterator[tuple[list[str], list[str]]]:

@@ -359,7 +359,7 @@ def test_a_loss_that_is_not_finite_costs_a_client_its_round_and_nothing_else() -
             simulation.play_round()
             trainer = simulation.trainer
             if broken:
-                real = trainer._server.run
+                real = trainer.server.run
 
                 def breaking(carry: Any, first: int, last: int) -> Any:
                     (logits,) = real(carry, first, last)
@@ -369,7 +369,7 @@ def test_a_loss_that_is_not_finite_costs_a_client_its_round_and_nothing_else() -
                         logits = logits * spoilt.view(-1, 1)
                     return (logits,)
 
-                trainer._server.run = breaking  # type: ignore[assignment,method-assign]
+                trainer.server.run = breaking  # type: ignore[method-assign]
             else:
                 meddled[LIAR].bends["forward", 1] = lambda answer: msg.Refusal("gone")  # type: ignore[attr-defined]
             return simulation.play_round(), trainer.state.server.parameters.clone()

@@ -23,7 +23,7 @@ from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.engine import train
 from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
 from asfl.field.ray.clients import RayClients, RayLink, run_with_actors, share_of_cpu
-from asfl.runs.engines.ray_cluster import ray_cluster
+from asfl.runs.engines.ray import ray_cluster
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
@@ -204,7 +204,7 @@ def test_nodes_that_cant_be_clients(cluster: None, monkeypatch: pytest.MonkeyPat
     with pytest.raises(AsflError, match=r"client 0 can't be started on the Ray cluster: .*/nowhere"):
         _start(agreement_of(without_data, "asfl"))
     with monkeypatch.context() as patch:
-        patch.setattr("asfl.runs.engines.ray_actors.__version__", "9.9.9")
+        patch.setattr("asfl.runs.engines.ray.__version__", "9.9.9")
         with pytest.raises(AsflError, match=r"its node has asfl \S+, and here it is 9\.9\.9; all nodes need the same"):
             _start(agreement_of(one, "asfl"))
     monkeypatch.setattr("asfl.field.ray.clients.MOST_LOSSES", 2)
@@ -284,7 +284,7 @@ def test_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert_refused(asfl("run", "--engine", "ray", "--address", "127.0.0.1:1"), "no Ray cluster answers there")
     with pytest.raises(AsflError, match=r"--address 127\.0\.0\.1:1 is for --engine ray"):
         run_command(address="127.0.0.1:1", out=tmp_path / "run")
-    monkeypatch.setattr("asfl.runs.engines.ray_cluster.util.find_spec", lambda name: None)
+    monkeypatch.setattr("asfl.runs.engines.ray.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"asfl\[ray\]"):
         run_command(engine="ray", out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -10,13 +10,11 @@ from pathlib import Path
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
-from asfl.runs.engines import OnEvent
-from asfl.runs.engines.processes import attempt
 from asfl.runs.files import write_sealed
-from asfl.runs.jobs import Ended, Job, Train, train
+from asfl.runs.jobs import Ended, Job, OnEvent, Train, attempt, train
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, write_manifest
 from asfl.runs.records import Journal, RoundRecord, read_records, read_rounds
-from asfl.runs.watching import ShouldStop
+from asfl.runs.run import ShouldStop
 
 
 def made_up_round(

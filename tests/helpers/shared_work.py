@@ -12,7 +12,7 @@ RAY = ("tests/runs/engines/test_ray.py", "tests/field/test_ray_clients.py")
 """These share a cluster."""
 LONGEST = (
     *RAY, "tests/field/test_fleet.py", "tests/train/test_fast_equals_plain.py", "tests/docs/test_pages.py",
-    "tests/results/reproduce/test_recipes.py", "tests/runs/test_run.py", "tests/results/test_compare.py",
+    "tests/results/reproduce/test_recipes.py", "tests/runs/test_run.py", "tests/runs/test_compare.py",
     "tests/docs/test_readme.py", "tests/field/test_faults.py", "tests/field/test_same_bits.py",
     "tests/schemes/test_decide.py", "tests/docs/test_notebook.py", "tests/test_wheel.py",
 )  # fmt: skip

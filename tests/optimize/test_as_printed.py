@@ -243,9 +243,9 @@ def test_the_paper_as_printed_schedules_no_client_and_says_so(asfl: Asfl, tmp_pa
     records = read_records(tmp_path / "run")
     assert [record.scheduled_count for record in records] == [0, 0]
     assert len({record.accuracy for record in records}) == 1
-    played = asfl("decide", "--rounds", 2, "--preset", "paper-as-printed", "--scheme", "asfl,sfl")
+    played = asfl("decide", "--rounds", 2, "--preset", "paper-as-printed", "--schemes", "asfl,sfl")
     assert f"asfl, sfl: {sentence}" in " ".join(played.stdout.split())
-    assert sentence not in asfl("decide", "--rounds", 2, "--scheme", "asfl").stdout
+    assert sentence not in asfl("decide", "--rounds", 2, "--schemes", "asfl").stdout
 
 
 def test_with_errors_that_cost_something_the_paper_as_printed_trains(asfl: Asfl, tmp_path: Path) -> None:

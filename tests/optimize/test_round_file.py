@@ -66,7 +66,7 @@ def _check(data: Any) -> None:
 
 
 def test_cost_of_a_round_file(asfl: Asfl, tmp_path: Path) -> None:
-    result = asfl("cost", _write(tmp_path, _round()), "--json")
+    result = asfl("decide", _write(tmp_path, _round()), "--cost", "--json")
     assert result.returncode == 0, result.stderr
     cost = json.loads(result.stdout)
     assert cost.keys() >= OUTPUT_KEYS
@@ -82,7 +82,7 @@ def test_cost_of_a_round_file(asfl: Asfl, tmp_path: Path) -> None:
 
 
 def test_arrivals_make_it_realised(asfl: Asfl, tmp_path: Path) -> None:
-    result = asfl("cost", _write(tmp_path, {**_round(), "arrived": [1, 0, 0]}), "--json")
+    result = asfl("decide", _write(tmp_path, {**_round(), "arrived": [1, 0, 0]}), "--cost", "--json")
     cost = json.loads(result.stdout)
     assert cost["kind"] == "realised"
     assert cost["parts"]["client_backward_delay_s"][1] == 0
@@ -91,7 +91,7 @@ def test_arrivals_make_it_realised(asfl: Asfl, tmp_path: Path) -> None:
 
 
 def test_the_table_is_for_people(asfl: Asfl, tmp_path: Path) -> None:
-    result = asfl("cost", _write(tmp_path, _round()))
+    result = asfl("decide", _write(tmp_path, _round()), "--cost")
     assert result.returncode == 0
     assert "expected delay" in result.stdout
     assert "cut 3 (before: 4)" in result.stdout
@@ -99,8 +99,8 @@ def test_the_table_is_for_people(asfl: Asfl, tmp_path: Path) -> None:
 
 def test_a_dead_link_is_null_in_json_and_said_in_words(asfl: Asfl, tmp_path: Path) -> None:
     file = _write(tmp_path, _with("decision.tx_power_w", [0.7, 0, 0]))
-    assert json.loads(asfl("cost", file, "--json").stdout)["delay_s"] is None
-    assert "client 1 has resource blocks but no power" in asfl("cost", file).stdout
+    assert json.loads(asfl("decide", file, "--cost", "--json").stdout)["delay_s"] is None
+    assert "client 1 has resource blocks but no power" in asfl("decide", file, "--cost").stdout
 
 
 def test_printed_reading_and_its_switches() -> None:
@@ -160,13 +160,13 @@ def test_columns_of_different_length_are_named() -> None:
 
 
 def test_mistakes_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
-    assert_refused(asfl("cost", _write(tmp_path, _with("decision.cut", 0)), "--json"), "decision.cut = 0")
+    assert_refused(asfl("decide", _write(tmp_path, _with("decision.cut", 0)), "--cost", "--json"), "decision.cut = 0")
     (tmp_path / "round.json").write_text("{")
-    assert_refused(asfl("cost", "round.json"), "round.json is not valid JSON")
-    assert_refused(asfl("cost", "missing.json"), "missing.json: no such file")
-    assert_refused(asfl("cost"), "which round?")
+    assert_refused(asfl("decide", "round.json", "--cost"), "round.json is not valid JSON")
+    assert_refused(asfl("decide", "missing.json", "--cost"), "missing.json: no such file")
+    assert_refused(asfl("decide", "--cost"), "which round?")
     (tmp_path / "round.json").write_text("[]")
-    assert_refused(asfl("cost", "round.json"), "a round file is a JSON object")
+    assert_refused(asfl("decide", "round.json", "--cost"), "a round file is a JSON object")
 
 
 def test_the_schema_accepts_what_we_accept_and_refuses_typos() -> None:

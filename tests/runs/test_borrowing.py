@@ -14,15 +14,13 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import World
 from asfl.data import load_data
-from asfl.results.compare import Comparison, plan_comparison
-from asfl.runs.engines import OnEvent
-from asfl.runs.jobs import Ended, Job, Train, train
+from asfl.runs.comparison import Comparison, plan_comparison
+from asfl.runs.jobs import Ended, Job, OnEvent, Train, train
 from asfl.runs.manifest import read_manifest
 from asfl.runs.play import play_all
 from asfl.runs.records import RoundRecord, read_records
-from asfl.runs.run import run
+from asfl.runs.run import OnRound, ShouldStop, run
 from asfl.runs.simulation import Simulation
-from asfl.runs.watching import OnRound, ShouldStop
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.base import borrows
 
@@ -116,7 +114,7 @@ def test_killed_and_stopped_it_still_borrows_the_same(compared: Comparison, tmp_
     broken = little(tmp_path / "out", ("fedavg", "asfl"))
     failed = train_runs([broken], None, partial(train_here, train=killed_after(3)))
     assert failed == {
-        "asfl seed 1": "MemoryError: ",
+        "asfl seed 1": "out of memory: train fewer runs side by side (--workers), or a smaller network",
         "fedavg seed 1": "it borrows from asfl seed 1, which failed; so it was not started",
     }
     assert not broken.run_folder("fedavg", 1).exists()

@@ -1,6 +1,5 @@
 """Run folders under attack: two writers, damaged files, kills at bad moments. Nothing lost, nothing silent."""
 
-import hashlib
 import json
 import logging
 import os
@@ -20,12 +19,11 @@ from asfl.cli.training import train_runs
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
-from asfl.results.compare import plan_comparison, read_comparison
-from asfl.runs import lock
-from asfl.runs.files import read_sealed, sealed_json, write_sealed, write_whole
+from asfl.runs import files
+from asfl.runs.comparison import plan_comparison, read_comparison
+from asfl.runs.files import lock_in, seal_of, sealed_json, write_whole, writing
 from asfl.runs.folder import MODEL_SEAL, check_folder, checkpoint_files, is_finished, where_to_go_on
 from asfl.runs.jobs import Ended
-from asfl.runs.lock import writer_of, writing
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import resume, run
@@ -77,17 +75,15 @@ def unfinished(folder: Path, costs: str = "modelled", rounds: int = 3) -> Manife
 
 # ---------------------------------------------------------------------- one writer
 def test_the_second_writer_is_told_who_the_first_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/asfl", "compare", "my demo"])
     with writing(tmp_path / "run"):
-        words = (
-            rf"is in use: process {os.getpid()} on .* \(asfl compare 'my demo'\) has been writing to it since \d{{4}}-"
-        )
+        words = rf"is in use: process {os.getpid()} on .* \(asfl compare 'my demo'\), since \d{{4}}-.* is writing to it"
         with pytest.raises(AsflError, match=words):
             run(tiny(), "asfl", tmp_path / "run", threads=1)
         assert not (tmp_path / "run" / MANIFEST_FILE).exists()
-        assert writer_of(tmp_path / "run") is not None
-    assert writer_of(tmp_path / "run") is None
+        assert lock_in(tmp_path / "run")[0]
+    assert not lock_in(tmp_path / "run")[0]
     assert list((tmp_path / "run").iterdir()) == []
     with writing(tmp_path / "run"):  # it is free again
         pass
@@ -95,23 +91,23 @@ def test_the_second_writer_is_told_who_the_first_is(tmp_path: Path, monkeypatch:
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import os, sys, signal; from pathlib import Path; from asfl.runs.lock import writing\n"
+        "import os, sys, signal; from pathlib import Path; from asfl.runs.files import writing\n"
         "with writing(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert (tmp_path / "run" / ".lock").exists()
-    assert writer_of(tmp_path / "run") is None
+    assert not lock_in(tmp_path / "run")[0]
     with writing(tmp_path / "run"):
         pass
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep", "tune"])
+@pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_commands_of_many_runs_lock_their_folder(
     command: str, asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     (tmp_path / "out").mkdir()
     more = ["--over", "data.dirichlet_alpha=1,10"] if command == "sweep" else []
     with writing(tmp_path / "out"):
@@ -170,46 +166,12 @@ def test_damage_is_found_and_repaired_with_a_word(
     assert asfl("check", copy).returncode == 0
 
 
-def test_what_is_removed_behind_the_last_round_is_said(
-    stopped: Path, whole: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with (stopped / RECORDS_FILE).open("ab") as file:
-        file.write(b"something")
-    with caplog.at_level(logging.WARNING):
-        assert resume(stopped)
-    assert f"{RECORDS_FILE} has something behind its last round, which is removed" in caplog.text
-    assert contents(stopped) == contents(whole)
-
-
 def test_rounds_of_another_run_are_not_taken_for_ours(copy: Path, tmp_path: Path) -> None:
     run(tiny("scenario.seed=2"), "asfl", tmp_path / "other", threads=1)
     shutil.copy(tmp_path / "other" / RECORDS_FILE, copy / RECORDS_FILE)
     with pytest.raises(AsflError, match=r"line 1: its checksum doesn't match.*asfl check says what is intact"):
         read_records(copy)
     assert not is_finished(copy)
-
-
-def test_a_folder_of_the_version_before_goes_on(stopped: Path, whole: Path) -> None:
-    """There every line had a checksum of itself and of the one before it."""
-    fingerprint, old, marks = read_manifest(stopped).fingerprint, b"", [read_manifest(stopped).fingerprint[:16]]
-    for record in read_records(stopped):
-        body = record.to_line().rstrip("\n")
-        marks.append(hashlib.sha256((marks[-1] + body).encode()).hexdigest()[:16])
-        old += f'{body[:-1]}, "seal": "{marks[-1]}"}}\n'.encode()
-    before = read_records(stopped)
-    (stopped / RECORDS_FILE).write_bytes(old)
-    for number, file in checkpoint_files(stopped):
-        write_sealed(file, read_sealed(file)[1], round=number, fingerprint=fingerprint, records=marks[number])
-    assert read_records(stopped) == before
-    assert all(finding.intact for finding in check_folder(stopped))
-    again: list[int] = []
-    assert resume(stopped, on_round=lambda record: again.append(record.round))
-    assert again == [4]
-    assert read_records(stopped) == read_records(whole)
-    assert is_finished(stopped)
-    _change_digit(stopped / RECORDS_FILE)
-    with pytest.raises(AsflError, match="line 1: its checksum doesn't match"):
-        read_records(stopped)
 
 
 @pytest.mark.parametrize("delay_s", [0.1, -1.0, float("nan"), None])
@@ -235,7 +197,7 @@ def test_budgets_belong_to_the_run(delay_s: float | None, stopped: Path) -> None
         ({"scheme": 3}, "scheme: "),
         ({"recorded": [{"cut": 1}]}, "recorded.0.rb_count"),
         ({"config": {"scenario": {"clients": -1}}}, "config.scenario.clients"),
-        ({"format": 2}, "format 2, but this asfl"),
+        ({"format": 3}, "format 3, but this asfl"),
         ({"format": "9" * 5000}, "format '999"),
     ],
 )
@@ -274,13 +236,54 @@ def test_every_value_of_a_record_has_a_type_and_a_range(name: str, value: object
 
 
 # ---------------------------------------------------------------------- going back
-def test_two_unreadable_checkpoints_are_told(stopped: Path, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for _, file in checkpoint_files(stopped):
+def _newest(folder: Path) -> Path:
+    return next(file for _, file in checkpoint_files(folder))
+
+
+def _flip_a_bit(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def _halve(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _write_behind(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(file.read_bytes()[:100])
+
+
+def _empty_both(folder: Path) -> None:
+    for _, file in checkpoint_files(folder):
         file.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says", "again"),
+    [
+        (lambda folder: _halve(_newest(folder)), "bytes instead of", 3),
+        (lambda folder: _flip_a_bit(_newest(folder)), "its content was changed", 3),
+        (lambda folder: seal_of(_newest(folder)).unlink(), "it has no seal", 3),
+        (lambda folder: _halve(seal_of(_newest(folder))), "its seal, round-000003.json, was changed", 3),
+        (
+            lambda folder: _write_behind(folder / RECORDS_FILE),
+            "has something behind its last round, which is removed",
+            4,
+        ),
+        (lambda folder: shutil.rmtree(folder / CHECKPOINTS), "there is no checkpoint yet", 1),
+        (_empty_both, "goes on after round 0, rounds 1 to 3 are played again", 1),
+    ],
+)
+def test_a_damaged_run_goes_on_from_the_newest_whole_checkpoint(
+    damage: Any, says: str, again: int, stopped: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(stopped)
+    played: list[int] = []
     with caplog.at_level(logging.WARNING):
-        assert resume(stopped)
-    assert "round-000003.safetensors: it has 0 bytes instead of" in caplog.text
-    assert "goes on after round 0, rounds 1 to 3 are played again" in caplog.text
+        assert resume(stopped, on_round=lambda record: played.append(record.round))
+    assert says in caplog.text
+    assert played == list(range(again, 5))
     assert contents(stopped) == contents(whole)
 
 
@@ -364,9 +367,9 @@ def test_the_umask_is_respected(tmp_path: Path) -> None:
     assert modes == {"mine": 0o600, "ours": 0o664, "key": 0o600}
 
 
-@pytest.mark.parametrize("command", ["run", "compare"])
-def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
-    """As a batch system does it: to all processes at once."""
+@pytest.mark.parametrize(("command", "number"), [("run", signal.SIGINT), ("compare", signal.SIGTERM)])
+def test_a_signal_saves_and_stops(command: str, number: signal.Signals, tmp_path: Path) -> None:
+    """As a terminal and a batch system do it: to all processes at once."""
     changes = [*TINY, "training.rounds=4000", "output.checkpoint_every=4000", *QUICK_TO_START]
     sets = [word for one in changes for word in ("--set", one)]
     more = ["--schemes", "asfl"] if command == "compare" else []
@@ -379,16 +382,17 @@ def test_sigterm_saves_and_stops(command: str, tmp_path: Path) -> None:
     folder = tmp_path / "out" if command == "run" else tmp_path / "out" / "asfl-seed1"
     try:
         wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None)
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, number)
         out, err = process.communicate(timeout=LONG_S)
     finally:
         process.kill()
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "stopped" in out
     newest, _ = next(checkpoint_files(folder))
     assert newest == len(records_so_far(folder)) > 0
-    assert all(finding.intact for finding in check_folder(folder))
+    words = f"stopped after round {newest}; go on with: asfl resume out" if command == "run" else "stopped with 1 of 1"
+    assert words in out
+    assert all(one.intact for one in check_folder(folder))
 
 
 # ---------------------------------------------------------------------- in bulk

@@ -3,16 +3,13 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fork_server import CONTEXT, QUICK_TO_START
-from waiting import LONG_S, wait_until
+from fork_server import CONTEXT
+from waiting import wait_until
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
@@ -130,47 +127,6 @@ def _train_and_be_killed(config: Config, folder: Path, after_s: float) -> None:
     process.join()
 
 
-@pytest.mark.parametrize("damage", ["cut", "bits", "no seal", "torn seal"])
-def test_a_torn_checkpoint_falls_back_to_the_one_before(damage: str, whole: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "torn"
-    rounds: list[RoundRecord] = []
-    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 5)
-    newest = sorted((folder / CHECKPOINTS).glob("*.safetensors"))[-1]
-    seal, content = newest.with_suffix(".json"), newest.read_bytes()
-    match damage:
-        case "cut":
-            newest.write_bytes(content[: len(content) // 2])
-        case "bits":
-            newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        case "no seal":
-            seal.unlink()
-        case "torn seal":
-            seal.write_text(seal.read_text()[:20])
-    again: list[int] = []
-    assert resume(folder, on_round=lambda record: again.append(record.round))
-    assert again[0] == 5  # the checkpoint of round 4 was taken
-    assert contents(folder) == contents(whole)
-
-
-def test_a_half_written_last_line_is_played_again(whole: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "torn"
-    rounds: list[RoundRecord] = []
-    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
-    with (folder / RECORDS_FILE).open("a") as file:
-        file.write(rounds[-1].to_line()[:100])
-    assert resume(folder)
-    assert contents(folder) == contents(whole)
-
-
-def test_no_checkpoint_at_all_starts_over(whole: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "bare"
-    rounds: list[RoundRecord] = []
-    run(tiny(), "asfl", folder, threads=1, on_round=rounds.append, should_stop=lambda: len(rounds) == 3)
-    shutil.rmtree(folder / CHECKPOINTS)
-    assert resume(folder)
-    assert contents(folder) == contents(whole)
-
-
 def test_manifest_says_what_the_run_is(tmp_path: Path) -> None:
     config = tiny("training.rounds=1", "scenario.seed=7")
     run(config, "asfl-pmax", tmp_path / "run", threads=1)
@@ -179,13 +135,6 @@ def test_manifest_says_what_the_run_is(tmp_path: Path) -> None:
     assert {"asfl", "python", "torch", "numpy", "git_commit", "started"} <= data["facts"].keys()
     assert read_manifest(tmp_path / "run").config == config
     assert is_finished(tmp_path / "run")
-
-
-def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
-    run(tiny("training.rounds=2"), "asfl", tmp_path / "run", threads=1)
-    before = contents(tmp_path / "run")
-    assert run(tiny("training.rounds=2"), "asfl", tmp_path / "run", on_round=lambda _: pytest.fail("played again"))
-    assert contents(tmp_path / "run") == before
 
 
 # ---------------------------------------------------------------------- what goes wrong
@@ -203,14 +152,6 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
     shutil.copytree(tmp_path / "b" / CHECKPOINTS, tmp_path / "a" / CHECKPOINTS)
     with pytest.raises(AsflError, match="belongs to another configuration"):
         resume(tmp_path / "a")
-
-
-def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
-    run(tiny("training.rounds=2"), "asfl", tmp_path / "run", threads=1)
-    with pytest.raises(AsflError, match=r"training\.rounds = 2 there, 1 here"):
-        run(tiny("training.rounds=1"), "asfl", tmp_path / "run")
-    with pytest.raises(AsflError, match="scheme asfl, not sfl"):
-        run(tiny("training.rounds=2"), "sfl", tmp_path / "run")
 
 
 def test_a_full_disk_loses_no_finished_round(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,26 +198,6 @@ def test_resume_plays_recorded_rounds_again_in_silence_or_aloud(asfl: Asfl, tmp_
     assert result.returncode == 0, result.stderr
     assert "round 1/6" in result.stderr
     assert "-" not in result.stderr.split("round 1/6")[1].split("\n")[0]
-
-
-def test_fewer_test_images_than_clients(tmp_path: Path) -> None:
-    assert run(tiny("output.test_samples=2", "training.rounds=2"), "asfl", tmp_path / "run", threads=1)
-
-
-def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
-    sets = [word for override in [*TINY, *QUICK_TO_START, "training.rounds=4000"] for word in ("--set", override)]
-    command = [sys.executable, "-c", "from asfl.cli import main; main()", "run", *sets, "--out", "run"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    wait_until(lambda: rounds_in(tmp_path / "run") >= 2 or process.poll() is not None)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=LONG_S)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    done = len(read_records(tmp_path / "run"))
-    assert f"stopped after round {done}; go on with: asfl resume run" in out
-    rounds: list[RoundRecord] = []
-    resume(tmp_path / "run", on_round=rounds.append, should_stop=lambda: True)
-    assert rounds[0].round == done + 1
 
 
 @pytest.mark.parametrize(

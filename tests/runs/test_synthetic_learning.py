@@ -84,10 +84,10 @@ def test_what_ships_is_fitted_and_better_than_a_guess() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("decide", "--rounds", "1"), ("plan", "demo", "--time", "5s", "--rounds", "1")],
+    [("decide", "--rounds", "1"), ("advise", "demo", "--time", "5s", "--rounds", "1")],
 )
 def test_the_error_stands_beside_the_prediction(asfl: Asfl, command: tuple[str, ...]) -> None:
-    words = [*command, "--scheme", "asfl,epsl"]
+    words = [*command, "--schemes", "asfl,epsl"]
     shown = " ".join(asfl(*words).stdout.split())
     assert held_out_in_words(["asfl", "epsl"]) in shown
     assert "Never compared with training: epsl." in shown

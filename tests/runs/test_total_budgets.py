@@ -6,7 +6,7 @@ import pytest
 
 from asfl.config import Config, load_config
 from asfl.runs.folder import check_folder, is_finished
-from asfl.runs.manifest import MODEL_FILE, comparable
+from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import run
 from conftest import Asfl
@@ -39,11 +39,6 @@ def test_it_ends_with_the_time_and_resumes_bit_for_bit(scheme: str, tmp_path: Pa
         assert sum(record.energy_j[client] for record in records) == pytest.approx(full - left, abs=1e-9)
     assert all(finding.intact for finding in check_folder(whole))
     assert any("as many as the total budget allows" in finding.words for finding in check_folder(whole))
-
-
-def test_without_total_budgets_a_run_is_what_it_was_before_there_were_any() -> None:
-    assert "budget" not in comparable(tiny())
-    assert comparable(tiny("budget.battery_j=[1, 2, 3]"))["budget"]["battery_j"] == [1, 2, 3]
 
 
 def test_what_is_left_is_shown(asfl: Asfl) -> None:

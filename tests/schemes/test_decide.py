@@ -127,7 +127,7 @@ def test_a_decided_round_can_be_costed(asfl: Asfl, tmp_path: Path) -> None:
     """The answer of `decide` is the decision of `cost`."""
     answer = json.loads(asfl("decide", _write(tmp_path, _round()), "--json").stdout)
     decided = {**_round(), "decision": {key: answer[key] for key in ("cut", "rb_count", "tx_power_w")}}
-    cost = json.loads(asfl("cost", _write(tmp_path, decided), "--json").stdout)
+    cost = json.loads(asfl("decide", _write(tmp_path, decided), "--cost", "--json").stdout)
     assert cost == answer["expected"]
 
 
@@ -172,7 +172,7 @@ def test_mistakes_name_the_field(change: dict[str, Any], words: str) -> None:
 
 def test_mistakes_on_the_command_line(asfl: Asfl) -> None:
     assert_refused(asfl("decide"), "give either a round file, or --rounds")
-    assert_refused(asfl("decide", "--rounds", 2, "--scheme", "asf"), "unknown scheme 'asf'")
+    assert_refused(asfl("decide", "--rounds", 2, "--schemes", "asf"), "unknown scheme 'asf'")
     assert_refused(asfl("decide", "--rounds", 2, "--preset", "dmo"), "did you mean 'demo'?")
     assert_refused(asfl("decide", "--rounds", 2, "--plot", "x.gif"), "must end in")
 
@@ -188,7 +188,7 @@ def test_many_rounds_of_all_schemes(asfl: Asfl, tmp_path: Path) -> None:
         assert (name[:8] in result.stdout) == (name != "central")  # which has no radio
     assert not [name for name in ON_REQUEST if name in result.stdout]
     assert (tmp_path / "play.png").exists()
-    data = json.loads(asfl("decide", "--rounds", 2, "--scheme", "asfl,fedavg", "--json").stdout)
+    data = json.loads(asfl("decide", "--rounds", 2, "--schemes", "asfl,fedavg", "--json").stdout)
     assert list(data["schemes"]) == ["asfl", "fedavg"]
     assert data["schemes"]["fedavg"][0]["cut"] is None  # it has none
 

@@ -15,6 +15,7 @@ from asfl.train.optimizers import Name, rule_named
 from asfl.train.state import Average, Combining
 from asfl.train.steps import Trainer
 from asfl.train.trainer import Task
+from studies import poison
 
 
 class Shouting(LocalFleet):
@@ -100,3 +101,12 @@ def test_one_that_shouts_is_hardly_heard(rule: Average) -> None:
         return float((shouted.state.server.parameters - before)[edge:].norm())
 
     assert moved(Combining(rule, trim=0.3)) < 1e-3 * moved(Combining())
+
+
+@pytest.mark.parametrize("attack", poison.ATTACKS)
+@pytest.mark.parametrize("scheme", ["sfl", "fedavg"])
+def test_the_study_of_poisoned_clients_plays_every_attack(
+    attack: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poison, "ROUNDS", 1)
+    assert 0 <= poison.accuracy((scheme, attack, "mean", 1)) <= 1

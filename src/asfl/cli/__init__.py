@@ -17,42 +17,36 @@ from asfl.cli.terminal import write_what_terminals_have
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.machine import is_out_of_memory
 from asfl.config.plugins import in_words_of_plugin, load_plugin
+from asfl.config.removed import GONE_COMMANDS
 
 typer.core.HAS_RICH = False  # or typer < 0.21 puts backslashes before the brackets of its help
 
 _COMMANDS = {
     "list": ("listing", "Name schemes, presets, models, channels, data sets or recipes."),
-    "explain": ("explain", "What a field of the configuration means."),
+    "explain": ("explain", "Explain a field; print a preset's configuration; show a model's layers."),
     "new": ("new", "Write a scheme, channel, model or data set of your own to start from."),
-    "doctor": ("doctor", "Say what this machine has, and what is missing for what."),
-    "config": ("config", "Show and check configurations."),
-    "data": ("data", "Get data sets, and see how they are spread over the clients."),
-    "scenario": ("scenario", "Who is where, and what each cut would cost."),
-    "trace": ("trace", "Walk clients through a ray-traced city."),
-    "profile": ("profile", "Bits and FLOPs of a model, layer by layer."),
-    "cost": ("cost", "Delay and energy of one round."),
-    "decide": ("decide", "Decide cut, resource blocks and power."),
-    "plan": ("plan", "Say what a total time and batteries can buy."),
+    "doctor": ("doctor", "Show what this machine has, and what is missing for what."),
+    "data": ("data", "Get data sets and traces; show how samples are spread over the clients."),
+    "scenario": ("scenario", "Show where clients are, and what each cut would cost."),
+    "decide": ("decide", "Decide cut, resource blocks and power; cost of a decision."),
+    "advise": ("advise", "Which scheme suits a world, and what total budgets can buy."),
     "run": ("run", "Train one scheme."),
-    "resume": ("run", "Go on with a run that was stopped or killed."),
+    "resume": ("run", "Continue a run that was stopped or killed, or make it longer."),
+    "compare": ("compare", "Train all schemes in the same world and compare them."),
+    "sweep": ("sweep", "Compare schemes for every value of some fields; tune learning rates."),
+    "report": ("report", "Runs as one HTML page, figures and tables; also while they run."),
+    "export": ("export", "Write runs as one table, Parquet or CSV."),
+    "check": ("check", "Verify run folders and configurations."),
+    "reproduce": ("reproduce", "Repeat the experiments of the paper."),
     "fleet": ("fleet", "Train with real clients, in processes on this machine."),
     "serve": ("serve", "Train with devices that join by one command."),
-    "join": ("join", "Be a device: enrol once, then take part in every run."),
-    "devices": ("devices", "Which devices there are; invite and revoke them."),
-    "tune": ("tune", "Find the learning rate that suits each scheme best."),
-    "sweep": ("sweep", "Compare schemes for every value of some fields."),
-    "reproduce": ("reproduce", "Repeat the experiments of the paper."),
-    "check": ("check", "Say what is intact in run folders."),
-    "export": ("export", "Write runs as one table, Parquet or CSV."),
-    "advise": ("advise", "Say which scheme suits a world, and what it would take."),
-    "compare": ("compare", "Train all schemes in the same world and compare them."),
-    "report": ("report", "Runs as one HTML page, figures and tables for a paper."),
-    "watch": ("report", "Follow running experiments in the browser."),
+    "join": ("join", "Run this machine as a device."),
+    "devices": ("devices", "List devices; invite and revoke them."),
 }
 """The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or
 an `app` with commands of its own."""
 
-_TRAINING = {"run", "resume", "compare", "sweep", "tune", "reproduce", "fleet"}
+_TRAINING = {"run", "resume", "compare", "sweep", "reproduce", "fleet"}
 
 
 class _Commands(TyperGroup):
@@ -62,6 +56,8 @@ class _Commands(TyperGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command:
+        if cmd_name in GONE_COMMANDS:
+            raise AsflError(f"asfl {cmd_name} no longer exists: {GONE_COMMANDS[cmd_name]}")
         if cmd_name not in _COMMANDS:
             raise AsflError(f"unknown command {short(cmd_name)}: {nearest(cmd_name, _COMMANDS)}")
         module_name, summary = _COMMANDS[cmd_name]

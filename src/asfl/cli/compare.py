@@ -12,19 +12,20 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, json_text, print_json
-from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent
 from asfl.results.charts.comparison import along_front, front_of, fronts, places_at, write_figures
 from asfl.results.charts.files import save_figure
-from asfl.results.compare import PRICES, Comparison, plan_comparison, plan_front, read_comparison
-from asfl.results.curves import OURS, SMOOTHED_OVER
+from asfl.results.curves import SMOOTHED_OVER, finished_runs
 from asfl.results.quantities import ABOUT_COSTS, ABOUT_ROUNDS, COSTS, OF_ROUNDS, Quantity, amount, share
 from asfl.results.summary import Outcome, Saving, Summary, with_note
 from asfl.results.words import in_words
-from asfl.runs.files import write_whole
-from asfl.runs.lock import writing
+from asfl.runs.comparison import PRICES, Comparison, plan_comparison, plan_front, read_comparison
+from asfl.runs.files import write_whole, writing
+from asfl.runs.training import engine_named
+from asfl.schemes import OURS
 
 
 def compare(
@@ -81,7 +82,7 @@ def _show(
     comparison: Comparison, targets: list[float] | None, failed: dict[str, str], as_json: bool, *, write: bool = True
 ) -> None:
     """Write summary, table and pictures; print tables and words, or JSON."""
-    runs, folder = comparison.finished_runs(), comparison.folder
+    runs, folder = finished_runs(comparison), comparison.folder
     if not runs:
         print_failures(failed)
         raise AsflError(f"{folder} has no finished run to show")
@@ -130,19 +131,19 @@ def _table(title: str) -> Table:
         pad_edge=False,
         padding=0,
     )
-    table.add_column("scheme", no_wrap=True)
+    table.add_column("scheme", overflow="fold")
     return table
 
 
 def _print_reached(summary: Summary) -> None:
     main, several = summary.main_target(), len(summary.seeds) > 1
     table = _table(with_note("what it reaches", summary.model))
-    table.add_column("accuracy\nend, best", justify="right")
+    table.add_column("accuracy\nend, best", justify="right", overflow="fold")
     for target in summary.targets:
-        table.add_column(f"delay, energy\nto {percent(target)}", justify="right")
+        table.add_column(f"delay, energy\nto {percent(target)}", justify="right", overflow="fold")
     saves = main if OURS in summary.runs and len(summary.ranked) > 1 else None
     if saves is not None:
-        table.add_column(f"asfl saves\nto {percent(saves)}", justify="right")
+        table.add_column(f"asfl saves\nto {percent(saves)}", justify="right", overflow="fold")
     for name in summary.runs:
         final, best = (summary.over_seeds(name, key) for key in ("final_accuracy", "best_accuracy"))
         row = [
@@ -169,7 +170,7 @@ def _print_front(outcomes: Sequence[Outcome], usual_price: float) -> None:
     best, priced = front_of(places), {place.scheme for place in places if place.setting}
     table = _table(f"what {percent(target)} accuracy takes")
     for column in ("energy price", "delay\ns", "energy\nJ", "unbeaten\nin both"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for place in sorted(places, key=lambda one: one.delay_s.median):
         price = place.setting.rpartition(" ")[2] or (number(usual_price) if place.scheme in priced else "")
         table.add_row(place.scheme, price, amount(place.delay_s), amount(place.energy_j), "yes" * (place in best))
@@ -198,7 +199,7 @@ def _saved(saving: Saving | None) -> str:
 def _print_rounds(summary: Summary, title: str, columns: Sequence[Quantity], about: str) -> None:
     table = _table(with_note(title, summary.model))
     for one in columns:
-        table.add_column(f"{one.title}\n{one.unit}".strip(), justify="right", no_wrap=True)
+        table.add_column(f"{one.title}\n{one.unit}".strip(), justify="right", overflow="fold")
     for scheme in summary.runs:
         means = [one.scale * summary.over_seeds(scheme, one.name).mean for one in columns]
         table.add_row(scheme, *("–" if math.isnan(mean) else number(mean) for mean in means))

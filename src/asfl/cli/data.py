@@ -1,4 +1,4 @@
-"""`asfl data`: get a data set, and see how it is spread over the clients."""
+"""`asfl data`: get data sets and traces, and see how samples are spread over the clients."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +10,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from asfl.cli import options
 from asfl.cli.output import show as show_result, table
+from asfl.config import Radio
 from asfl.config.errors import AsflError, nearest
+from asfl.config.fields import MAX_BLOCKS
 from asfl.config.randomness import random_stream
 from asfl.data import load_data
 from asfl.data.cifar import CIFAR
 from asfl.data.load import default_folder
-from asfl.results.charts.world import LabelMix, label_chart
+from asfl.results.charts.files import save_figure
+from asfl.results.charts.world import LabelMix, label_chart, trace_chart
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -135,3 +138,43 @@ def deal(
     data = load_data(options.configuration("demo", [f"data.name={name}"]).config, data_dir)
     for file in deal_out(data, counts, out, random_stream(seed, "dealt out")):
         print(file)
+
+
+@app.command()
+def trace(
+    scene: Annotated[str, typer.Argument(help="A scene of Sionna RT: munich, florence, etoile, san_francisco, …")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Where the trace goes.")],
+    clients: Annotated[int, typer.Option(min=1, max=1000, help="How many people walk.")] = 10,
+    minutes: Annotated[float, typer.Option(min=0.01, max=1e4, help="For how long.")] = 5.0,
+    speed: Annotated[float, typer.Option(min=0.0, max=100.0, help="How fast, in m/s.")] = 1.4,
+    step: Annotated[float, typer.Option(min=0.001, max=1e4, help="Seconds from one sample to the next.")] = 1.0,
+    radius: Annotated[float, typer.Option(min=20.0, max=5000.0, help="How far from the middle, in m.")] = 250.0,
+    carrier: Annotated[float, typer.Option(min=1e8, max=1e12, help="Carrier frequency, in Hz.")] = 3.5e9,
+    blocks: Annotated[int, typer.Option(min=1, max=MAX_BLOCKS, help="Resource blocks, each with a gain.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Who starts where, and turns which way.")] = 1,
+    plot: options.Plot = None,
+) -> None:
+    """Walk clients through the streets of a city, solve their radio paths, write a trace; draw the map with --plot.
+
+    What was begun goes on if the same command is given again.
+    """
+    from asfl.radio.city.rays import Tracer
+    from asfl.radio.city.trace import Walk, trace_city
+    from asfl.radio.traces import read_trace
+
+    if out.suffix.lower() != ".npz":
+        raise AsflError(f"--out {out}: a trace is an .npz file")
+    asked = Walk(scene, clients, 60 * minutes, step, speed, radius, carrier, blocks, Radio().rb_bandwidth_hz, seed)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"loading {scene}", total=asked.steps)
+        tracer = Tracer(scene, carrier)
+        trace_city(
+            asked,
+            tracer,
+            out,
+            lambda done, steps: progress.update(task, completed=done, total=steps, description="solving paths"),
+        )
+    print(f"{out}: {clients} clients, {asked.steps} samples, one every {step:g} s")
+    if plot is not None:
+        save_figure(trace_chart(read_trace(out)), plot)
+        print(f"picture: {plot}")

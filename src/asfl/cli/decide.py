@@ -6,27 +6,27 @@ from typing import Annotated, Literal
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
 
 from asfl.cli import options
-from asfl.cli.output import show, table
+from asfl.cli.output import console, print_json, show, table
+from asfl.cli.progress import played_with_progress
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import RoundCost, round_cost
 from asfl.optimize import Solution, ooe_bcd, solve_jointly
 from asfl.optimize.queues import budget_scale
-from asfl.optimize.roundfile import read_round_file, solution_as_json
+from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
 from asfl.results.charts.world import decision_chart, playthroughs_chart
-from asfl.results.curves import CEILING
 from asfl.results.summary import trained_and_charged
 from asfl.results.words import NO_CLIENT
-from asfl.runs.estimate import check_count
-from asfl.runs.play import Playthrough, play_all
+from asfl.runs.play import Playthrough
 from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
-from asfl.runs.this_process import usual_threads
-from asfl.schemes import scheme_named
+from asfl.schemes import CEILING, scheme_named
 from asfl.schemes.base import borrows
 
 
@@ -40,20 +40,32 @@ def decide(
         int | None, typer.Option(min=1, max=MAX_COUNT, help="Play this many rounds of a preset instead.")
     ] = None,
     preset: Annotated[str, typer.Option(help="With --rounds: a preset's name or a TOML file.")] = "demo",
-    schemes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scheme", metavar="NAME,…", help="With --rounds: schemes, separated by commas or repeated. Default: all."
-        ),
-    ] = None,
+    schemes: options.Schemes = None,
     seeds: Annotated[
         int, typer.Option(min=1, max=options.MAX_SEEDS, help="With --rounds: how many seeds, from the preset's on.")
     ] = 1,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="With a file: what the decision in it costs, instead of a new one.")
+    ] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of round files.")] = False,
     overrides: options.Set = None,
     as_json: options.Json = False,
     plot: options.Plot = None,
 ) -> None:
-    """Decide cut, resource blocks and power: of the round in a file, or round after round (radio only, no training)."""
+    """Decide cut, resource blocks and power: of the round in a file, or round after round (radio only, no training).
+
+    With --cost: delay and energy of the decision in the file, realised if it says who arrived, else expected.
+    """
+    if schema:
+        options.refuse_all_but(["schema", "as_json"], "--schema prints the schema and reads no file")
+        print_json(json_schema())
+        return
+    if cost:
+        options.refuse_all_but(["file", "cost", "as_json"], "--cost is about the decision in a file")
+        if file is None:
+            raise AsflError("which round? For example: asfl decide round.json --cost")
+        _show_cost(read_round_file(file), as_json)
+        return
     if (file is None) == (rounds is None):
         raise AsflError("give either a round file, or --rounds, and --preset if it isn't demo (asfl decide --help)")
     if file is not None:
@@ -71,10 +83,54 @@ def decide(
     elif rounds is not None:
         options.refuse_all_but(
             ["rounds", "preset", "schemes", "seeds", "overrides", "as_json", "plot"],
-            "with --rounds the scheme chooses its solver, as in --scheme asfl,asfl-joint",
+            "with --rounds the scheme chooses its solver, as in --schemes asfl,asfl-joint",
         )
         names = [one for one in options.schemes_named(schemes) if schemes or one != CEILING]
         _play(preset, overrides or [], names, seeds, rounds, as_json, plot)
+
+
+def _show_cost(given: RoundFile, as_json: bool) -> None:
+    round_, decision = given.to_round(), given.to_decision()
+    result, realised = round_cost(round_, decision, given.arrived), given.arrived is not None
+    if as_json:
+        print_json(cost_as_json(result, realised=realised))
+    else:
+        _print_cost(result, decision, round_.previous_cut, realised=realised)
+
+
+def _print_cost(result: RoundCost, decision: Decision, previous_cut: int | None, *, realised: bool) -> None:
+    kind = "realised" if realised else "expected"
+    before = "" if previous_cut is None else f" (before: {previous_cut})"
+    out = console()
+    out.print(
+        f"[bold]{kind} delay {format_si(float(result.delay_s), 's')}[/], cut {decision.cut}{before}: "
+        f"re-split {format_si(float(result.resplit_delay_s), 's')} + "
+        f"uplink stage {format_si(float(result.uplink_stage_delay_s), 's')} + "
+        f"server stage {format_si(float(result.server_stage_delay_s), 's')}"
+    )
+    columns = {
+        "client": [str(client) for client in range(len(decision.rb_count))],
+        "RBs": [f"{count:g}" for count in decision.rb_count],
+        "power": [format_si(power, "W") for power in decision.tx_power_w],
+        "error rate": [f"{100 * rate:.2f} %" for rate in result.packet_error_rate],
+        "uplink": [format_si(rate, "bit/s") for rate in result.uplink_rate_bps],
+        "downlink": [format_si(rate, "bit/s") for rate in result.downlink_rate_bps],
+        "re-split": _seconds(result.resplit_delay_by_client_s),
+        "forward": _seconds(result.client_forward_delay_s),
+        "send": _seconds(result.uplink_delay_s),
+        "server": _seconds(result.server_delay_s),
+        "receive": _seconds(result.downlink_delay_s),
+        "backward": _seconds(result.client_backward_delay_s),
+        "energy": [format_si(energy, "J") for energy in result.energy_j],
+    }
+    out.print(table(list(columns), zip(*columns.values(), strict=True)))
+    silent = np.flatnonzero(decision.scheduled & ~np.isfinite(result.uplink_delay_s))
+    if silent.size:
+        out.print(f"client {silent[0]} has resource blocks but no power or no gain, so the round never ends")
+
+
+def _seconds(delays: NDArray[np.float64]) -> list[str]:
+    return [format_si(delay, "s") for delay in delays]
 
 
 def _print_solution(solution: Solution, out: Console) -> None:
@@ -121,22 +177,10 @@ def _play(
     preset: str, overrides: list[str], names: list[str], seeds: int, rounds: int, as_json: bool, plot: Path | None
 ) -> None:
     if CEILING in names:
-        raise AsflError(f"--scheme {CEILING}: it has no radio, so there are no rounds to decide")
+        raise AsflError(f"--schemes {CEILING}: it has no radio, so there are no rounds to decide")
     config = options.configuration(preset, overrides).config
     model = trained_and_charged(config) or config.model_spec.name
-    every = range(config.scenario.seed, config.scenario.seed + seeds)
-    runs = len(names) * seeds
-    check_count(runs, rounds, f"{len(names)} schemes × {seeds:,} seeds")
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("playing", total=runs)
-        played = play_all(
-            config,
-            names,
-            every,
-            rounds,
-            workers=min(usual_threads(), runs),
-            progress=lambda _: progress.advance(task),
-        )
+    played = played_with_progress(config, names, seeds, rounds)
     summaries = {name: [one.summary() | _owed(one, config) for one in played if one.scheme == name] for name in names}
     plain = {
         name: [{key: None if np.isnan(value) else value for key, value in row.items()} for row in rows]
@@ -148,7 +192,7 @@ def _play(
         data=lambda: {
             "model": model,
             "rounds": rounds,
-            "seeds": list(every),
+            "seeds": [config.scenario.seed + number for number in range(seeds)],
             "held_out": held_out_as_json(names),
             "schemes": plain,
         },
@@ -197,7 +241,7 @@ def _print_summaries(
         )
         names = ["scheme", *(name for name, _ in columns.values())]
         out.print(table(names, rows, left=["scheme"], title=title))
-    served = {one.scheme for one in played if any(any(each.rb_count) for each in one.rounds)}
+    served = {one.scheme for one in played if any(each.scheduled_count for each in one.rounds)}
     if idle := [scheme for scheme in summaries if scheme not in served]:
         out.print(f"{', '.join(idle)}: {NO_CLIENT}")
     budgets = played[0].budgets

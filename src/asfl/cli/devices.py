@@ -28,7 +28,7 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
     table = Table(title=f"devices of {home}", title_justify="left")
     known = "battery", "uplink", "downlink", "speed", "images", "accuracy", "faults"
     for column in ("device", "client", "state", "last seen", *known):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for one in found:
         speed = one.get("client_s_per_flop")
         table.add_row(

@@ -15,8 +15,8 @@ from asfl.cli import options
 from asfl.cli.progress import RunProgress
 from asfl.cli.run import conclude
 from asfl.config.errors import AsflError
+from asfl.runs.files import lock_in
 from asfl.runs.folder import is_finished
-from asfl.runs.lock import writer_of
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import records_so_far
 from asfl.runs.run import check_training
@@ -54,8 +54,9 @@ def fleet(
     folder = out or Path(config.output.folder) / name
     # What would be refused is refused before anything is started.
     begun = run_to_go_on_with(folder, config, scheme)
-    if (holder := writer_of(folder)) is not None:
-        raise AsflError(f"{folder} is in use: {holder}; wait for it, or give another --out")
+    held, words = lock_in(folder)
+    if held:
+        raise AsflError(f"{folder} is in use: {words}; wait for it, or give another --out")
     if is_finished(folder, config.training.rounds):
         conclude(folder, True, as_json)
         return

@@ -12,8 +12,9 @@ from asfl.cli.output import print_json, print_listed
 from asfl.config import preset_names
 from asfl.config.names import CHANNELS, DATASETS, MODELS
 from asfl.config.registry import Registry
+from asfl.models.load import shipped_profiles
 
-Kind = Literal["schemes", "presets", "models", "channels", "datasets", "recipes"]
+Kind = Literal["schemes", "presets", "models", "profiles", "channels", "datasets", "recipes"]
 
 _SCHEMES = {
     "asfl": "the paper's: cut, blocks and power by OOE-BCD; client sides stay on the clients",
@@ -71,6 +72,8 @@ def _lines(kind: Kind) -> dict[str, str]:
     if kind == "presets":
         folder = resources.files("asfl") / "config" / "presets"
         return {name: _first_comment((folder / f"{name}.toml").read_text("utf-8")) for name in preset_names()}
+    if kind == "profiles":
+        return dict.fromkeys(shipped_profiles(), "ships with asfl, measured")
     if kind == "recipes":
         from asfl.results.reproduce.recipes import RECIPES
 
@@ -101,7 +104,7 @@ def _settings(registry: Registry[Any], name: str) -> str:
 def _parameters(allowed: Mapping[str, Mapping[str, object] | tuple[float, float]]) -> str:
     """Such as " (bits=4|8|16|32, mix=on|off)"."""
     texts = (
-        f"{key}={'|'.join(values) if isinstance(values, Mapping) else f'{values[0]:g}…{values[1]:g}'}"
+        f"{key}={'|'.join(values) if isinstance(values, Mapping) else f'{values[0]:g} to {values[1]:g}'}"
         for key, values in allowed.items()
     )
     return f" ({', '.join(texts)})" if allowed else ""

@@ -14,7 +14,6 @@ from asfl.config.errors import AsflError
 STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-EngineName = Literal["processes", "ray"]
 ClientEngineName = Literal["local", "ray"]
 
 
@@ -82,7 +81,8 @@ Workers = Annotated[
     typer.Option("--workers", min=1, max=1000, help="Runs side by side. Default: as many as there are cores."),
 ]
 Engine = Annotated[
-    EngineName, typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra asfl[ray]).")
+    Literal["processes", "ray"],
+    typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra asfl[ray])."),
 ]
 ClientEngine = Annotated[
     ClientEngineName,

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from asfl.cli.narrow import InParts, listed, wrapped
 from asfl.results.charts.chart import Chart
 from asfl.results.charts.files import save_figure
 
@@ -27,7 +27,6 @@ def console() -> Console:
     out = _Console(highlight=False)
     if not out.is_terminal:
         out = _Console(highlight=False, width=160, color_system=None)
-    out.push_render_hook(InParts(out))
     return out
 
 
@@ -40,12 +39,26 @@ def terminal_width() -> int | None:
 def say(text: str, indent: int = 0) -> None:
     """A sentence; on a terminal broken between words, later lines indented."""
     width = terminal_width()
-    print(text if width is None else wrapped(text, width, indent))
+    print(text if width is None else _wrapped(text, width, indent))
+
+
+def _wrapped(text: str, width: int, indent: int) -> str:
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def print_listed(rows: Iterable[tuple[str, str]]) -> None:
-    """Names, and what there is to say about each."""
-    print("\n".join(listed(rows, terminal_width())))
+    """Names and descriptions side by side; below each other where names take more than half of a terminal."""
+    rows, width = list(rows), terminal_width()
+    names = max(len(name) for name, _ in rows)
+    for name, about in rows:
+        line = f"{name:<{names}}  {about}".rstrip()
+        if width is None or len(line) <= width:
+            print(line)
+        elif 2 * names <= width:
+            print(_wrapped(line, width, names + 2))
+        else:
+            print(name)
+            print(_wrapped(f"    {about}", width, 4))
 
 
 def print_json(data: Any) -> None:
@@ -72,10 +85,10 @@ def table(
     left: Sequence[str] = (),
     title: str | None = None,
 ) -> Table:
-    """Numbers on the right, the columns in `left` on the left."""
+    """Numbers on the right, the columns in `left` on the left. What doesn't fit into a terminal is folded."""
     made = Table(title=title, title_justify="left", header_style="bold")
     for column in columns:
-        made.add_column(column, justify="left" if column in left else "right", no_wrap=column == "scheme")
+        made.add_column(column, justify="left" if column in left else "right", overflow="fold")
     for row in rows:
         made.add_row(*row)
     return made

@@ -15,9 +15,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from asfl.config import Config
 from asfl.config.units import format_si, number, percent
+from asfl.runs.estimate import check_count
 from asfl.runs.jobs import Ended, Event, Job
+from asfl.runs.play import Playthrough, play_all
 from asfl.runs.records import RoundRecord
+from asfl.runs.this_process import usual_threads
 
 LINE_EVERY_S = 10.0
 
@@ -157,3 +161,19 @@ class ManyRunsProgress(_Bars):
             return ""
         seconds = (time.monotonic() - self.began) / self.played * left
         return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
+
+
+def played_with_progress(config: Config, schemes: Sequence[str], seeds: int, rounds: int) -> list[Playthrough]:
+    """Rounds without training, every scheme with every seed, side by side."""
+    first, runs = config.scenario.seed, len(schemes) * seeds
+    check_count(runs, rounds, f"{len(schemes)} schemes" + (f" × {seeds:,} seeds" if seeds > 1 else ""))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("playing", total=runs)
+        return play_all(
+            config,
+            schemes,
+            range(first, first + seeds),
+            rounds,
+            workers=min(usual_threads(), runs),
+            progress=lambda _: progress.advance(task),
+        )

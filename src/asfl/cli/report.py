@@ -1,4 +1,4 @@
-"""`asfl report` and `asfl watch`: runs as one page, and as figures and tables for a paper."""
+"""`asfl report`: runs as one page, and as figures and tables for a paper."""
 
 import signal
 import webbrowser
@@ -12,20 +12,19 @@ from asfl.config.errors import AsflError
 from asfl.results.charts.comparison import write_figures
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.one_run import walk
-from asfl.results.curves import OURS
 from asfl.results.latex import latex_tables
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server
 from asfl.runs.files import write_whole
-
-FoldersArgument = Annotated[
-    list[Path], typer.Argument(metavar="DIR…", help="Run folders, or the folders of comparisons.", show_default=False)
-]
+from asfl.schemes import OURS
 
 
 def report(
-    folders: FoldersArgument,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR…", help="Run folders, or the folders of comparisons.", show_default=False),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The page. Default: report.html in the folder; here, if there are several."),
@@ -35,10 +34,25 @@ def report(
         typer.Option(metavar="DIR", help="Where PDF, SVG and LaTeX go. Default: NAME-figures beside the page."),
     ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="The page only.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Write nothing; show the page at a local address, renewed as rounds are played."),
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch: on 127.0.0.1; 0 is any free one.")] = 8321,
+    open_browser: Annotated[bool, typer.Option("--open", help="With --watch: open the page in the browser.")] = False,
     targets: options.Targets = None,
     data_dir: options.DataDir = None,
 ) -> None:
     """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
+    if watch:
+        options.refuse_all_but(
+            ["folders", "watch", "port", "open_browser", "targets", "data_dir"], "--watch writes nothing"
+        )
+        _watch(folders, port, open_browser, options.accuracies(targets), data_dir)
+        return
+    for option, given in (("--port", port != 8321), ("--open", open_browser)):
+        if given:
+            raise AsflError(f"{option} doesn't count here: it is for --watch")
     if no_figures:
         options.refuse_all_but(
             ["folders", "out", "no_figures", "targets", "data_dir"], "--no-figures makes the page only"
@@ -64,20 +78,15 @@ def report(
     print(f"figures and tables: {folder}")
 
 
-def watch(
-    folders: FoldersArgument,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 is any free one.")] = 8321,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    targets: options.Targets = None,
-    data_dir: options.DataDir = None,
+def _watch(
+    folders: list[Path], port: int, open_browser: bool, targets: list[float] | None, data_dir: Path | None
 ) -> None:
-    """Follow running experiments in the browser: the report, renewed as rounds are played. Ctrl-C ends it."""
-    wanted = options.accuracies(targets)
+    """Serve the report while experiments run, until Ctrl-C."""
 
     def build(version: str) -> str:
-        return page(Report.of(folders, wanted), data_dir=data_dir, version=version)
+        return page(Report.of(folders, targets), data_dir=data_dir, version=version)
 
-    Report.of(folders, wanted)  # mistakes are told here, not in the browser
+    Report.of(folders, targets)  # mistakes are told here, not in the browser
     server = open_server(LivePage(lambda: signature(folders), build, chart_library()), port)
     address = f"http://{ADDRESS}:{server.server_port}/"
     try:

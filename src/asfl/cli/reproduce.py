@@ -13,9 +13,8 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json, say, table
-from asfl.cli.training import ThreadsARun, engine_named, print_failures, train_runs
+from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
 from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
@@ -23,10 +22,11 @@ from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.results.summary import with_note
-from asfl.runs.engines import Engine
-from asfl.runs.jobs import run_name
-from asfl.runs.lock import writing
+from asfl.runs.comparison import Comparison
+from asfl.runs.files import writing
+from asfl.runs.jobs import Engine, run_name
 from asfl.runs.this_process import usual_threads
+from asfl.runs.training import ThreadsARun, engine_named
 
 ALL, TRACED = "all", "measured-channel"
 
@@ -49,7 +49,10 @@ def reproduce(
     ] = None,
     tuned: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Instead of the preset it starts from, as asfl tune writes it; repeatable."),
+        typer.Option(
+            metavar="FILE",
+            help="Instead of the preset it starts from, as in docs/results/tuned; repeatable.",
+        ),
     ] = None,
     overrides: options.Set = None,
     no_training: Annotated[
@@ -212,10 +215,10 @@ def _print_list() -> None:
     cores = usual_threads()
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("recipe", "in the paper", "what it shows"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     scales: tuple[Scale, ...] = get_args(Scale)
     for scale in scales:
-        table.add_column(f"--scale\n{scale}", justify="right", no_wrap=True)
+        table.add_column(f"--scale\n{scale}", justify="right", overflow="fold")
     for name, recipe in RECIPES.items():
         durations = [_duration(estimated_duration_s(name, scale, cores)) for scale in scales]
         table.add_row(name, recipe.paper, recipe.shows, *durations)

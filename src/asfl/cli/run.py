@@ -23,9 +23,8 @@ from asfl.results.words import NO_CLIENT
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
-from asfl.runs.run import run as run_here
+from asfl.runs.run import RunOptions, run as run_here
 from asfl.runs.this_process import stopping_on_ctrl_c
-from asfl.runs.watching import RunOptions
 from asfl.schemes import scheme_named
 
 
@@ -89,7 +88,7 @@ def _train(
 ) -> None:
     train: Callable[..., bool] = run_here
     if engine == "ray":
-        from asfl.runs.engines.ray_cluster import check_ray
+        from asfl.runs.engines.ray import check_ray
 
         check_ray(address)
         from asfl.field.ray.clients import run_with_actors

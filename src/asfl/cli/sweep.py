@@ -12,16 +12,17 @@ from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console
-from asfl.cli.training import engine_named, print_failures, train_runs
+from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
 from asfl.results.charts.comparison import sweep_chart
 from asfl.results.charts.files import save_figure
+from asfl.results.curves import finished_runs
 from asfl.results.quantities import QUANTITIES, amount
 from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
-from asfl.results.sweep import Axis, Sweep, plan_sweep
-from asfl.runs.files import cell, write_whole
-from asfl.runs.lock import writing
+from asfl.runs.comparison import Axis, Sweep, plan_sweep
+from asfl.runs.files import cell, write_whole, writing
+from asfl.runs.training import engine_named
 
 
 def sweep(
@@ -35,22 +36,28 @@ def sweep(
     rounds: options.Rounds = None,
     seed: options.Seed = None,
     overrides: options.Set = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go.")] = Path("runs/sweep"),
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the runs go. Default: runs/sweep.")] = None,
     data_dir: options.DataDir = None,
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
     changed_data: options.ChangedData = False,
 ) -> None:
-    """Compare schemes for every value of some fields. Called again, it does what is left."""
+    """Compare schemes for every value of some fields. Called again, it does what is left.
+
+    To tune learning rates on training images: --over training.learning_rate=1e-3,3e-3 --set data.validation=0.2
+    --seed 1001.
+    """
     axes = [Axis.parse(text) for text in over or []]
+    trainer = engine_named(engine, workers, address)
     for text in overrides or []:
         if text.partition("=")[0].strip() in (axis.field for axis in axes):
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
     wished = options.with_shorthands(overrides, rounds=rounds, seed=seed)
     names = options.schemes_named(schemes)
-    planned = plan_sweep(preset, wished, axes, names, seeds, out, data_dir, changed_data=changed_data)
-    trainer = engine_named(engine, workers, address)
+    planned = plan_sweep(
+        preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir, changed_data=changed_data
+    )
     with writing(planned.folder):
         planned.remember()
         failed = train_runs(planned.comparisons, data_dir, *trainer)
@@ -62,13 +69,13 @@ def sweep(
 
 def _show(planned: Sweep) -> None:
     """One row per point and scheme, as a table and as `sweep.csv`; a picture if one field is swept."""
-    runs = [point.comparison.finished_runs() for point in planned.points]
+    runs = [finished_runs(point.comparison) for point in planned.points]
     every = [run for of_point in runs for run in of_point]
     if not every:
         raise AsflError(f"{planned.folder} has no finished run to show")
     target = choose_targets(every)[:1]
     model = said_once(trained_and_charged(run.config) for run in every)
-    table = Table(header_style="bold", title=model or None, title_justify="left")
+    made = Table(header_style="bold", title=model or None, title_justify="left")
     header = [*(axis.field for axis in planned.axes), "scheme", "accuracy %"]
     header += [text for value in target for text in (f"s to {percent(value)}", f"J to {percent(value)}")]
     of_rounds = [
@@ -76,7 +83,7 @@ def _show(planned: Sweep) -> None:
         for key in ("delay_s", "median_delay_s", "energy_j", "median_energy_j", "packet_error_rate", "discrepancy")
     ]
     for column in (*header, *(one.heading for one in of_rounds)):
-        table.add_column(column, justify="left" if column == "scheme" else "right")
+        made.add_column(column, justify="left" if column == "scheme" else "right")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     statistics = [field.name for field in fields(Statistic)]
@@ -90,11 +97,11 @@ def _show(planned: Sweep) -> None:
                 shown[f"delay_s to {value:g}"] = summary.to_reach(scheme, value, "delay_s"), 1
                 shown[f"energy_j to {value:g}"] = summary.to_reach(scheme, value, "energy_j"), 1
             shown |= {one.name: (summary.over_seeds(scheme, one.name), one.scale) for one in of_rounds}
-            table.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
+            made.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
             for quantity, (stat, _) in shown.items():
-                numbers = ("" if math.isnan(number) else number for number in astuple(stat))
+                numbers = ("" if math.isnan(value) else value for value in astuple(stat))
                 writer.writerow([*map(cell, [*values, scheme, quantity]), *numbers])
-    console().print(table)
+    console().print(made)
     write_whole(planned.folder / "sweep.csv", text.getvalue())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:

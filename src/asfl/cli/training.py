@@ -1,41 +1,17 @@
-"""What the commands that train many runs have in common: an engine, progress, Ctrl-C, failures."""
+"""What the commands that train many runs have in common: progress, Ctrl-C, failures."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
 
 from asfl.cli import options
 from asfl.cli.progress import ManyRunsProgress
-from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison
-from asfl.results.curves import OURS
-from asfl.runs.engines import Engine, OnEvent
-from asfl.runs.files import remove_abandoned, write_whole
-from asfl.runs.folder import is_finished
-from asfl.runs.jobs import error_report, run_name
-from asfl.runs.records import RoundRecord, records_so_far
+from asfl.runs.comparison import Comparison
+from asfl.runs.jobs import Engine
 from asfl.runs.this_process import stopping_on_ctrl_c
-from asfl.runs.watching import ShouldStop
-
-ThreadsARun = Callable[[int], int]
-"""How many threads an engine has for each of so many runs."""
-
-
-def engine_named(name: options.EngineName, workers: int | None, address: str | None) -> tuple[Engine, ThreadsARun]:
-    if name == "ray":
-        from asfl.runs.engines.ray import train_on_ray
-        from asfl.runs.engines.ray_cluster import check_ray
-
-        check_ray(address)
-        return partial(train_on_ray, workers=workers, address=address), lambda runs: 1
-    if address is not None:
-        raise AsflError(f"--address {address} is for --engine ray")
-    from asfl.runs.engines.processes import threads_a_run, train_all
-
-    return partial(train_all, workers=workers), partial(threads_a_run, workers=workers)
+from asfl.runs.training import ThreadsARun, rounds_left, train_left
 
 
 def train_runs(
@@ -57,62 +33,6 @@ def train_runs(
         print(f"stopped with {unfinished} of {every} runs unfinished; the same command goes on where it stopped")
         raise typer.Exit(options.STOPPED)
     return failed
-
-
-def rounds_left(comparisons: Sequence[Comparison]) -> dict[str, int]:
-    """Of every run that isn't finished, by its name."""
-    return {
-        name: one.rounds_of(scheme) - len(_played(one.run_folder(scheme, seed)))
-        for one in comparisons
-        for name, (scheme, seed) in one.left().items()
-    }
-
-
-def _played(folder: Path) -> list[RoundRecord]:
-    try:
-        return records_so_far(folder)
-    except AsflError:  # a manifest is damaged: training will say so
-        return []
-
-
-def train_left(
-    comparisons: Sequence[Comparison],
-    data_dir: Path | None,
-    engine: Engine,
-    threads_a_run: ThreadsARun,
-    on_event: OnEvent,
-    stop: ShouldStop,
-) -> tuple[dict[str, str], int]:
-    """Why runs failed, by name, and how many aren't finished.
-
-    First it is written down what is to be done, and with how many threads: so the same command again gives the same
-    bits. Then in passes: some runs borrow what others decide, and can begin when those are finished.
-    """
-    threads = threads_a_run(sum(one.num_runs for one in comparisons))
-    comparisons = [one.with_threads(threads) for one in comparisons]
-    for one in comparisons:
-        remove_abandoned(one.folder)
-        one.remember()
-    failed = dict[str, str]()
-    while jobs := [job for one in comparisons for job in one.jobs(data_dir) if job.name not in failed]:
-        ended = engine(jobs, on_event=on_event, should_stop=stop)
-        failed |= {name: end.reason for name, end in ended.items() if end.reason}
-        for job in jobs:
-            report = error_report(job.folder)
-            report.unlink(missing_ok=True)
-            if job.name in ended and ended[job.name].traceback:
-                write_whole(report, ended[job.name].traceback)
-        if stop():
-            break
-        for job in jobs:  # or they would be tried for ever
-            if job.name not in failed and not is_finished(job.folder, job.rounds):
-                failed[job.name] = f"it ended, but {job.folder} isn't intact; asfl check says what is"
-    left = {name: (seed, one.point) for one in comparisons for name, (_, seed) in one.left().items()}
-    if not stop():
-        for name, (seed, point) in left.items():
-            borrowed = run_name(OURS, seed, point)
-            failed.setdefault(name, f"it borrows from {borrowed}, which failed; so it was not started")
-    return failed, len(left)
 
 
 def print_failures(failed: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tomlkit
@@ -53,10 +53,10 @@ def field_names() -> list[str]:
     return [f"{name}.{key}" for name, key, _, _ in _rows(Config())]
 
 
-def describe(name: str) -> list[tuple[str, str]]:
-    """What a field means, what is valid, and what it is if nobody sets it; of a section, each field in a line.
+def describe(name: str, others: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Meaning, valid values and default of a field; of a section, each field in a line. As pairs of topic and words.
 
-    In each: what it is about, and the words. A part of a name will do if it is the end of only one.
+    A part of a name will do if it is the end of only one. `others`: names besides fields, for the hint of an error.
     """
     rows = {f"{section}.{key}": (value, field) for section, key, value, field in _rows(Config())}
     of_schemes = {f"schemes.NAME.{key}": (None, field) for key, field in SchemeTraining.model_fields.items()}
@@ -67,7 +67,11 @@ def describe(name: str) -> list[tuple[str, str]]:
     found = [field for field in rows if field == name or field.endswith(f".{name}")]
     if not found:
         whole = [field for field in rows if name in field.rpartition(".")[2]]
-        hint = f"did you mean {' or '.join(whole)}?" if 0 < len(whole) < 4 else nearest(name, [*rows, *_last(rows)])
+        hint = (
+            f"did you mean {' or '.join(whole)}?"
+            if 0 < len(whole) < 4
+            else nearest(name, [*rows, *_last(rows), *others])
+        )
         raise AsflError(f"no field '{name}': {hint}")
     if len(found) > 1:
         raise AsflError(f"'{name}' is the name of {len(found)} fields: {', '.join(found)}")

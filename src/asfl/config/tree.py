@@ -138,7 +138,7 @@ class Data(Section):
     """Random crops and flips of the training images (never of digits)."""
     validation: ShareBelowOne = 0.0
     """Share of the training images with which accuracy is measured instead of training; the test images are then left
-    alone. `asfl tune` sets it."""
+    alone."""
     held_out: ShareBelowOne = 0.1
     """Share of its private images with which a device measures accuracy instead of training."""
     test_file: FileName = ""
@@ -328,7 +328,7 @@ class Config(Section):
     privacy: Privacy = Field(default_factory=Privacy)
     robust: Robustness = Field(default_factory=Robustness)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
-    """Settings of single schemes, by their names; `asfl tune` finds good ones."""
+    """Settings of single schemes, by their names, as in docs/results/tuned."""
 
     @field_validator("schemes", mode="before")
     @classmethod

@@ -18,9 +18,8 @@ from asfl.field.roster import Patience
 from asfl.field.shaping import read_profile
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
-from asfl.runs.run import run
+from asfl.runs.run import RunOptions, run
 from asfl.runs.this_process import usual_threads
-from asfl.runs.watching import RunOptions
 
 
 def agreement_for(config: Config, scheme: str, folder: Path, threads: int | None = None) -> Agreement:

@@ -14,7 +14,7 @@ from typing import Self
 from asfl.config.errors import AsflError
 from asfl.field.devices.enrolment import Membership, enrol_here
 from asfl.field.serve import Waiting
-from asfl.runs import end_with_parent
+from asfl.runs import this_process
 
 _POLL_S, _RESTART_AFTER_S, _LEAVE_WITHIN_S = 0.2, 2.0, 10.0
 _REFUSED = 2
@@ -76,7 +76,7 @@ class LocalDevices:
 
     def _start(self, client: int) -> None:
         joins = [sys.executable, "-m", "asfl", "join", "--once", "--home", str(self._home(client).absolute())]
-        command = [sys.executable, "-I", "-S", str(end_with_parent.__file__), str(os.getpid()), *joins]
+        command = [sys.executable, "-I", "-S", str(this_process.__file__), str(os.getpid()), *joins]
         with self._log(client).open("ab") as log:
             self._processes[client] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -16,7 +16,7 @@ from asfl.field.engine import agreement_for, train
 from asfl.field.stream.server import StreamServer
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
-from asfl.runs.watching import RunOptions, ShouldStop
+from asfl.runs.run import RunOptions, ShouldStop
 
 _POLL_S = 0.2
 

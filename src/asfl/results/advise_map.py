@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from asfl.config import Config
 from asfl.results.advise import ADVISED, Learnt, advise, joule_in_seconds, ranked
 from asfl.results.charts.chart import Axis, Bars, Chart, Look, Note, Panel, Series, look_of
-from asfl.results.curves import PLUS
+from asfl.schemes import PLUS
 
 BANDWIDTHS = (0.1, 0.3, 1.0, 3.0)
 """Times that of the world that was asked about."""

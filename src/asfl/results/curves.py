@@ -1,13 +1,15 @@
-"""A run as it is read for numbers and pictures: its records, its evaluations, and when it reached an accuracy.
+"""Runs as they are read for tables and pictures, from folders too: records, evaluations, when an accuracy was reached.
 
 A target accuracy counts as reached at the first evaluation at which the mean of the last three evaluations (of all so
 far, while there are fewer) is at least the target, after finite delay and energy. Accuracy curves are noisy; a single
 lucky evaluation shouldn't count. The delay and the energy are the totals up to that evaluation.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
@@ -15,18 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
+from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
-from asfl.runs.records import RoundRecord
+from asfl.runs.comparison import Comparison
+from asfl.runs.folder import is_finished, model_round, was_finished
+from asfl.runs.manifest import MANIFEST_FILE, Manifest, read_manifest
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.schemes import CEILING
 
 SMOOTHED_OVER = 3
 """Evaluations."""
-OURS = "asfl"
-"""The scheme the others are measured against."""
-PLUS = "asfl-plus"
-"""What is beyond the paper, all of it."""
-CEILING = "central"
-"""All data in one place: what accuracy could be. It has no delay and no energy, so it is never ranked by them."""
-
+_log = logging.getLogger(__name__)
 Resource = Literal["delay_s", "energy_j"]
 Floats = NDArray[np.float64]
 
@@ -40,11 +41,11 @@ class Run:
     records: Sequence[RoundRecord]
     budgets: Budgets | None = None
     config: Config | None = None
-    """None: nobody knows; then nothing is said about its model or its queues."""
+    """None: not known; then nothing is said about its model or its queues."""
     commit: str = ""
     """Of the source tree that trained it, if it is known."""
     cpu_s: float = 0.0
-    """What training took; 0 if nobody counted."""
+    """What training took; 0 if not recorded."""
 
     @property
     def is_ceiling(self) -> bool:
@@ -121,3 +122,63 @@ def reach(curve: Curve, target: float) -> Reach | None:
         if accuracy >= target and math.isfinite(one.delay_s) and math.isfinite(one.energy_j):
             return one
     return None
+
+
+# ---------------------------------------------------------------------- folders
+@dataclass(frozen=True, kw_only=True)
+class RunFolder(Run):
+    """One run folder, as far as it has come."""
+
+    folder: Path
+    manifest: Manifest
+    finished: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.scheme} seed {self.seed}"
+
+    @property
+    def rounds(self) -> int:
+        """Of the whole run, played or not."""
+        return self.manifest.rounds
+
+    @property
+    def progress(self) -> str:
+        """How far it has come, and of which round its model is, if it was extended."""
+        extended = self.manifest.begun_with_rounds is not None and not self.finished
+        model = model_round(self.folder, self.manifest) if extended else None
+        return f"{len(self.records)} of {self.rounds} rounds" + (f", model of round {model}" if model else "")
+
+
+def read_run(folder: Path) -> RunFolder:
+    manifest, finished = read_manifest(folder), is_finished(folder)
+    if was_finished(folder, manifest) and not finished:
+        _log.warning("%s was finished, but isn't intact; asfl check says what is, asfl resume repairs it", folder)
+    return RunFolder(
+        manifest.scheme,
+        manifest.config.scenario.seed,
+        read_records(folder) if (folder / RECORDS_FILE).is_file() else [],
+        manifest.budgets,
+        manifest.config,
+        str(manifest.facts.get("git_commit") or ""),
+        manifest.cpu_s,
+        folder=folder,
+        manifest=manifest,
+        finished=finished,
+    )
+
+
+def run_folders(folders: Sequence[str | Path]) -> list[Path]:
+    """Every run folder in or below these folders, each once, in order of their names."""
+    found: dict[Path, None] = {}
+    for folder in map(Path, folders):
+        below = sorted(file.parent for file in folder.rglob(MANIFEST_FILE)) if folder.is_dir() else []
+        if not below:
+            raise AsflError(f"{folder}: no run in or below this folder (a run has a {MANIFEST_FILE})")
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def finished_runs(comparison: Comparison) -> list[RunFolder]:
+    """In the order of schemes, then seeds."""
+    return [read_run(folder) for folder in comparison.finished()]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asfl.config import Config, by_name, differing_names
 from asfl.config.errors import AsflError, MissingExtraError, printable
-from asfl.results.folders import RunFolder, read_run, run_folders
+from asfl.results.curves import RunFolder, read_run, run_folders
 from asfl.results.summary import summarize_run
 from asfl.runs.files import cell, write_whole
 from asfl.runs.records import by_client_fields

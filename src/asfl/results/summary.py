@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.optimize.queues import budget_scale, queue_weights
-from asfl.results.curves import CEILING, OURS, Curve, Reach, Resource, Run, reach
+from asfl.results.curves import Curve, Reach, Resource, Run, reach
 from asfl.runs.files import cell
 from asfl.runs.records import RoundRecord
+from asfl.schemes import CEILING, OURS
 
 Floats = NDArray[np.float64]
 

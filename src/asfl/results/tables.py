@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from asfl.config.units import percent
-from asfl.results.curves import OURS, SMOOTHED_OVER, Resource
+from asfl.results.curves import SMOOTHED_OVER, Resource
 from asfl.results.quantities import (
     ABOUT_COSTS,
     ABOUT_ROUNDS,
@@ -17,6 +17,7 @@ from asfl.results.quantities import (
     share,
 )
 from asfl.results.summary import Saving, Summary, with_note
+from asfl.schemes import OURS
 
 NOT_REACHED = "not reached"
 RANGE_UP_TO = 5

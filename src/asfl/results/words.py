@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from asfl.config.units import number, percent
-from asfl.results.curves import CEILING, OURS, Resource
+from asfl.results.curves import Resource
 from asfl.results.summary import Statistic, Summary, paired
+from asfl.schemes import CEILING, OURS
 
 NO_CLIENT = (
     "no client got a resource block in any round: nothing was learnt (decision.min_participants would change it)"

@@ -2,15 +2,24 @@
 
 A small JSON file has a `seal`, the checksum of the rest of it. A file of numbers has such a file beside it, written
 last, with its length and SHA-256, and with the run and the rounds it belongs to. Checksums, not signatures: they tell
-accidents, not forgers.
+accidents, not forgers. A folder has one writer at a time: a lock of the operating system, which ends with the process
+that holds it.
 """
 
+import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
-from contextlib import suppress
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +30,8 @@ from asfl.config.errors import AsflError
 from asfl.config.files import MAX_TEXT_BYTES, no_key_twice, open_ordinary, read_file
 
 LOCK_FILE = ".lock"
-"""Who writes to a folder (`asfl.runs.lock`)."""
 _BEING_WRITTEN = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+_log = logging.getLogger(__name__)
 
 
 def write_whole(path: Path, content: bytes | str, mode: int = 0o666) -> None:
@@ -43,8 +52,18 @@ def write_whole(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     except (OSError, ValueError) as error:  # a path with a NUL in it is a ValueError
         with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise AsflError(f"can't write {path}: {reason or error}") from None
+        raise AsflError(f"can't write {path}: {_reason(error)}") from None
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line, and make sure it is on the disk."""
+    try:
+        with os.fdopen(open_ordinary(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise AsflError(f"can't write {path}: {_reason(error)}; the rounds before are safe") from None
 
 
 def sync_folder(folder: Path) -> None:
@@ -58,11 +77,11 @@ def sync_folder(folder: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        raise AsflError(f"can't write {folder}: {error.strerror or error}") from None
+        raise AsflError(f"can't write {folder}: {_reason(error)}") from None
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what killed writes left in a folder; only for whoever has its lock."""
+    """Remove what killed writes left in a folder; only its writer may."""
     for path in _entries(folder):
         if _BEING_WRITTEN.fullmatch(path.name):
             with suppress(OSError):
@@ -76,17 +95,6 @@ def is_untouched(folder: Path) -> bool:
     return folder.is_dir() and all(
         path.name == LOCK_FILE or _BEING_WRITTEN.fullmatch(path.name) for path in _entries(folder)
     )
-
-
-def append_line(path: Path, line: str) -> None:
-    """Add a line, and make sure it is on the disk."""
-    try:
-        with os.fdopen(open_ordinary(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise AsflError(f"can't write {path}: {error.strerror or error}; the rounds before are safe") from None
 
 
 def refuse_links(folder: Path) -> None:
@@ -119,6 +127,10 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
 # ---------------------------------------------------------------------- a JSON file with its checksum in it
 _SEAL = "seal"
 MAX_JSON_BYTES = 1 << 30
@@ -136,7 +148,7 @@ def read_sealed_json(file: Path, format_: int) -> dict[str, Any]:
     try:
         data = json.loads(read_file(file, MAX_JSON_BYTES), object_pairs_hook=no_key_twice)
     except (OSError, RecursionError) as error:
-        raise ValueError(getattr(error, "strerror", None) or str(error)) from None
+        raise ValueError(_reason(error)) from None
     if not isinstance(data, dict) or "format" not in data:
         raise ValueError("no format in it")
     if data["format"] != format_:
@@ -228,3 +240,131 @@ def read_sealed(file: Path) -> tuple[Seal, bytes]:
     if checksum != seal.sha256:
         raise DamagedError("its content was changed: the checksum doesn't match")
     return seal.model_copy(update={"before": None}), content
+
+
+# ---------------------------------------------------------------------- one writer a folder
+PATIENCE_S = 3.0
+"""A process that was killed a moment ago may still be on its way out."""
+_MOST_WORDS = 500
+_NOT_SUPPORTED = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if it isn't there, for as long as this process may write to it.
+
+    Refused, with the name of the holder, if another process writes to it, and if a link would lead out of it. What
+    killed writes left in it is removed.
+    """
+    refuse_links(folder)
+    file = folder / LOCK_FILE
+    handle = _acquire(folder, file)
+    try:
+        remove_abandoned(folder)
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):  # Windows removes nothing that is open; there the file stays, and says nothing
+                file.unlink()
+            os.close(handle)
+
+
+def lock_in(folder: Path) -> tuple[bool, str]:
+    """Whether a process writes to a folder at this moment, and what its lock file says; nothing if there is none.
+
+    One that isn't held was left by a process that was killed.
+    """
+    file = folder / LOCK_FILE
+    try:
+        handle = open_ordinary(file, os.O_RDWR)
+    except FileNotFoundError:
+        return False, ""
+    except OSError as error:
+        return False, f"can't be opened: {error.strerror}"
+    try:
+        if not _lock(handle):
+            return True, f"{_holder(file)} is writing to it"
+        return False, f"left by {_holder(file)}, which ended without removing it; the next command may write here"
+    except OSError as error:
+        return False, f"can't be locked: {error.strerror}"
+    finally:
+        os.close(handle)
+
+
+def _acquire(folder: Path, file: Path) -> int | None:
+    """The open lock file, locked and ours; None where the file system has no locks."""
+    due = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = open_ordinary(file, os.O_RDWR | os.O_CREAT)
+        except (OSError, ValueError) as error:
+            named = file if isinstance(error, OSError) and error.filename == str(file) else folder
+            raise AsflError(f"can't write to {named}: {_reason(error)}") from None
+        try:
+            locked = _lock(handle)
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in _NOT_SUPPORTED:
+                raise AsflError(f"can't lock {folder}: {error.strerror}") from None
+            _log.warning("%s: this file system has no locks; make sure that no other process writes there", folder)
+            return None
+        if locked and _is_still(handle, file):
+            command = shlex.join([Path(sys.argv[0] or "asfl").name, *sys.argv[1:]])[:200]
+            since = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+            words = f"process {os.getpid()} on {socket.gethostname()} ({command}), since {since},"
+            with suppress(OSError):  # a full disk: then others aren't told who holds it
+                os.ftruncate(handle, 0)
+                os.write(handle, words.encode("ascii", "backslashreplace")[:_MOST_WORDS])
+            return handle
+        os.close(handle)
+        if time.monotonic() > due:
+            raise AsflError(f"{folder} is in use: {_holder(file)} is writing to it; wait for it, or give another --out")
+        time.sleep(0.02)
+
+
+def _is_still(handle: int, file: Path) -> bool:
+    """Whether the file we locked is the one that is there: its last holder removed it when leaving."""
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except OSError:
+        return False
+
+
+def _holder(file: Path) -> str:
+    """As its lock file says, whatever it says."""
+    with suppress(OSError):
+        words = read_file(file, _MOST_WORDS).decode("ascii", "replace")
+        if words and words.isprintable():
+            return words
+    return "another process"
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _FAR = 1 << 30
+    """Windows keeps others from reading what is locked: so it is a byte that no process reads."""
+
+    def _lock(handle: int) -> bool:
+        os.lseek(handle, _FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDEADLK):
+                return False
+            raise
+        finally:
+            os.lseek(handle, 0, os.SEEK_SET)
+        return True
+
+else:
+    import fcntl
+
+    def _lock(handle: int) -> bool:
+        """Lock an open file for this process; False if another one has it."""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

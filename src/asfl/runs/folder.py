@@ -3,8 +3,13 @@
 A checkpoint is a safetensors file, which holds numbers and no code. One that doesn't match its seal is torn, and the
 checkpoint before it is taken; so two are kept. A run goes on after the newest checkpoint that is whole and of whose
 rounds every record is intact.
+
+What a run takes from outside its folder (data, a trace, initial weights, plugins) has a checksum in its manifest, by
+the field that names it: `data.name`, `scenario.channel.trace_file`, `training.initial`; and `scheme`,
+`scenario.channel.kind` and `model.architecture`, where a plugin says what the name means.
 """
 
+import hashlib
 import logging
 import re
 import sys
@@ -14,13 +19,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asfl.config.errors import AsflError
-from asfl.runs.files import LOCK_FILE, DamagedError, Seal, read_sealed, refuse_links, seal_of, write_sealed
-from asfl.runs.lock import lock_in
-from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest
-from asfl.runs.records import RECORDS_FILE, Journal, Rounds, read_rounds
-from asfl.runs.sources import changes, sources_of
-from asfl.runs.watching import DIVERGED
+from asfl.config import Config
+from asfl.config.errors import AsflError, printable
+from asfl.config.files import open_to_read
+from asfl.config.names import CHANNELS, MODELS
+from asfl.config.plugins import loaded_plugins
+from asfl.data import load_data
+from asfl.data.load import origin_of
+from asfl.runs.files import LOCK_FILE, DamagedError, Seal, lock_in, read_sealed, refuse_links, seal_of, write_sealed
+from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, Source, read_manifest
+from asfl.runs.records import DIVERGED, RECORDS_FILE, Journal, Rounds, read_rounds
+from asfl.schemes import SCHEMES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,72 +250,152 @@ def model_round(folder: Path, manifest: Manifest) -> int | None:
     return seal.round if seal.fingerprint == manifest.fingerprint else None
 
 
+# ---------------------------------------------------------------------- what a run takes from outside its folder
+def source_of(path: Path) -> Source:
+    """A file, streamed once."""
+    path = path.expanduser().absolute()
+    try:
+        facts = path.stat()
+        return Source(origin=printable(str(path)), sha256=_sha256(path, facts.st_mtime_ns, facts.st_size))
+    except OSError as error:
+        raise AsflError(f"can't read {path}: {error.strerror}") from None
+
+
+@lru_cache(maxsize=64)  # a comparison asks once for each of its runs
+def _sha256(path: Path, mtime_ns: int, size: int) -> str:
+    with open_to_read(path, sys.maxsize) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sources_of(config: Config, scheme: str, data_dir: Path | None) -> dict[str, Source]:
+    """What is there now; the data are read for it, files are streamed."""
+    data, channel = load_data(config, data_dir), config.scenario.channel
+    found = {"data.name": Source(origin=printable(origin_of(config, data_dir)), sha256=data.digest)}
+    if channel.kind == "trace":
+        found["scenario.channel.trace_file"] = source_of(Path(channel.trace_file))
+    if isinstance(config.training.initial, str) and config.training.initial:
+        found["training.initial"] = source_of(Path(config.training.initial))
+    plugins = loaded_plugins()
+    for field, registry, name in (
+        ("scheme", SCHEMES, scheme),
+        ("scenario.channel.kind", CHANNELS, channel.kind),
+        ("model.architecture", MODELS, config.model.architecture),
+    ):
+        file = registry.registered_by(name)
+        if file in plugins:  # what a notebook registers has no file
+            found[field] = Source(origin=printable(file), sha256=plugins[file])
+    return found
+
+
+def check_sources(
+    folder: Path,
+    manifest: Manifest,
+    config: Config,
+    data_dir: Path | None,
+    *,
+    meant: bool = False,
+    needed: bool = True,
+) -> dict[str, Source]:
+    """What is there now; refused if it isn't what it was when the run began, unless that is `meant`.
+
+    Unless it is `needed`, what can't be read here isn't looked at.
+    """
+    try:
+        now = sources_of(config, manifest.scheme, data_dir)
+    except AsflError:
+        if needed:
+            raise
+        return {}
+    other = changes(manifest, now)
+    if other and not meant:
+        raise AsflError(
+            f"{folder}: {'; '.join(other.values())}; bring back what was there, give another --out, or say with "
+            "--changed-data that it is meant"
+        )
+    for sentence in other.values():
+        _log.warning("%s: %s; its rounds from here on have learnt from other data than those before", folder, sentence)
+    return now
+
+
+def changes(manifest: Manifest, now: Mapping[str, Source]) -> dict[str, str]:
+    """What is something else than when a run began: a sentence for each field."""
+    found = {}
+    for field, before in manifest.sources.items():
+        if field in now and before.sha256 != now[field].sha256:
+            there, here = before.origin, now[field].origin
+            where = there if there == here else f"{there} then, {here} now"
+            found[field] = f"{field} isn't what it was when the run began ({where})"
+    return found
+
+
 # ---------------------------------------------------------------------- what is intact
 @dataclass(frozen=True)
-class Finding:
-    """About one file."""
+class CheckedFile:
+    """What was found out about one file."""
 
     file: str
     intact: bool
     words: str
 
 
-def check_folder(folder: Path) -> list[Finding]:
+def check_folder(folder: Path) -> list[CheckedFile]:
     """One finding for each file that belongs to the run; nothing is changed."""
-    findings = []
+    checked = []
     held, lock = lock_in(folder)
     if lock:
-        findings.append(Finding("." if held else LOCK_FILE, True, lock))
+        checked.append(CheckedFile("." if held else LOCK_FILE, True, lock))
     try:
         manifest = read_manifest(folder)
     except AsflError as error:
-        return [*findings, Finding(MANIFEST_FILE, False, f"{error}; nothing else can be checked without it")]
-    findings.append(Finding(MANIFEST_FILE, True, f"intact: {manifest.scheme}, seed {manifest.config.scenario.seed}"))
+        return [*checked, CheckedFile(MANIFEST_FILE, False, f"{error}; nothing else can be checked without it")]
+    checked.append(CheckedFile(MANIFEST_FILE, True, f"intact: {manifest.scheme}, seed {manifest.config.scenario.seed}"))
     try:
         rounds = read_rounds(folder, manifest.fingerprint)
     except AsflError as error:
-        return [*findings, Finding(RECORDS_FILE, False, str(error))]
-    findings.append(_check_records(rounds, manifest.rounds, finished=was_finished(folder, manifest)))
-    findings += [_check_checkpoint(file, manifest, rounds) for _, file in checkpoint_files(folder)]
+        return [*checked, CheckedFile(RECORDS_FILE, False, str(error))]
+    checked.append(_check_records(rounds, manifest.rounds, finished=was_finished(folder, manifest)))
+    checked += [_check_checkpoint(file, manifest, rounds) for _, file in checkpoint_files(folder)]
     if has_model(folder):
-        findings.append(_check_model(folder / MODEL_FILE, manifest, rounds))
+        checked.append(_check_model(folder / MODEL_FILE, manifest, rounds))
     try:
         now = sources_of(manifest.config, manifest.scheme, manifest.data_dir(None))
     except AsflError:  # what can't be read here isn't looked at
-        return findings
-    other = changes(manifest, manifest.config, manifest.data_dir(None), now)
-    return findings + [Finding(name, False, words.removeprefix(f"{name} ")) for name, words in other.items()]
+        return checked
+    other = changes(manifest, now)
+    return checked + [CheckedFile(name, False, words.removeprefix(f"{name} ")) for name, words in other.items()]
 
 
-def _check_records(rounds: Rounds, total: int, *, finished: bool) -> Finding:
+def _check_records(rounds: Rounds, total: int, *, finished: bool) -> CheckedFile:
     count = f"{len(rounds.lines)} of {total} rounds"
     if rounds.problem:
-        return Finding(RECORDS_FILE, False, f"{count} intact, then {rounds.problem}")
+        return CheckedFile(RECORDS_FILE, False, f"{count} intact, then {rounds.problem}")
     if finished and (rounds.torn or not rounds.are_all(total)):
-        return Finding(RECORDS_FILE, False, f"{count} intact, but the run was finished: the end was changed")
+        return CheckedFile(RECORDS_FILE, False, f"{count} intact, but the run was finished: the end was changed")
     if rounds.are_all(total) and len(rounds.lines) < total:
         count += ", as many as the total budget allows"
-    return Finding(RECORDS_FILE, True, f"intact: {count}{', and one that was never finished' if rounds.torn else ''}")
+    return CheckedFile(
+        RECORDS_FILE, True, f"intact: {count}{', and one that was never finished' if rounds.torn else ''}"
+    )
 
 
-def _check_checkpoint(file: Path, manifest: Manifest, rounds: Rounds) -> Finding:
+def _check_checkpoint(file: Path, manifest: Manifest, rounds: Rounds) -> CheckedFile:
     name = f"{CHECKPOINTS}/{file.name}"
     try:
         seal = read_checkpoint(file, manifest.fingerprint).seal
     except (AsflError, DamagedError) as error:
-        return Finding(name, False, str(error))
+        return CheckedFile(name, False, str(error))
     if seal.round > len(rounds.lines) or seal.records != rounds.checksum(seal.round):
-        return Finding(name, False, f"intact, but of other rounds than {RECORDS_FILE} has")
-    return Finding(name, True, f"intact: after round {seal.round}")
+        return CheckedFile(name, False, f"intact, but of other rounds than {RECORDS_FILE} has")
+    return CheckedFile(name, True, f"intact: after round {seal.round}")
 
 
-def _check_model(file: Path, manifest: Manifest, rounds: Rounds) -> Finding:
+def _check_model(file: Path, manifest: Manifest, rounds: Rounds) -> CheckedFile:
     try:
         seal, content = read_sealed(file)
     except DamagedError as damage:
-        return Finding(MODEL_FILE, False, str(damage))
+        return CheckedFile(MODEL_FILE, False, str(damage))
     shorter = manifest.begun_with_rounds is not None and seal.round < manifest.rounds
     if seal.fingerprint != manifest.fingerprint or not (shorter or seal.records == rounds.checksum(len(rounds.lines))):
-        return Finding(MODEL_FILE, False, "it is the model of another run, or of other rounds")
+        return CheckedFile(MODEL_FILE, False, "it is the model of another run, or of other rounds")
     after = f", of round {seal.round}, kept until the run has all {manifest.rounds}" if shorter else ""
-    return Finding(MODEL_FILE, True, f"intact: {len(content):,} bytes{after}")
+    return CheckedFile(MODEL_FILE, True, f"intact: {len(content):,} bytes{after}")

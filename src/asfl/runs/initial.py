@@ -19,7 +19,7 @@ from asfl.config.files import MAX_FILE_BYTES, check_file, read_file
 from asfl.config.randomness import random_stream
 from asfl.costs.modelled import CENTRAL
 from asfl.data import ImageData
-from asfl.runs.watching import DIVERGED
+from asfl.runs.records import DIVERGED
 
 if TYPE_CHECKING:
     import torch

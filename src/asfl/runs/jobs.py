@@ -1,14 +1,18 @@
 """A run that is to be trained, wherever: what engines are given, and what they tell about it."""
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.machine import is_out_of_memory
+from asfl.config.plugins import in_words_of_plugin
 from asfl.costs.decision import Decision
 from asfl.runs.records import RoundRecord
-from asfl.runs.run import run
-from asfl.runs.watching import OnRound, ShouldStop
+from asfl.runs.run import OnRound, ShouldStop, run
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ def run_name(scheme: str, seed: int, point: str = "") -> str:
     return f"{point} {scheme} seed {seed}".lstrip()
 
 
+def error_report(run_folder: Path) -> Path:
+    """Where the traceback of a failed run is written: beside its folder, which may not exist."""
+    return run_folder.with_name(f"{run_folder.name}.error.txt")
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a job ended: finished, stopped on demand (neither finished nor a reason), or failed for a reason."""
@@ -53,13 +62,22 @@ class Ended:
 
 
 Event = RoundRecord | Ended
+OnEvent = Callable[[Job, Event], None]
 Train = Callable[[Job, OnRound, ShouldStop], bool]
 """Trains a job: told whom to report rounds to and whom to ask whether to stop; whether all rounds are done."""
 
 
-def error_report(run_folder: Path) -> Path:
-    """Where the traceback of a failed run is written: beside its folder, which may not exist."""
-    return run_folder.with_name(f"{run_folder.name}.error.txt")
+class Engine(Protocol):
+    """Where many runs are trained: processes of this machine, or a Ray cluster. Same jobs, same events."""
+
+    def __call__(
+        self, jobs: Sequence[Job], *, on_event: OnEvent = ..., should_stop: ShouldStop = ...
+    ) -> dict[str, Ended]:
+        """Train every job; say, by name, how each job ended that was started.
+
+        `should_stop` is asked a few times a second; once it says so, nothing new is started and what runs is stopped.
+        """
+        ...
 
 
 def train(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
@@ -74,3 +92,16 @@ def train(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
         threads=job.threads,
         changed_data=job.changed_data,
     )
+
+
+def attempt(train: Train, job: Job, on_round: OnRound, should_stop: ShouldStop) -> Ended:
+    """Train a job; an exception, `SystemExit` too, is one way in which it can end."""
+    try:
+        return Ended(train(job, on_round, should_stop))
+    except AsflError as error:
+        return Ended(False, str(error))
+    except BaseException as error:
+        if is_out_of_memory(error):
+            return Ended(False, "out of memory: train fewer runs side by side (--workers), or a smaller network")
+        reason = in_words_of_plugin(error) or f"{type(error).__name__}: {error}"
+        return Ended(False, reason, traceback.format_exc())

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,34 +25,17 @@ from asfl.runs.files import RoundsChecksum, Sha256, is_untouched, read_sealed_js
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 MOST_THREADS = 1024
-FORMAT = 3
+FORMAT = 4
 _WITHOUT_EFFECT = {
     "output": ("folder", "checkpoint_every", "track"),
     "data": ("folder",),
     "field": ("deadlines", "nobody_s", "shaping"),
 }
-"""Fields that don't change results: where things lie, who watches, how long one waits for whom."""
-
-
-_CAME_LATER: dict[tuple[str, ...], Any] = {
-    ("scenario", "channel", "own"): {},
-    ("model", "own"): {},
-    ("data", "partition"): "dirichlet",
-    ("data", "shards_per_client"): 2,
-    ("data", "quantity_alpha"): 1.0,
-    ("training", "precision"): "float32",
-    ("training", "initial"): "",
-    ("training", "initial_rate"): "auto",
-    ("decision", "overheads"): "free",
-    ("decision", "power_rule"): "exact",
-    ("decision", "resplit_energy"): "sent",
-    ("budget",): {"total_delay_s": "off", "battery_j": "off"},
-}
-"""Fields that runs of this format may not have, and what they mean then; so they count only if they say otherwise."""
+"""Fields that don't change results: where things lie, who watches, how long one waits for a client."""
 
 
 class Source(BaseModel):
-    """Where something was found that a run takes from outside its folder (`asfl.runs.sources`)."""
+    """Where something was found that a run takes from outside its folder (`asfl.runs.folder`)."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -79,10 +62,8 @@ class Manifest:
     replayed: str | None = None
     """Checksum of the record that was evaluated as the last one of the shorter run, and isn't the last any more: where
     it is still there, its round is to be played again."""
-    unknown_then: frozenset[str] = frozenset()
-    """Fields that didn't exist when it began; they don't count, and have the values they have if nobody sets them."""
     sources: Mapping[str, Source] = field(default_factory=dict)
-    """What it takes from outside its folder; nothing if it began with a version that didn't say."""
+    """What it takes from outside its folder."""
 
     @property
     def rounds(self) -> int:
@@ -93,10 +74,11 @@ class Manifest:
     def fingerprint(self) -> str:
         """Changes with anything that changes results; not with where things lie, who watches, or how often is saved.
 
-        An extended run keeps the one it began with.
+        An extended run keeps the one it began with. A setting that has its default doesn't count, so one that a later
+        version adds makes no other run of it.
         """
-        config = _without(comparable(self.config), self.unknown_then)
-        rounds = config["training"]["rounds"] = self.begun_with_rounds or self.rounds
+        config = by_name(comparable(self.config, exclude_defaults=True))
+        rounds = config["training.rounds"] = self.begun_with_rounds or self.rounds
         parts = [FORMAT, self.scheme, config, self._budgets_as_json(), self._recorded_as_json()[:rounds]]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -131,9 +113,9 @@ class Manifest:
             "facts": self.facts,
             "recorded": self._recorded_as_json(),
             "begun_with_rounds": self.begun_with_rounds,
-            **({} if self.replayed is None else {"replayed": self.replayed}),
-            **({"sources": {name: one.model_dump() for name, one in self.sources.items()}} if self.sources else {}),
-            "config": _without(self.config.model_dump(mode="json"), self.unknown_then),
+            "replayed": self.replayed,
+            "sources": {name: one.model_dump() for name, one in self.sources.items()},
+            "config": self.config.model_dump(mode="json"),
         }
 
     def _budgets_as_json(self) -> dict[str, float | None]:
@@ -146,18 +128,12 @@ class Manifest:
         ]
 
 
-def comparable(config: Config) -> dict[str, Any]:
+def comparable(config: Config, *, exclude_defaults: bool = False) -> dict[str, Any]:
     """A configuration without what doesn't change results."""
-    plain: dict[str, Any] = config.model_dump(mode="json")
+    plain: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=exclude_defaults)
     for section, names in _WITHOUT_EFFECT.items():
         for name in names:
-            plain[section].pop(name)
-    for (*sections, name), usual in _CAME_LATER.items():
-        inside = plain
-        for section in sections:
-            inside = inside[section]
-        if inside[name] == usual:
-            del inside[name]
+            plain.get(section, {}).pop(name, None)
     return plain
 
 
@@ -193,9 +169,9 @@ class _ManifestFile(_Part):
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     facts: dict[str, JsonValue]
     recorded: list[_Recorded]
-    begun_with_rounds: Annotated[int, Field(ge=1)] | None = None
-    replayed: RoundsChecksum | None = None
-    sources: dict[str, Source] = {}
+    begun_with_rounds: Annotated[int, Field(ge=1)] | None
+    replayed: RoundsChecksum | None
+    sources: dict[str, Source]
     config: dict[str, JsonValue]
 
 
@@ -217,7 +193,6 @@ def read_manifest(folder: Path) -> Manifest:
         raise AsflError(f"{file} is not the manifest of a run: {_first_line(error)}") from None
     budgets = Budgets(**{name: np.inf if value is None else value for name, value in dict(read.budgets).items()})
     recorded = tuple(Decision(of.cut, np.array(of.rb_count), np.array(of.tx_power_w)) for of in read.recorded)
-    unknown_then = by_name(config.model_dump(mode="json")).keys() - by_name(read.config).keys()
     return Manifest(
         config,
         scheme_today(read.scheme),
@@ -227,23 +202,8 @@ def read_manifest(folder: Path) -> Manifest:
         recorded,
         read.begun_with_rounds,
         read.replayed,
-        frozenset(unknown_then),
         read.sources,
     )
-
-
-def _without(tree: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """A tree without these fields, and without sections that then have none."""
-    for name in names:
-        *sections, field = name.split(".")
-        inside = [tree]
-        for section in sections:
-            inside.append(inside[-1].get(section, {}))
-        inside[-1].pop(field, None)
-        for above, section, emptied in zip(inside[-2::-1], sections[::-1], inside[:0:-1], strict=True):
-            if not emptied:
-                above.pop(section, None)
-    return tree
 
 
 def first_difference(before: Config, now: Config) -> str | None:
@@ -324,18 +284,13 @@ def _plain(value: float) -> float | None:
 
 def _git_commit() -> str | None:
     """Of the source tree asfl runs from; None for an installed package."""
-    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parents[1]), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "-C", str(here), "status", "--porcelain", "--", "."],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        ).stdout.strip()
+        commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}+changes" if changed else commit

@@ -27,11 +27,15 @@ from asfl.runs.files import append_line, write_whole
 from asfl.runs.manifest import read_manifest
 
 RECORDS_FILE = "rounds.jsonl"
+DIVERGED = "training has diverged"
+"""What the reason for a failure says if numbers went to infinity: the setting is to blame, not the machine."""
 
 BY_CLIENT = {"by_client": True}
 """Of a field: a list with one entry per client, in every record."""
 SIX_DIGITS, ALL_DIGITS = {"digits": 6}, {"digits": 17}
 """Of a field: archives keep it (`to_columns`), with so many digits. Accuracies have all: a target is reached or not."""
+LEARNING, COST, QUEUES = {"group": "learning"}, {"group": "cost"}, {"group": "queues"}
+"""Of a field: trackers plot it, in this group (`asfl.runs.callbacks.scalars`)."""
 ALSO_NULL = {"also_null": True}
 """Of a field with a default: it stands in a line even if it is None, where others are left out."""
 
@@ -89,42 +93,42 @@ class RoundRecord:
     """Expected; 1 for a client without resource block."""
     arrived: list[Annotated[int, Strict(), Field(ge=0, le=1)]] = field(metadata=BY_CLIENT | SIX_DIGITS)
     """1 if its packet arrived, else 0."""
-    delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS)
-    resplit_delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS)
+    delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS | COST)
+    resplit_delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS | COST)
     """Stage 1: part of `delay_s`, like the two below."""
-    uplink_stage_delay_s: AmountOrInfinite
-    server_stage_delay_s: AmountOrInfinite
-    energy_j: list[OrInfinite] = field(metadata=BY_CLIENT | SIX_DIGITS)
-    resplit_energy_j: list[OrInfinite] = field(metadata=BY_CLIENT)
+    uplink_stage_delay_s: AmountOrInfinite = field(metadata=COST)
+    server_stage_delay_s: AmountOrInfinite = field(metadata=COST)
+    energy_j: list[OrInfinite] = field(metadata=BY_CLIENT | SIX_DIGITS | COST)
+    resplit_energy_j: list[OrInfinite] = field(metadata=BY_CLIENT | COST)
     """Part of `energy_j`; below 0 only where `decision.resplit_energy` is "signed"."""
-    total_delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS)
+    total_delay_s: AmountOrInfinite = field(metadata=SIX_DIGITS | COST)
     """Of all rounds so far; simulated seconds."""
-    total_energy_j: OrInfinite = field(metadata=SIX_DIGITS)
+    total_energy_j: OrInfinite = field(metadata=SIX_DIGITS | COST)
     """Of all rounds and clients so far."""
-    delay_queue: AmountOrInfinite
+    delay_queue: AmountOrInfinite = field(metadata=QUEUES)
     """After the round; so are the others."""
-    energy_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT)
-    participation_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT)
-    train_loss: Number | None
+    energy_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT | QUEUES)
+    participation_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT | QUEUES)
+    train_loss: Number | None = field(metadata=LEARNING)
     """Mean over the clients that arrived; None if nobody did."""
     update_norm2: list[Amount | None] = field(metadata=BY_CLIENT)
     """‖Δ_n‖² of those who arrived."""
-    update_scale: OrNan
+    update_scale: OrNan = field(metadata=LEARNING)
     """U, the running mean of ‖Δ‖² after the round."""
-    spread: OrNan = field(metadata=SIX_DIGITS)
+    spread: OrNan = field(metadata=SIX_DIGITS | LEARNING)
     """(1/N) Σ_n ‖w̄^c − w_n^c‖² in stage 2, as the server knows it (sampled); 0 where client sides are averaged."""
-    discrepancy: OrNan = field(metadata=SIX_DIGITS)
+    discrepancy: OrNan = field(metadata=SIX_DIGITS | LEARNING)
     """Spread plus the share of updates expected to be lost, in updates: the corrected objective, g_obj."""
-    resplit_shift: OrNan
+    resplit_shift: OrNan = field(metadata=LEARNING)
     """‖·‖² by which stage 1 moved the average model."""
-    accuracy: Share | None = field(metadata=ALL_DIGITS)
+    accuracy: Share | None = field(metadata=ALL_DIGITS | LEARNING)
     """Of the average model on the test images, 0 … 1, with norm statistics measured anew (`asfl.train.evaluate`); None
     in rounds that aren't evaluated."""
-    test_loss: Number | None
+    test_loss: Number | None = field(metadata=LEARNING)
     """Of the same."""
-    client_accuracy: Share | None = field(metadata=ALL_DIGITS)
+    client_accuracy: Share | None = field(metadata=ALL_DIGITS | LEARNING)
     """Mean over clients of [own client side; server side], each with the running statistics that come with them."""
-    uncalibrated_accuracy: Share | None = field(default=None, metadata=ALL_DIGITS | ALSO_NULL)
+    uncalibrated_accuracy: Share | None = field(default=None, metadata=ALL_DIGITS | ALSO_NULL | LEARNING)
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
     rb_owner: list[Count | None] | None = field(default=None, metadata=SIX_DIGITS)
@@ -285,8 +289,7 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- all rounds of a run
-_LINE = re.compile(rb'(\{.*), "(checksum|seal)": "([0-9a-f]{16})"\}')
-"""Earlier versions wrote a `seal`: a checksum of the line and of the seal before it."""
+_LINE = re.compile(rb'(\{.*), "checksum": "([0-9a-f]{16})"\}')
 
 
 def _checksum(of: str, body: bytes) -> str:
@@ -359,8 +362,8 @@ def _take(line: bytes, into: Rounds) -> str:
     match = _LINE.fullmatch(line)
     if match is None:
         return f"line {number}: not the record of a round with its checksum"
-    body, checksum = match[1] + b"}", match[3].decode()
-    if checksum != _checksum(into.fingerprint if match[2] == b"checksum" else into.checksum(number - 1), body):
+    body, checksum = match[1] + b"}", match[2].decode()
+    if checksum != _checksum(into.fingerprint, body):
         return f"line {number}: its checksum doesn't match"
     try:
         record = RoundRecord.from_line(body)

@@ -6,30 +6,37 @@
     model.safetensors the average model, once the run is finished; model.json is its seal
     tensorboard/ …    what trackers leave, if any (asfl.runs.callbacks)
 
-Every file has a checksum (asfl.runs.files), and one process at a time may write (asfl.runs.lock). Resuming goes back to
+Every file has a checksum (asfl.runs.files), and one process at a time may write. Resuming goes back to
 the newest whole checkpoint and plays the rounds after it again. All randomness is keyed by seed and round, so they come
 out the same, bit for bit.
 """
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from asfl.config import Config, by_name
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
-from asfl.runs.callbacks import Settings, Tracking, check_trackers, trackers_for
+from asfl.runs.callbacks import Settings, Tracker, Tracking, check_trackers, trackers_for
 from asfl.runs.estimate import check_run
-from asfl.runs.files import remove_abandoned, write_sealed
-from asfl.runs.folder import Checkpoint, check_finite, is_finished, save_checkpoint, where_to_go_on
+from asfl.runs.files import remove_abandoned, write_sealed, writing
+from asfl.runs.folder import (
+    Checkpoint,
+    check_finite,
+    check_sources,
+    is_finished,
+    save_checkpoint,
+    sources_of,
+    where_to_go_on,
+)
 from asfl.runs.initial import check_initial
-from asfl.runs.lock import writing
 from asfl.runs.manifest import (
     CHECKPOINTS,
     MODEL_FILE,
@@ -39,10 +46,8 @@ from asfl.runs.manifest import (
     run_to_go_on_with,
     write_manifest,
 )
-from asfl.runs.records import Journal, read_rounds
-from asfl.runs.sources import check_sources, sources_of
+from asfl.runs.records import Journal, RoundRecord, read_rounds
 from asfl.runs.this_process import usual_threads
-from asfl.runs.watching import RunOptions
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 
@@ -51,6 +56,27 @@ if TYPE_CHECKING:
     from asfl.train.fleet import FleetMaker
 
 LONGEST_UNSAVED_S = 60.0
+OnRound = Callable[[RoundRecord], None]
+ShouldStop = Callable[[], bool]
+
+
+class RunOptions(TypedDict, total=False):
+    """How a run is watched, and with what it runs here: nothing of it changes results but the number of threads."""
+
+    on_round: OnRound
+    """Called when a round's record is on the disk."""
+    should_stop: ShouldStop
+    """Asked after each round: if it says so, a checkpoint is written and the run stops."""
+    trackers: Sequence[Tracker]
+    """That are shown the rounds besides those that `output.track` names."""
+    data_dir: Path | None
+    """Where data sets lie."""
+    threads: int | None
+    """Of PyTorch, for a run that begins; one that goes on keeps its own."""
+    changed_data: bool
+    """Go on although data, trace or plugins aren't what they were when the run began."""
+    lose_rounds: bool
+    """Give up measured rounds whose records or checkpoints are damaged, and go on before them."""
 
 
 def run(

@@ -23,12 +23,11 @@ from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning
 from asfl.runs.initial import start_from
-from asfl.runs.records import RoundRecord
+from asfl.runs.records import DIVERGED, RoundRecord
 from asfl.runs.round import play_round
 from asfl.runs.scoring import Evaluation, scoring_of
 from asfl.runs.state import Measured, Run, State, arrays_below, flatten, unflatten
 from asfl.runs.synthetic_learning import Drift
-from asfl.runs.watching import DIVERGED
 from asfl.schemes import Scheme
 from asfl.schemes.base import switches_of, watches_noise
 from asfl.schemes.rules import budgets_of, rules_of

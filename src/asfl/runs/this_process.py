@@ -1,11 +1,17 @@
-"""How many threads this process should use, and what Ctrl-C and its relatives do to it."""
+"""How many threads this process should use, what Ctrl-C and its relatives do to it, and that it ends with its parent.
 
+As a script, standard library only: `this_process.py PARENT COMMAND…` starts a command that ends with its parent.
+"""
+
+import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
 
 
 def usual_threads() -> int:
@@ -15,6 +21,18 @@ def usual_threads() -> int:
 
 def leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def end_with_parent(parent: int) -> None:
+    """From now on this process is killed when its parent ends; if that has happened already, it leaves at once.
+
+    Only Linux can do that; elsewhere a process looks after its parent itself. On Linux "the parent" is the thread that
+    started us.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we could ask
+        os._exit(0)
 
 
 class ToldToEnd:
@@ -66,3 +84,11 @@ def stopping_on_ctrl_c() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]))
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        sys.exit(f"can't start {sys.argv[2]}: {error.strerror}")

@@ -22,6 +22,10 @@ from asfl.schemes.epsl import EpslScheme
 from asfl.schemes.fixed import FixedScheme
 from asfl.schemes.hasfl import HasflScheme
 
+OURS, PLUS, CEILING = "asfl", "asfl-plus", "central"
+"""The scheme that others are measured against; all that is beyond the paper; all data in one place, which has no delay
+and no energy and is never ranked by them.
+"""
 ABLATION = tuple(f"asfl-plus:{decision}=off" for decision in AsflScheme.parameters)
 """`asfl-plus` with one decision switched off."""
 SAME_TOOLS = ("best-gains", "best-gains:clients=0.75", "equal-error", "sfl-best:bits=4,mix=on")

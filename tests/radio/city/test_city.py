@@ -121,7 +121,7 @@ def test_llvm_is_found_or_one_sentence_says_what_to_install(tmp_path: Path, monk
 
 
 def test_mistakes(asfl: Asfl, tmp_path: Path) -> None:
-    assert_refused(asfl("trace", "munich", "--out", str(tmp_path / "walk.csv")), "a trace is an .npz file")
+    assert_refused(asfl("data", "trace", "munich", "--out", str(tmp_path / "walk.csv")), "a trace is an .npz file")
 
 
 @pytest.mark.parametrize(

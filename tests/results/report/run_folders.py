@@ -8,10 +8,10 @@ from made_up import leave_run, made_up_round
 
 from asfl.config import load_config
 from asfl.costs.budgets import Budgets
-from asfl.results.compare import Comparison
 from asfl.results.page import Report, page
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import LivePage, open_server
+from asfl.runs.comparison import Comparison
 from asfl.runs.manifest import Manifest
 from asfl.runs.records import RoundRecord
 

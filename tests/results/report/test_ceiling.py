@@ -16,7 +16,7 @@ from asfl.config import load_config
 from asfl.costs.budgets import Budgets
 from asfl.results.charts.chart import Line
 from asfl.results.charts.comparison import accuracy, write_figures
-from asfl.results.curves import CEILING, Run
+from asfl.results.curves import Run
 from asfl.results.latex import latex_tables
 from asfl.results.page import Report, page
 from asfl.results.page.convergence import Lengths, not_covered, theorem_1
@@ -25,6 +25,7 @@ from asfl.results.summary import Outcome, Summary, choose_targets, summarize_run
 from asfl.results.tables import Table, tables_of
 from asfl.results.words import in_words
 from asfl.runs.records import RoundRecord
+from asfl.schemes import CEILING
 from conftest import Asfl, assert_refused
 
 STANDARD = load_config("demo", ["decision.queue_rule=standard", "training.optimizer=sgd"]).config
@@ -108,7 +109,7 @@ def test_the_page_of_a_comparison_with_a_ceiling(tmp_path: Path) -> None:
 
 
 def test_it_has_no_rounds_to_decide(asfl: Asfl) -> None:
-    assert_refused(asfl("decide", "--rounds", "2", "--scheme", CEILING), "no radio")
+    assert_refused(asfl("decide", "--rounds", "2", "--schemes", CEILING), "no radio")
 
 
 # ---------------------------------------------------------------------- medians, what is owed

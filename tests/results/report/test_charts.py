@@ -18,8 +18,7 @@ from asfl.results.charts.files import draw
 from asfl.results.charts.one_run import block_shares, blocks, client_map, maps_of, walk
 from asfl.results.charts.plotly import dark_twins, figure
 from asfl.results.charts.world import MOMENTS, gains, snr_history
-from asfl.results.curves import Run
-from asfl.results.folders import read_run
+from asfl.results.curves import Run, read_run
 from conftest import Asfl
 
 Floats = NDArray[np.float64]

@@ -23,7 +23,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.results.charts.chart import MOST_POINTS, Line
 from asfl.results.charts.one_run import client_map, map_columns, panels
-from asfl.results.folders import RunFolder
+from asfl.results.curves import RunFolder
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not
 from asfl.results.page.collect import collect, signature

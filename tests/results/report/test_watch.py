@@ -1,4 +1,4 @@
-"""`asfl watch`: a page that follows its runs, for this computer only."""
+"""`asfl report --watch`: a page that follows its runs, for this computer only."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ from made_up import leave_run, made_up_round
 from run_folders import live_page, run_folder, serving
 from waiting import LONG_S
 
-from asfl.cli.report import watch
+from asfl.cli.report import report
 from asfl.config.errors import AsflError
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE
@@ -78,11 +78,20 @@ def test_a_port_in_use_is_told(folder: Path) -> None:
         taken.listen()
         number = taken.getsockname()[1]
         with pytest.raises(AsflError, match=f"port {number} is in use; give another one with --port"):
-            watch([folder], port=number)
+            report([folder], watch=True, port=number)
 
 
 def test_ctrl_c_ends_it(folder: Path) -> None:
-    command = [sys.executable, "-c", "from asfl.cli import main; main()", "watch", str(folder), "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from asfl.cli import main; main()",
+        "report",
+        "--watch",
+        str(folder),
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

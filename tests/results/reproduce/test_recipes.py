@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -41,7 +42,8 @@ def open_jobs(plan: Plan) -> list[Job]:
 
 
 def _pretend(job: Job) -> None:
-    place, config = list(SCHEMES).index(job.scheme), job.config.for_scheme(job.scheme)
+    config = job.config.for_scheme(job.scheme)
+    place = list(SCHEMES).index(job.scheme.partition(":")[0]) + 0.1 * (":" in job.scheme)
     records = [
         made_up_round(
             n, (0.9 - 0.02 * place) * min(n / 4, 1.0), delay_s=1.0 + place, cut=None if job.scheme == "fedavg" else n
@@ -145,6 +147,12 @@ def test_what_is_no_archive_is_refused(content: bytes, asfl: Asfl, tmp_path: Pat
     (tmp_path / "records.xz").write_bytes(content)
     assert_refused(asfl("reproduce", "--from", "records.xz"), "records.xz is not an archive of runs")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_an_archive_that_is_a_pipe_is_refused(asfl: Asfl, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "records.xz")
+    assert_refused(asfl("reproduce", "--from", "records.xz"), "can't read records.xz", "a pipe")
 
 
 def test_a_world_is_named_by_what_differs() -> None:

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.runs.files import sync_folder, write_whole
-from asfl.runs.lock import writing
+from asfl.runs.files import sync_folder, write_whole, writing
 
 try:
     from cryptography import x509

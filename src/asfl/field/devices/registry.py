@@ -23,8 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError, nearest, short
 from asfl.field.devices.authority import key_digest, name_of
-from asfl.runs.files import append_line, write_whole
-from asfl.runs.lock import writing
+from asfl.runs.files import append_line, write_whole, writing
 
 AUDIT_FILE, REGISTRY_FILE = "audit.jsonl", "devices.json"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")

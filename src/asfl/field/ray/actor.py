@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from asfl.config.errors import AsflError
-from asfl.runs.engines.ray_actors import Actor
+from asfl.runs.engines.ray import Actor
 
 
 class ClientActor(Actor):

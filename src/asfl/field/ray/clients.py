@@ -24,10 +24,18 @@ from asfl.field.protocol.messages import Agreement, Answer, AnyRequest
 from asfl.field.protocol.shapes import Blueprint
 from asfl.field.ray.actor import ClientActor
 from asfl.field.roster import Patience
-from asfl.runs.engines.ray_actors import cause_of_death, cause_of_failure, check_version, end_actor, start_actor
-from asfl.runs.engines.ray_cluster import OBJECT_STORE_BYTES, check_ray, ray_cluster
+from asfl.runs.engines.ray import (
+    OBJECT_STORE_BYTES,
+    cause_of_death,
+    cause_of_failure,
+    check_ray,
+    check_version,
+    end_actor,
+    ray_cluster,
+    start_actor,
+)
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
-from asfl.runs.watching import RunOptions
+from asfl.runs.run import RunOptions
 
 _LOOK_EVERY_S = 0.5
 """How soon it is noticed that an actor which isn't asked anything has died."""

@@ -10,8 +10,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.results.curves import CEILING, OURS, PLUS
-from asfl.schemes import ABLATION, SCHEMES
+from asfl.schemes import ABLATION, CEILING, OURS, PLUS, SCHEMES
 
 Floats = NDArray[np.float64]
 GOOD, MEDIAN, BAD, BUDGET = "#1b7f5c", "#3565a8", "#c2452d", "#333333"

@@ -36,11 +36,12 @@ from asfl.results.charts.chart import (
 )
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.one_run import blocks, is_measured, links
-from asfl.results.compare import Comparison, read_front
-from asfl.results.curves import CEILING, OURS, PLUS, Curve, Resource, Run, together
+from asfl.results.curves import Curve, Resource, Run, finished_runs, together
 from asfl.results.quantities import CURVE_AXES, QUANTITIES, amount, partly, share
 from asfl.results.summary import Outcome, Statistic, Summary, moves, paired
+from asfl.runs.comparison import Comparison, read_front
 from asfl.runs.records import RoundRecord
+from asfl.schemes import CEILING, OURS, PLUS
 
 CROWDED = 6
 """With more schemes than this, only the bands of our own are more than a hint."""
@@ -354,7 +355,8 @@ def places_at(outcomes: Sequence[Outcome], target: float) -> list[Place]:
 
 def along_front(comparison: Comparison, summary: Summary, runs: Sequence[Run]) -> list[Outcome]:
     """A comparison as it is, and at the other prices of energy that were asked for."""
-    every = {"": runs, **read_front(comparison)}
+    front = {label: finished_runs(priced) for label, priced in read_front(comparison).items()}
+    every = {"": runs, **{label: some for label, some in front.items() if some}}
     return [Outcome("", label, some, Summary.of(some, summary.targets)) for label, some in every.items()]
 
 

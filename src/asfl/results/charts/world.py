@@ -44,9 +44,10 @@ from asfl.results.charts.chart import (
     over_rounds,
     scaled,
 )
-from asfl.results.curves import OURS, Run
+from asfl.results.curves import Run
 from asfl.results.summary import trained_and_charged
 from asfl.runs.play import Playthrough
+from asfl.schemes import OURS
 
 Floats = NDArray[np.float64]
 SNR_LABEL = "SNR of one resource block at full power, dB"
@@ -449,7 +450,7 @@ def budget_chart(playthroughs: Sequence[Playthrough], model: str) -> Chart:
             left = 100 * np.array([total_j, *(one.battery_left_j for one in played.rounds)]) / total_j
             low, high = left.min(axis=1), left.max(axis=1)
             battery.append(Line(x=rounds, y=np.median(left, axis=1), look=look, low=low, high=high))
-        chosen = [one.mean_cut if any(one.rb_count) else np.nan for one in played.rounds]
+        chosen = [one.mean_cut if one.scheduled_count else np.nan for one in played.rounds]
         cuts.append(over_rounds(chosen, look, played.scheme, step=True))
     x, share = Axis("round", whole=True), Axis("%", low=0, high=103)
     titles = {"Time left": time, "Batteries left: the median client, and from the emptiest to the fullest": battery}

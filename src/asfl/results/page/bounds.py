@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.results import theory
-from asfl.results.folders import RunFolder
+from asfl.results.curves import RunFolder
 from asfl.results.summary import Excess
 
 Floats = NDArray[np.float64]

@@ -18,8 +18,7 @@ from asfl.results.charts import comparison, one_run
 from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, dark_twin, dark_twins, figure
 from asfl.results.charts.world import label_panel, layer_panels
-from asfl.results.curves import CEILING, OURS, Curve, Run
-from asfl.results.folders import RunFolder
+from asfl.results.curves import Curve, Run, RunFolder
 from asfl.results.page.bounds import Check, check_gap, check_queues, queue_bounds, why_not
 from asfl.results.page.collect import Collected, RunGroup, collect
 from asfl.results.page.convergence import theorem_1
@@ -28,7 +27,7 @@ from asfl.results.quantities import CURVE_AXES
 from asfl.results.summary import Summary, said_once, trained_and_charged
 from asfl.results.tables import Table, tables_of
 from asfl.results.words import in_words
-from asfl.schemes import SCHEMES
+from asfl.schemes import CEILING, OURS, SCHEMES
 
 PLOTLY_PATH = "plotly.js"
 """Where a served page finds the chart library; a file carries it inside."""

@@ -13,11 +13,10 @@ from typing import Any
 
 from asfl.config import Config, by_name, differing_names
 from asfl.config.errors import AsflError
-from asfl.results.compare import COMPARE_FILE, read_comparison
-from asfl.results.folders import RunFolder, read_run
+from asfl.results.curves import RunFolder, read_run
 from asfl.results.reproduce.plan import WORLDS
 from asfl.results.summary import Summary
-from asfl.results.sweep import SWEEP_FILE
+from asfl.runs.comparison import COMPARE_FILE, SWEEP_FILE, read_comparison
 from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
 from asfl.runs.manifest import MANIFEST_FILE, comparable

@@ -16,7 +16,7 @@ from asfl.costs.world import charged_profile
 from asfl.data import load_data
 from asfl.models.profile import ModelProfile
 from asfl.results.charts.world import LabelMix, rule_of
-from asfl.results.folders import RunFolder
+from asfl.results.curves import RunFolder
 from asfl.results.page.collect import RunGroup
 from asfl.runs.manifest import comparable
 from asfl.schemes import SCHEMES, usual_schemes

@@ -15,6 +15,7 @@ import numpy as np
 
 from asfl.config import recorded_config
 from asfl.config.errors import AsflError
+from asfl.config.files import open_to_read
 from asfl.config.removed import GONE_SCHEMES, scheme_today
 from asfl.costs.budgets import Budgets
 from asfl.results.curves import Run
@@ -154,7 +155,7 @@ def read_archive(file: Path) -> list[Found]:
 
 
 def _lines(file: Path) -> Iterator[Any]:
-    with lzma.open(file, "rb") as stream:
+    with open_to_read(file) as packed, lzma.open(packed) as stream:
         while line := stream.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
                 raise ValueError("a line without end")

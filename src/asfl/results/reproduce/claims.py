@@ -16,9 +16,10 @@ from typing import Literal, Protocol
 import numpy as np
 
 from asfl.config.units import number, percent
-from asfl.results.curves import OURS, Curve, Resource, Run
+from asfl.results.curves import Curve, Resource, Run
 from asfl.results.quantities import QUANTITIES
 from asfl.results.summary import Outcome, Statistic, Summary, moves, paired
+from asfl.schemes import OURS
 
 Verdict = Literal["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "not shown"]
 Axis = Literal["rounds", "delay", "energy"]

@@ -11,7 +11,7 @@ from asfl.config.units import number, percent
 from asfl.results.charts import comparison
 from asfl.results.charts.chart import Chart
 from asfl.results.charts.files import save_figure
-from asfl.results.curves import OURS, Run
+from asfl.results.curves import Run
 from asfl.results.quantities import partly
 from asfl.results.reproduce.archive import Found
 from asfl.results.reproduce.claims import Finding
@@ -19,6 +19,7 @@ from asfl.results.reproduce.recipes import Recipe, recipe_named
 from asfl.results.summary import Outcome, Summary, said_once, with_note
 from asfl.results.tables import NOT_REACHED, markdown_table
 from asfl.runs.files import write_whole
+from asfl.schemes import OURS
 
 Outcomes = Mapping[str, Sequence[Outcome]]
 """By preset."""

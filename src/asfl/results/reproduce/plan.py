@@ -13,10 +13,10 @@ from pathlib import Path
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison, plan_comparison
-from asfl.results.curves import Run
+from asfl.results.curves import Run, finished_runs
 from asfl.results.reproduce.archive import Found, Point, RunKey
 from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant, recipe_named
+from asfl.runs.comparison import Comparison, plan_comparison
 from asfl.runs.files import safe_name
 from asfl.runs.manifest import first_difference
 from asfl.runs.play import with_seed
@@ -91,7 +91,7 @@ class Plan:
         points, there = [], archived or {}
         for point in self.points:
             one, world = point.comparison, point.comparison.folder.name
-            here = {(run.scheme, run.seed): run for run in one.finished_runs()}
+            here = {(run.scheme, run.seed): run for run in finished_runs(one)}
             either = (here.get(key) or there.get((world, *key)) for key in product(one.schemes, one.seeds))
             points.append(Point(point.preset, point.variant.label, world, [run for run in either if run is not None]))
         return Found(self.recipe.name, self.command(), points)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from asfl.config.errors import AsflError, nearest, short
 from asfl.radio.traces import HDF5_SUFFIXES
-from asfl.results.curves import CEILING, OURS, PLUS, Resource
+from asfl.results.curves import Resource
 from asfl.results.reproduce.claims import (
     BEST,
     Claim,
@@ -24,7 +24,7 @@ from asfl.results.reproduce.claims import (
     Saves,
     ShareOfDelay,
 )
-from asfl.schemes import ABLATION, SAME_TOOLS
+from asfl.schemes import ABLATION, CEILING, OURS, PLUS, SAME_TOOLS
 
 Scale = Literal["demo", "evidence", "paper"]
 Picture = Literal["curves", "way", "accuracy", "totals", "errors", "resplits", "pareto", "ablation"]

@@ -16,7 +16,7 @@ from waiting import LONG_S, wait_until
 from asfl.runs.engines.processes import TOLD_TO_END, train_all
 from asfl.runs.jobs import Event, Job
 from asfl.runs.records import RoundRecord, read_records
-from asfl.runs.watching import OnRound, ShouldStop
+from asfl.runs.run import OnRound, ShouldStop
 
 
 def long_round(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from fork_server import QUICK_TO_START
 
 from asfl.config import load_config
-from asfl.results.compare import Comparison, plan_comparison
+from asfl.runs.comparison import Comparison, plan_comparison
 from asfl.runs.jobs import Job, train
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RECORDS_FILE

@@ -9,7 +9,7 @@ from made_up import pretend, train_here
 
 from asfl.cli.training import train_runs
 from asfl.config.errors import AsflError
-from asfl.results.sweep import SWEEP_FILE, Axis, Sweep, plan_sweep, point_name
+from asfl.runs.comparison import SWEEP_FILE, Axis, Sweep, plan_sweep, point_name
 from asfl.runs.jobs import Job
 from conftest import Asfl, assert_refused
 
@@ -37,7 +37,7 @@ def test_finished_runs_are_not_repeated_and_failures_are_left(tmp_path: Path) ->
     sweep.remember()
     failed = train_runs(sweep.comparisons, None, partial(train_here, train=pretend))
     assert set(failed.values()) == {"the loss is not a number"}
-    assert sum(len(one.finished_runs()) for one in sweep.comparisons) == 2
+    assert sum(len(one.finished()) for one in sweep.comparisons) == 2
     again = plan_sweep("demo", ["training.rounds=2"], AXES[:1], ["asfl", "sfl"], 1, tmp_path / "out")
     assert {job.scheme for job in _jobs(again)} == {"sfl"}
     assert json.loads((tmp_path / "out" / SWEEP_FILE).read_text())["over"] == {"data.dirichlet_alpha": ["0.1", "10"]}

@@ -1,4 +1,4 @@
-"""What a call leaves in your hands: the runs of a folder as tables, words, pictures and a page."""
+"""What `asfl.run` and `asfl.compare` return: the runs of a folder as tables, words, pictures and a page."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from asfl.config.errors import AsflError
 from asfl.config.units import percent
 from asfl.results.charts.comparison import accuracy, along_front, fronts
 from asfl.results.charts.files import as_png, draw, save_figure
-from asfl.results.compare import FRONT, read_comparison
-from asfl.results.folders import RunFolder, read_run, run_folders
+from asfl.results.curves import RunFolder, read_run, run_folders
 from asfl.results.frames import load_runs
 from asfl.results.summary import Summary
 from asfl.results.tables import Table, tables_of
 from asfl.results.words import in_words
+from asfl.runs.comparison import FRONT, read_comparison
 from asfl.runs.files import write_whole
 
 if TYPE_CHECKING:

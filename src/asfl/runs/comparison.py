@@ -1,11 +1,16 @@
-"""All schemes in the same world: a folder of runs, resumable as a whole.
+"""Folders of many runs, resumable as a whole: a comparison of schemes in one world, a sweep over many worlds.
 
-compare.json          the resolved configuration, all schemes and seeds so far, versions
-<scheme>-seed<k>/     a run folder each
-front/<price>/        a comparison for each other price of energy, if a front was asked for
+compare.json                       the resolved configuration, all schemes and seeds so far, versions
+<scheme>-seed<k>/                  a run folder each
+front/<price>/                     a comparison for each other price of energy, if a front was asked for
 summary.json, table.csv, *.png
+
+sweep.json                         which fields take which values
+data.dirichlet_alpha=0.1/          a comparison for each combination
 """
 
+import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,26 +23,23 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from asfl._version import __version__
-from asfl.config import Config, recorded_config
+from asfl.config import Config, load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
-from asfl.results.curves import OURS, Run
-from asfl.results.folders import read_run
 from asfl.runs.estimate import check_count
-from asfl.runs.files import is_untouched, read_sealed_json, sealed_json, write_whole
-from asfl.runs.folder import is_finished
+from asfl.runs.files import is_untouched, read_sealed_json, safe_name, sealed_json, write_whole
+from asfl.runs.folder import check_sources, is_finished
 from asfl.runs.jobs import Job, run_name
 from asfl.runs.manifest import MOST_THREADS, first_difference, read_manifest, run_to_go_on_with, with_rounds
 from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
-from asfl.runs.sources import check_sources
-from asfl.schemes import check_scheme_settings, scheme_named
+from asfl.schemes import OURS, check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows, switches_of
 
-COMPARE_FILE = "compare.json"
-FORMAT = 2
+COMPARE_FILE, SWEEP_FILE = "compare.json", "sweep.json"
+FORMAT, SWEEP_FORMAT = 2, 1
 FRONT, PRICES = "front", ("0.1", "0.3", "1", "3")
 """The folder for a front, and prices of energy along it (`decision.energy_price`)."""
 SLOWEST = ("sl", "asfl-joint")
@@ -57,7 +59,7 @@ class Comparison:
     threads: Mapping[str, int] = field(default_factory=dict)
     """Of each run, by the name of its folder, as it was planned by the first command that was to train it."""
     elsewhere: frozenset[tuple[str, int]] = frozenset()
-    """Schemes and seeds whose finished runs are kept somewhere else, so that nobody has to train them here."""
+    """Schemes and seeds whose finished runs are kept somewhere else and needn't be trained here."""
     changed_data: bool = False
     """Whether runs may go on with other data than they began with."""
 
@@ -110,10 +112,10 @@ class Comparison:
         folders = [self.run_folder(scheme, seed).name for seed in self.seeds for scheme in self.schemes]
         return replace(self, threads={name: self.threads.get(name, threads) for name in folders})
 
-    def finished_runs(self) -> list[Run]:
-        """In the order of schemes, then seeds."""
+    def finished(self) -> list[Path]:
+        """Folders of finished runs, in the order of schemes, then seeds."""
         every = product(self.schemes, self.seeds)
-        return [read_run(self.run_folder(scheme, seed)) for scheme, seed in every if self._is_done(scheme, seed)]
+        return [self.run_folder(scheme, seed) for scheme, seed in every if self._is_done(scheme, seed)]
 
     def check_sources(self, data_dir: Path | None) -> None:
         """Refuse runs, finished or not, of other data than are there now."""
@@ -152,7 +154,7 @@ class _ComparisonFile(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     format: int
-    schemes: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]]
+    schemes: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}(:[A-Za-z0-9_.,=-]{1,100})?$")]]
     seeds: list[Annotated[int, Field(ge=0)]]
     threads: dict[str, Annotated[int, Field(ge=1, le=MOST_THREADS)]]
     versions: dict[str, str]
@@ -232,16 +234,15 @@ def plan_front(comparison: Comparison, data_dir: Path | None = None) -> list[Com
     return found
 
 
-def read_front(comparison: Comparison) -> dict[str, list[Run]]:
-    """Finished runs of a comparison's front, by the price of energy; of its schemes."""
-    found: dict[str, list[Run]] = {}
+def read_front(comparison: Comparison) -> dict[str, Comparison]:
+    """A comparison's front as far as it was planned, by the price of energy; of its schemes."""
+    found: dict[str, Comparison] = {}
     for price in PRICES:
         folder = comparison.folder / FRONT / price
         if (folder / COMPARE_FILE).is_file():
             there = read_comparison(folder)
             here = tuple(name for name in there.schemes if name in comparison.schemes)
-            runs = replace(there, schemes=here).finished_runs()
-            found |= {_point(price): runs} if runs else {}
+            found[_point(price)] = replace(there, schemes=here)
     return found
 
 
@@ -255,3 +256,102 @@ def _versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
+
+
+# ---------------------------------------------------------------------- many worlds
+@dataclass(frozen=True)
+class Axis:
+    """A field and the values it takes, as texts that `--set` understands."""
+
+    field: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """From "data.dirichlet_alpha=0.1,1,10"."""
+        field, _, values = text.partition("=")
+        found = tuple(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
+        if not field or not found:
+            raise AsflError(f"--over {text}: give a field and its values, such as data.dirichlet_alpha=0.1,1,10")
+        if field.strip() == "scenario.seed":
+            raise AsflError("--over scenario.seed: use --seeds, which averages over them")
+        return cls(field.strip(), found)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values, and the comparison at it."""
+
+    settings: tuple[tuple[str, str], ...]
+    """(field, value) per axis."""
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All points of a sweep, in a folder."""
+
+    folder: Path
+    preset: str
+    overrides: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        return [point.comparison for point in self.points]
+
+    def remember(self) -> None:
+        data = {
+            "format": SWEEP_FORMAT,
+            "preset": self.preset,
+            "set": list(self.overrides),
+            "over": {axis.field: list(axis.values) for axis in self.axes},
+        }
+        write_whole(self.folder / SWEEP_FILE, json.dumps(data, indent=2))  # first: it makes this a sweep
+        for point in self.points:
+            point.comparison.remember()
+
+
+def plan_sweep(
+    preset: str,
+    overrides: Sequence[str],
+    axes: Sequence[Axis],
+    schemes: Sequence[str],
+    seeds: int,
+    folder: Path,
+    data_dir: Path | None = None,
+    *,
+    changed_data: bool = False,
+) -> Sweep:
+    """Check every point before anything is trained or written."""
+    if not axes:
+        raise AsflError("a sweep needs at least one --over FIELD=VALUE,VALUE")
+    fields = [axis.field for axis in axes]
+    if len(set(fields)) < len(fields):
+        raise AsflError(f"--over names a field twice: {', '.join(fields)}")
+    if folder.exists() and not folder.is_dir():
+        raise AsflError(f"{folder} is a file; give --out the name of a folder")
+    if not (folder / SWEEP_FILE).exists() and not is_untouched(folder):
+        raise AsflError(f"{folder} isn't empty and isn't a sweep; give --out the name of a new folder")
+    combinations = math.prod(len(axis.values) for axis in axes)
+    check_count(
+        combinations * len(schemes) * seeds,
+        load_config(preset, overrides).config.training.rounds,
+        f"{combinations:,} combinations of values × {len(schemes)} schemes × {seeds:,} seeds",
+    )
+    points = []
+    for values in product(*(axis.values for axis in axes)):
+        settings = tuple(zip(fields, values, strict=True))
+        config = load_config(preset, [*overrides, *(f"{field}={value}" for field, value in settings)]).config
+        first = config.scenario.seed
+        name = point_name(settings)
+        every = range(first, first + seeds)
+        comparison = plan_comparison(config, schemes, every, folder / name, data_dir, name, changed_data=changed_data)
+        points.append(Point(settings, comparison))
+    return Sweep(folder, preset, tuple(overrides), tuple(axes), tuple(points))
+
+
+def point_name(settings: Sequence[tuple[str, str]]) -> str:
+    """A folder name."""
+    return safe_name(",".join(f"{field}={value}" for field, value in settings))

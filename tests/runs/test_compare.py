@@ -16,11 +16,12 @@ from fork_server import QUICK_TO_START
 from made_up import pretend, train_here
 from waiting import LONG_S, wait_until
 
+from asfl.api.results import Results
 from asfl.cli.compare import compare
-from asfl.cli.python.results import Results
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.results.compare import Comparison, plan_comparison, read_comparison
+from asfl.results.curves import finished_runs
+from asfl.runs.comparison import Comparison, plan_comparison, read_comparison
 from asfl.runs.engines.processes import threads_a_run, train_all
 from asfl.runs.jobs import Ended, Event, Job
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
@@ -56,7 +57,7 @@ def test_failures_leave_the_other_runs_alone(tmp_path: Path) -> None:
     }
     rounds = [event.round for name, event in events if name == "asfl seed 1" and isinstance(event, RoundRecord)]
     assert rounds == [1, 2, 3]
-    finished = comparison.finished_runs()
+    finished = finished_runs(comparison)
     assert [(run.scheme, run.seed) for run in finished] == [("asfl", 1), ("fedavg", 1)]
     assert finished[0].budgets is not None
     assert {job.scheme for job in comparison.jobs()} == {"epsl", "sfl", "acc-sfl"}
@@ -79,7 +80,7 @@ def test_stop_keeps_the_rounds_and_going_on_adds_the_rest(tmp_path: Path) -> Non
     ended = train_all(comparison.jobs(), workers=2, on_event=note, train=pretend)
     assert ended == {"asfl-joint seed 1": Ended(True), "asfl seed 1": Ended(True)}
     assert seen.count(done) == 1  # of asfl only
-    assert len(comparison.finished_runs()) == 2
+    assert len(finished_runs(comparison)) == 2
     assert comparison.jobs() == []
 
 
@@ -281,4 +282,4 @@ def test_a_front_is_what_other_prices_of_energy_need(
     assert "unbeaten" not in capsys.readouterr().out
     results = Results(out)
     assert [run.scheme for run in results._runs] == ["asfl-plus", "best-gains"]  # not those of other worlds
-    assert results.plot("front").axes[0].get_xlabel() == "delay [s]"
+    assert results.plot("front").axes[0].get_xlabel() == "delay, s"

@@ -1,27 +1,29 @@
 """`asfl.run` and `asfl.compare`: from a configuration to results in one call."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asfl.cli.python.asked import configuration, folder_for
-from asfl.cli.python.results import Results
-from asfl.cli.python.watched import stopping, watching
-from asfl.cli.training import engine_named, rounds_left, train_left
-from asfl.config import preset_names
+from asfl.api.progress import progress_of, stopping
+from asfl.api.results import Results
+from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
-from asfl.results.compare import plan_comparison, plan_front
-from asfl.runs.engines import OnEvent
-from asfl.runs.engines.processes import attempt
+from asfl.runs.comparison import plan_comparison, plan_front
+from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import Ended, Job, train
-from asfl.runs.lock import writing
-from asfl.runs.run import run as run_in
+from asfl.runs.jobs import Ended, Job, OnEvent, attempt, train
+from asfl.runs.manifest import comparable
+from asfl.runs.run import ShouldStop, run as run_in
 from asfl.runs.this_process import usual_threads
-from asfl.runs.watching import ShouldStop
-from asfl.schemes import scheme_named, usual_schemes
+from asfl.runs.training import engine_named, rounds_left, train_left
+from asfl.schemes import check_scheme_settings, scheme_named, usual_schemes
+
+_NOT_IN_NAMES = ("training.rounds", "scenario.seed")
+"""A run can be given more rounds, and its seed is in its name anyway."""
 
 
 def run(
@@ -41,20 +43,15 @@ def run(
     `asfl.run("demo", rounds=20, **{"training.batch_size": 32})`. The same call again trains nothing, or goes on where
     it was stopped; with more rounds it goes on longer. Ctrl-C stops after the round.
     """
-    asked = configuration(config, rounds, seed, settings)
+    wanted = configuration(config, rounds, seed, settings)
     name = scheme_named(scheme).name
-    folder = folder_for(config, asked, f"{{}}-{name}-seed{asked.scenario.seed}", out)
-    job = Job(name, asked.scenario.seed, asked, folder)
-    left = {} if is_finished(folder, asked.training.rounds) else {job.name: asked.training.rounds}
-    with stopping() as stop, watching(left, 1, progress=progress) as tell:
+    folder = _folder_for(config, wanted, f"{{}}-{name}-seed{wanted.scenario.seed}", out)
+    job = Job(name, wanted.scenario.seed, wanted, folder)
+    left = {} if is_finished(folder, wanted.training.rounds) else {job.name: wanted.training.rounds}
+    with stopping() as stop, progress_of(left, shown=progress) as tell:
         finished = run_in(
-            asked,
-            name,
-            folder,
-            data_dir=_path(data_dir),
-            on_round=lambda record: tell(job, record),
-            should_stop=stop,
-        )
+            wanted, name, folder, data_dir=_path(data_dir), on_round=partial(tell, job), should_stop=stop
+        )  # fmt: skip
         if left:
             tell(job, Ended(finished))
     return Results(folder, finished)
@@ -87,17 +84,44 @@ def compare(
         if not isinstance(value, int) or value < 1:
             raise AsflError(f"asfl.compare: {name} = {short(value)} must be a whole number ≥ 1")
     names = usual_schemes() if schemes is None else [scheme_named(name).name for name in schemes]
-    asked = configuration(config, rounds, seed, settings)
-    first, folder = asked.scenario.seed, folder_for(config, asked, "compare-{}", out)
-    comparison = plan_comparison(asked, names, range(first, first + seeds), folder, _path(data_dir))
+    wanted = configuration(config, rounds, seed, settings)
+    first, folder = wanted.scenario.seed, _folder_for(config, wanted, "compare-{}", out)
+    comparison = plan_comparison(wanted, names, range(first, first + seeds), folder, _path(data_dir))
     comparisons = [comparison, *(plan_front(comparison, _path(data_dir)) if front else [])]
     engine, threads_a_run = engine_named("processes", workers, None)
     if workers == 1:
         engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
-    left, every = rounds_left(comparisons), sum(one.num_runs for one in comparisons)
-    with writing(folder), stopping() as stop, watching(left, every, progress=progress) as tell:
+    left = rounds_left(comparisons)
+    with writing(folder), stopping() as stop, progress_of(left, shown=progress) as tell:
         failed, unfinished = train_left(comparisons, _path(data_dir), engine, threads_a_run, tell, stop)
     return Results(folder, not (stop() and unfinished), failed)
+
+
+def configuration(base: ConfigLike, rounds: int | None, seed: int | None, settings: dict[str, Any]) -> Config:
+    """As the command line resolves it, and with its sentences for what is wrong."""
+    short_forms = {"training.rounds": rounds, "scenario.seed": seed}
+    given = {**settings, **{name: value for name, value in short_forms.items() if value is not None}}
+    config = load_config(base, given).config
+    check_scheme_settings(config)
+    return config
+
+
+def _folder_for(base: ConfigLike, config: Config, name: str, out: str | Path | None) -> Path:
+    """The folder asked for; else one below `runs` that the same call finds again, and no other call does."""
+    if out is not None:
+        return Path(out)
+    named = isinstance(base, str | Path)
+    stem = Path(str(base)).stem if named else "own"
+    changed = _result_fields(config)
+    if named:
+        plain = _result_fields(load_config(base).config)
+        changed = {field: value for field, value in changed.items() if plain.get(field) != value}
+    digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6]
+    return Path(config.output.folder) / (name.format(stem) + (f"-{digest}" if changed else ""))
+
+
+def _result_fields(config: Config) -> dict[str, Any]:
+    return {field: value for field, value in by_name(comparable(config)).items() if field not in _NOT_IN_NAMES}
 
 
 def _one_by_one(

@@ -1,10 +1,10 @@
-"""`asfl.Simulation`: the loop for those who want it, round by round; nothing is written."""
+"""`asfl.Simulation`: the loop, round by round; nothing is written."""
 
 from importlib import util
 from pathlib import Path
 from typing import Any, Self
 
-from asfl.cli.python.asked import configuration
+from asfl.api.run import configuration
 from asfl.config.errors import MissingExtraError
 from asfl.config.load import ConfigLike
 from asfl.runs.records import RoundRecord
@@ -36,10 +36,10 @@ class Simulation(_Simulation):
         **settings: Any,
     ) -> None:
         chosen = scheme_named(scheme)
-        asked = configuration(config, rounds, seed, settings).for_scheme(chosen.name)
+        wanted = configuration(config, rounds, seed, settings).for_scheme(chosen.name)
         where = None if data_dir is None else Path(data_dir)
-        check_training(asked, where)
-        super().__init__(asked, chosen, load_data(asked, where))
+        check_training(wanted, where)
+        super().__init__(wanted, chosen, load_data(wanted, where))
 
     def __iter__(self) -> Self:
         return self

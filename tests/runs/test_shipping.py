@@ -1,4 +1,4 @@
-"""A run folder that travels in pieces can be resumed at home after any of them."""
+"""A run folder that travels file by file can be resumed at home at any moment."""
 
 import json
 import shutil
@@ -13,9 +13,9 @@ from made_up import leave_run, made_up_round, pretend
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
-from asfl.runs.engines import ray_worker, scratch, shipping
-from asfl.runs.engines.ray_worker import Trainer
-from asfl.runs.engines.shipping import Destination, Gone, News, Piece, list_files, send
+from asfl.runs.engines import ray
+from asfl.runs.engines.ray import Trainer
+from asfl.runs.engines.shipping import Destination, Gone, News, Parcel, list_files, send
 from asfl.runs.files import read_sealed
 from asfl.runs.folder import MODEL_SEAL, is_finished
 from asfl.runs.jobs import Ended, Job, Train, train
@@ -25,9 +25,8 @@ from asfl.runs.run import resume
 
 
 @pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "PIECE_BYTES", 5000)
-    monkeypatch.setattr(ray_worker, "PATIENCE_S", 0.01)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "PATIENCE_S", 0.01)
 
 
 def _job(folder: Path, scheme: str = "asfl") -> Job:
@@ -37,9 +36,7 @@ def _job(folder: Path, scheme: str = "asfl") -> Job:
 def _news(job: Job, scratch: Path, train: Train = train, stop: Callable[[], int] = lambda: 0) -> Iterator[News]:
     """Everything a worker has to say about a job, as the driver hears it."""
     worker = Trainer(str(Path.cwd()), str(scratch))
-    for piece in send(job.folder):
-        worker.receive(piece)
-    worker.begin(job, train)
+    worker.begin(job, train, *send(job.folder))
     while True:
         for one in worker.report(bool(stop())):
             yield one
@@ -77,13 +74,12 @@ def test_home_is_a_run_folder_at_every_moment(tmp_path: Path, expected: tuple[by
         if max(sealed, default=0) > newest_round:  # one moment per checkpoint, and the last but one of all
             newest_round = max(sealed)
             shutil.copytree(job.folder, moments / str(number))
-        if isinstance(one, Piece) and one.name == MODEL_FILE and one.first and not one.last:
-            shutil.copytree(job.folder, moments / "unfinished")
+        if isinstance(one, Gone):
+            shutil.copytree(job.folder, moments / f"{number}-gone", dirs_exist_ok=True)
     assert heard[-1] == Ended(True)
     assert any(isinstance(one, Gone) for one in heard)  # old checkpoints
     assert outcome(job.folder) == expected
     assert len(list(job.folder.glob(f"{CHECKPOINTS}/*.safetensors"))) == 2
-    assert not (moments / "unfinished" / MODEL_FILE).exists()
     assert len(list(moments.iterdir())) >= 2
     for moment in moments.iterdir():
         assert resume(moment)
@@ -197,23 +193,11 @@ def test_trackers_see_the_name_a_run_has_at_home(tmp_path: Path) -> None:
 def test_folders_that_became_empty_are_removed(tmp_path: Path) -> None:
     place = Destination(tmp_path / "home")
     for name in ("a/b/c", "a/b/d", "a/e"):
-        place.take(Piece(name, b"", first=True, last=True))
+        place.take(Parcel(name, b""))
     place.take(Gone(("a/b/c", "a/b/d", "never/was")))
     assert [path.name for path in (tmp_path / "home" / "a").iterdir()] == ["e"]
     place.take(Gone(("a/e",)))
     assert list((tmp_path / "home").iterdir()) == []
-
-
-def test_a_file_that_didnt_arrive_whole_isnt_there(tmp_path: Path) -> None:
-    place = Destination(tmp_path / "home")
-    place.take(Piece("a/b", b"old", first=True, last=True))
-    place.take(Piece("a/b", b"ne", first=True, last=False))
-    assert (tmp_path / "home" / "a" / "b").read_bytes() == b"old"
-    assert list(list_files(tmp_path / "home")) == ["a/b"]
-    place.take(Piece("a/b", b"NE", first=True, last=False))  # sent again, after an interruption
-    place.take(Piece("a/b", b"W", first=False, last=True))
-    assert (tmp_path / "home" / "a" / "b").read_bytes() == b"NEW"
-    assert len(list((tmp_path / "home" / "a").iterdir())) == 1
 
 
 def test_a_round_that_is_missing_is_noticed(tmp_path: Path) -> None:
@@ -225,25 +209,5 @@ def test_a_round_that_is_missing_is_noticed(tmp_path: Path) -> None:
 
 def test_a_disk_that_cant_be_written(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
-    for last in (True, False):
-        with pytest.raises(AsflError, match="can't write"):
-            Destination(tmp_path / "home").take(Piece("model.safetensors", b"1", first=True, last=last))
-
-
-def test_what_killed_processes_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_YOUNG_S", -1.0)
-    abandoned, foreign = tmp_path / "asfl-run-1", tmp_path / "asfl-run-2"
-    abandoned.mkdir()
-    (abandoned / ".lock").touch()
-    foreign.mkdir()  # without a lock it is none of ours
-    with (
-        scratch.scratch_folder("asfl-run-", tmp_path) as in_use,
-        scratch.scratch_folder("asfl-run-", tmp_path) as another,
-    ):
-        assert set(tmp_path.iterdir()) == {foreign, in_use, another}
-    assert set(tmp_path.iterdir()) == {foreign}
-
-
-def test_a_folder_with_a_name_too_long_for_sockets_is_made_elsewhere(tmp_path: Path) -> None:
-    with scratch.scratch_folder("asfl-run-", tmp_path, longest=5) as folder:
-        assert folder.parent == Path("/tmp")
+    with pytest.raises(AsflError, match="can't write"):
+        Destination(tmp_path / "home").take(Parcel("events/log", b"1"))

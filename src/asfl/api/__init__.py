@@ -1,0 +1,1 @@
+"""The Python interface: what `asfl run` and `asfl compare` do, as functions that return results."""

@@ -1,1 +1,0 @@
-"""Python first: what `asfl run` and `asfl compare` do, as functions that return what came out."""

@@ -1,0 +1,359 @@
+"""Trackers of a run besides rounds.jsonl: TensorBoard, Weights & Biases, MLflow, or your own.
+
+The truth is rounds.jsonl; a tracker is a view of it. No tracker can hurt a run: one that fails is switched off, and the
+run goes on. What is given per client is summed (energy) or averaged (queues; packet error rates and cuts over the
+clients that took part).
+"""
+
+import io
+import logging
+import math
+import os
+import shutil
+import sqlite3
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
+from dataclasses import fields
+from importlib import util
+from itertools import islice
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Protocol
+from uuid import uuid4
+
+from asfl.config.errors import AsflError, MissingExtraError
+from asfl.config.files import read_file
+from asfl.runs.files import write_whole
+from asfl.runs.records import RoundRecord
+
+Settings = Mapping[str, str | int | float | bool]
+"""`scheme`, `seed`, and every field of the configuration under its own name, such as `training.rounds`."""
+
+
+class Tracker(Protocol):
+    """Shows a run somewhere else, round by round."""
+
+    def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
+        """A run begins, or goes on after the rounds `before`.
+
+        Not all of those need have been seen: a tracker may be chosen late, or have failed. Later ones may have been
+        seen: rounds after the last checkpoint are played again, to the same numbers.
+        """
+
+    def round(self, record: RoundRecord) -> None:
+        """A round is over and its record is on the disk."""
+
+    def end(self, finished: bool) -> None:
+        """No more rounds: all are done, or the run was stopped or failed and may go on one day."""
+
+
+class Tracking:
+    """Tells several trackers about a run; is a tracker itself, and one that never raises."""
+
+    def __init__(self, trackers: Iterable[Tracker]) -> None:
+        self._on = list(trackers)
+
+    def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
+        self._tell(lambda tracker: tracker.begin(folder, settings, before))
+
+    def round(self, record: RoundRecord) -> None:
+        self._tell(lambda tracker: tracker.round(record))
+
+    def end(self, finished: bool) -> None:
+        self._tell(lambda tracker: tracker.end(finished))
+        self._on = []
+
+    def _tell(self, call: Callable[[Tracker], None]) -> None:
+        for tracker in list(self._on):
+            try:
+                call(tracker)
+            except Exception as error:
+                self._on.remove(tracker)
+                self._switch_off(tracker, error)
+
+    def _switch_off(self, tracker: Tracker, error: Exception) -> None:
+        reason = shorten(f"{type(error).__name__}: {error}".splitlines()[0], 200, placeholder=" …")
+        name = type(tracker).__name__
+        print(f"warning: {name} is switched off until the run is resumed ({reason})", file=sys.stderr, flush=True)
+        try:
+            tracker.end(False)  # it may hold files or processes
+        except Exception:
+            return  # that it doesn't work was said
+
+
+def scalars(record: RoundRecord) -> dict[str, float]:
+    """What there is to plot of a round, the same for all trackers; what doesn't exist or isn't finite is left out.
+
+    Behind the slash stands the name the number has in rounds.jsonl and `asfl.load_runs`.
+    """
+    named: dict[str, float | None] = {
+        "decision/cut": record.mean_cut,
+        "decision/scheduled": record.scheduled_count,
+        "radio/packet_error_rate": record.mean_packet_error_rate,
+        "radio/arrived": record.arrived_count,
+    }
+    for one in fields(record):
+        if group := one.metadata.get("group"):
+            value = getattr(record, one.name)
+            if isinstance(value, list):
+                value = sum(value) / (len(value) if group == "queues" else 1)
+            named[f"{group}/{one.name}"] = value
+    return {name: float(value) for name, value in named.items() if value is not None and math.isfinite(value)}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No prints, warnings or log lines from what is called inside, and no questions: what goes wrong is raised."""
+    log_level, stdin = logging.root.manager.disable, sys.stdin
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(max(log_level, logging.ERROR))
+        sys.stdin = io.StringIO()
+        try:
+            yield
+        finally:
+            sys.stdin = stdin
+            logging.disable(log_level)
+
+
+class TensorBoard:
+    """Scalars in `tensorboard/` below the run folder; settings on the HParams page."""
+
+    _writer: Any = None
+
+    def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
+        """In a new event file, with all rounds from the first one on: TensorBoard forgets what it has read."""
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        home = folder / "tensorboard"
+        seconds = [int(file.name.split(".")[3]) for file in home.glob("events.out.tfevents.*")]
+        while seconds and int(time.time()) <= max(seconds) <= time.time() + 1:
+            time.sleep(0.05)  # it reads files in the order of their names, which begin with the second they were opened
+        self._writer = SummaryWriter(home, purge_step=1 if seconds else None)
+        words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
+        _, start, self._success = hparams(words, {})  # type: ignore[no-untyped-call]
+        self._writer.file_writer.add_summary(start)
+        for record in before:
+            self.round(record)
+
+    def round(self, record: RoundRecord) -> None:
+        for name, value in scalars(record).items():
+            self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def end(self, finished: bool) -> None:
+        if self._writer is not None:
+            if finished:
+                self._writer.file_writer.add_summary(self._success)
+            self._writer.close()
+            self._writer = None
+
+
+LONGEST_WAIT_S, LONGEST_UPLOAD_S = 30.0, 60.0
+"""For a W&B server that doesn't answer; at the end of a run, when what is left stays on the disk for `wandb sync`."""
+
+
+class WeightsAndBiases:
+    """One W&B run for a run folder, under the same id whenever it goes on: offline, in `wandb/` below the run folder,
+    unless WANDB_MODE says otherwise.
+
+    Offline, its file is written anew then and holds every round once. Online, W&B can't take a round back; rounds that
+    are played again are the same, so those it has are left as they are.
+    """
+
+    _run: Any = None
+    _service_is_ours = False
+
+    def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
+        # W&B reports errors in its own code to its makers; only the user may wish that.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        mode = os.environ.get("WANDB_MODE") or "offline"
+        folder = folder.absolute()
+        file = folder / "wandb-run-id"
+        if not file.exists():
+            write_whole(file, uuid4().hex[:12])
+        with quiet():
+            import wandb
+
+            if mode == "offline":
+                for old in folder.glob("wandb/offline-run-*"):
+                    shutil.rmtree(old)
+            self._service_is_ours = wandb.run is None
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or "asfl",
+                id=read_file(file, 1000).decode().strip(),
+                name=f"{folder.parent.name}/{folder.name}",
+                config=dict(settings),
+                dir=folder,
+                mode=mode,
+                resume=None if mode == "offline" else "allow",
+                reinit="create_new",  # a caller from Python may have a run of its own
+                settings=wandb.Settings(
+                    silent=True,
+                    console="off",
+                    disable_code=True,
+                    disable_git=True,
+                    init_timeout=LONGEST_WAIT_S,
+                    finish_timeout=LONGEST_UPLOAD_S,
+                    x_disable_machine_info=True,
+                    x_disable_meta=True,
+                    x_disable_stats=True,
+                    x_save_requirements=False,
+                ),
+            )
+        self._first_unknown = self._run.step
+        for record in before:
+            self.round(record)
+
+    def round(self, record: RoundRecord) -> None:
+        if record.round >= self._first_unknown:
+            with quiet():
+                self._run.log(scalars(record), step=record.round, commit=True)
+
+    def end(self, finished: bool) -> None:
+        with quiet():
+            import wandb
+
+            if self._run is not None:
+                self._run.finish(exit_code=0 if finished else 1)
+                self._run = None
+            if self._service_is_ours:
+                wandb.teardown()  # its process would stay until ours ends
+
+
+_MLFLOW_UNLESS_SET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow tells its makers who calls what; only the user may wish that
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # a server that is away holds a round up for seconds, not for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+_MOST_SETTINGS = 100
+"""That MLflow takes in one request."""
+
+
+class MLflow:
+    """One MLflow run for a run folder, under the same id whenever it goes on: where MLFLOW_TRACKING_URI says, else in
+    `mlflow.db` beside the run folder.
+
+    MLflow can't take a number back; rounds that are played again are the same, so those it has are left as they are.
+    """
+
+    _run_id: str | None = None
+    _last_known = 0
+
+    def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
+        for name, value in _MLFLOW_UNLESS_SET.items():
+            os.environ.setdefault(name, value)
+        folder = folder.absolute()
+        with quiet():
+            self._client = _mlflow_client(folder)
+            if not self._goes_on(folder / "mlflow-run-id"):
+                self._create(folder, settings)
+        for record in before:
+            self.round(record)
+
+    def round(self, record: RoundRecord) -> None:
+        if record.round > self._last_known:
+            now_ms = int(1000 * time.time())
+            with quiet():
+                from mlflow.entities import Metric
+
+                metrics = [Metric(name, value, now_ms, record.round) for name, value in scalars(record).items()]
+                self._client.log_batch(self._run_id, metrics=metrics)  # all of a round or nothing
+
+    def end(self, finished: bool) -> None:
+        if self._run_id is not None:
+            with quiet():
+                self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED")
+            self._run_id = None
+
+    def _goes_on(self, file: Path) -> bool:
+        """Whether this folder's run is still in the store; then it goes on."""
+        from mlflow.exceptions import MlflowException
+
+        if not file.exists():
+            return False
+        run_id = read_file(file, 1000).decode().strip()
+        try:
+            self._client.update_run(run_id, status="RUNNING")
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # not gone or deleted
+                raise
+            return False
+        known = self._client.get_metric_history(run_id, "radio/arrived")  # which every round has
+        self._run_id, self._last_known = run_id, max((metric.step for metric in known), default=0)
+        return True
+
+    def _create(self, folder: Path, settings: Settings) -> None:
+        from mlflow.entities import Param
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "asfl"
+        run = self._client.create_run(self._experiment_id(name), run_name=f"{folder.parent.name}/{folder.name}")
+        self._run_id, self._last_known = str(run.info.run_id), 0
+        write_whole(folder / "mlflow-run-id", self._run_id)
+        params = (Param(name, str(value)) for name, value in settings.items())
+        while some := list(islice(params, _MOST_SETTINGS)):
+            self._client.log_batch(self._run_id, params=some)
+
+    def _experiment_id(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        if (found := self._client.get_experiment_by_name(name)) is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was quicker
+                    raise
+                found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id)
+
+
+def _mlflow_client(folder: Path) -> Any:
+    """Of the store where the run of a folder is shown; a database file that can't be opened is refused at once."""
+    from mlflow import MlflowClient
+
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        return MlflowClient(uri)
+    from filelock import FileLock
+
+    file = folder.parent / "mlflow.db"
+    if set("%?") & set(str(file)):  # SQLAlchemy would read more into them, and its versions don't agree what
+        raise AsflError(f"{file}: no % and no ? may be in this path; set MLFLOW_TRACKING_URI")
+    with closing(sqlite3.connect(file)) as database:  # MLflow would try for two minutes
+        database.execute("PRAGMA schema_version")
+    with FileLock(f"{file}.lock"):  # MLflow creates the tables here, and fails if another process does so too
+        return MlflowClient(f"sqlite:///{file}")
+
+
+_TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
+
+
+def tracker_names(track: str) -> list[str]:
+    """The names behind `output.track`, "auto" and "none" resolved."""
+    if track == "auto":
+        return ["tensorboard"] if _is_installed("tensorboard") else []
+    return [] if track == "none" else track.split(",")
+
+
+def trackers_for(track: str) -> list[Tracker]:
+    """A new tracker for each name; nothing is imported or written before it begins."""
+    return [_TRACKERS[name]() for name in tracker_names(track)]
+
+
+def check_trackers(track: str) -> None:
+    """Refuse a tracker that was named and isn't installed."""
+    for name in tracker_names(track):
+        packages = [name]
+        if name == "mlflow" and not os.environ.get("MLFLOW_TRACKING_URI"):
+            packages += ["sqlalchemy", "alembic", "filelock"]  # for the database file
+        if not all(map(_is_installed, packages)):
+            raise MissingExtraError(f'output.track = "{track}"', name)
+
+
+def _is_installed(package: str) -> bool:
+    """A folder such as ./wandb, left behind by a run, is no package."""
+    spec = util.find_spec(package)
+    return spec is not None and spec.origin is not None

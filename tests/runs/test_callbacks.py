@@ -1,0 +1,590 @@
+"""Trackers: told in order, never able to hurt a run; their own readers find every round once, as in rounds.jsonl."""
+
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import made_up_round
+
+from asfl.config import Config, load_config
+from asfl.config.errors import AsflError, MissingExtraError
+from asfl.results.frames import load_runs
+from asfl.runs.callbacks import (
+    MLflow,
+    Settings,
+    TensorBoard,
+    Tracking,
+    WeightsAndBiases,
+    check_trackers,
+    quiet,
+    scalars,
+    tracker_names,
+)
+from asfl.runs.folder import MODEL_SEAL, is_finished
+from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, read_manifest
+from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.run import resume, run
+from conftest import Asfl, assert_refused
+
+# On a full disk TensorBoard's own thread fails too, perhaps after the test; pytest would blame the next one.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+ROUNDS = 4
+TINY = [
+    "scenario.clients=3", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8", f"training.rounds={ROUNDS}",
+    "output.checkpoint_every=1", "output.test_samples=50", "output.evaluate_every=2",
+]  # fmt: skip
+
+
+def tiny(track: str, *overrides: str) -> Config:
+    return load_config("demo", [*TINY, f"output.track={track}", *overrides]).config
+
+
+def play(folder: Path, track: str, rounds: int) -> None:
+    """A run that is stopped after some rounds, or goes on for some more."""
+    played: list[RoundRecord] = []
+    run(tiny(track), "asfl", folder, threads=1, on_round=played.append, should_stop=lambda: len(played) == rounds)
+
+
+def lose_newest_checkpoint(folder: Path) -> None:
+    newest = max((folder / CHECKPOINTS).glob("*.safetensors"))
+    newest.unlink()
+
+
+def stopped_and_resumed(folder: Path, track: str) -> list[RoundRecord]:
+    """Stopped after round 3, gone on from round 2, so that the tracker hears of round 3 twice; what was recorded."""
+    play(folder, track, rounds=3)
+    lose_newest_checkpoint(folder)
+    again: list[int] = []
+    assert resume(folder, on_round=lambda record: again.append(record.round))
+    assert again == [3, 4]
+    return read_records(folder)
+
+
+class Diary:
+    """Writes down what it is told; fails where it is told to."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.told: list[str] = []
+        self.settings: Settings = {}
+        self.fails_at = fails_at
+
+    def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
+        self.settings = settings
+        self._note("begin" + "".join(f" {record.round}" for record in before))
+
+    def round(self, record: RoundRecord) -> None:
+        self._note(f"round {record.round}")
+
+    def end(self, finished: bool) -> None:
+        self._note("finished" if finished else "stopped")
+
+    def _note(self, what: str) -> None:
+        self.told.append(what)
+        if self.fails_at and what.startswith(self.fails_at):
+            raise OSError("No space left on device\nand more")
+
+
+# ---------------------------------------------------------------------- what trackers are told
+def test_own_trackers_hear_of_everything_in_order(tmp_path: Path) -> None:
+    first, second = Diary(), Diary()
+    folder = tmp_path / "run"
+    played: list[RoundRecord] = []
+    assert not run(
+        tiny("none"), "asfl", folder, threads=1,
+        on_round=played.append, should_stop=lambda: len(played) == 3, trackers=[first],
+    )  # fmt: skip
+    assert first.told == ["begin", "round 1", "round 2", "round 3", "stopped"]
+    lose_newest_checkpoint(folder)
+    assert resume(folder, trackers=[second])
+    assert second.told == ["begin 1 2", "round 3", "round 4", "finished"]
+    assert second.settings["scheme"] == "asfl"
+    assert second.settings["seed"] == 1
+    assert second.settings["training.rounds"] == ROUNDS
+
+
+def test_a_round_is_on_the_disk_before_anybody_hears_of_it(tmp_path: Path) -> None:
+    class Reader(Diary):
+        def round(self, record: RoundRecord) -> None:
+            assert read_records(tmp_path / "run")[-1] == record
+            super().round(record)
+
+    reader = Reader()
+    run(tiny("none"), "asfl", tmp_path / "run", threads=1, trackers=[reader])
+    assert f"round {ROUNDS}" in reader.told
+
+
+def test_a_run_that_fails_ends_its_trackers(tmp_path: Path) -> None:
+    diary = Diary()
+
+    def fail(record: RoundRecord) -> None:
+        raise RuntimeError("not the tracker's fault")
+
+    with pytest.raises(RuntimeError, match="not the tracker's fault"):
+        run(tiny("none"), "asfl", tmp_path / "run", threads=1, on_round=fail, trackers=[diary])
+    assert diary.told == ["begin", "stopped"]
+
+
+@pytest.mark.parametrize("fails_at", ["begin", "round 2", "finished"])
+def test_a_tracker_that_fails_costs_nothing(fails_at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failing, healthy = Diary(fails_at), Diary()
+    assert run(tiny("none"), "asfl", tmp_path / "tracked", threads=1, trackers=[failing, healthy])
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    assert "Diary is switched off until the run is resumed (OSError: No space left on device)" in warnings[0]
+    assert [note for note in failing.told if note == fails_at] == [fails_at]
+    assert failing.told[-1] == "stopped"  # it may have something to close
+    assert healthy.told == ["begin", *(f"round {k}" for k in range(1, ROUNDS + 1)), "finished"]
+    assert run(tiny("none"), "asfl", tmp_path / "alone", threads=1)
+    for name in (RECORDS_FILE, MODEL_FILE):
+        assert (tmp_path / "tracked" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+# ---------------------------------------------------------------------- a round as numbers
+def test_numbers_are_those_of_the_table(tmp_path: Path) -> None:
+    """Behind the slash stands a column of `load_runs`, with the same value."""
+    run(tiny("none"), "acc-sfl", tmp_path / "run", threads=1)
+    table = load_runs(tmp_path / "run")
+    for record, (_, row) in zip(read_records(tmp_path / "run"), table.iterrows(), strict=True):
+        named = {name.rpartition("/")[2]: value for name, value in scalars(record).items()}
+        assert len(named) == len(scalars(record))
+        queue = named.pop("participation_queue")
+        assert queue == pytest.approx(sum(record.participation_queue) / 3)
+        assert named == {name: pytest.approx(row[name]) for name in named}
+        assert {"accuracy", "test_loss"} <= named.keys() or record.accuracy is None
+        assert {"delay_s", "total_energy_j", "cut", "discrepancy", "arrived", "delay_queue"} <= named.keys()
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    record = made_up_round(1, None, cut=None)
+    dead = replace(record, delay_s=math.inf, total_delay_s=math.inf, energy_j=[math.inf] * len(record.energy_j))
+    missing = scalars(record).keys() - scalars(dead).keys()
+    assert missing == {"cost/delay_s", "cost/total_delay_s", "cost/energy_j"}
+    assert not {"learning/accuracy", "decision/cut"} & scalars(record).keys()
+    assert all(map(math.isfinite, scalars(dead).values()))
+
+
+# ---------------------------------------------------------------------- choosing
+@pytest.mark.parametrize(
+    ("written", "track", "names"),
+    [
+        ("tensorboard,wandb", "tensorboard,wandb", ["tensorboard", "wandb"]),
+        ('["wandb", "mlflow"]', "wandb,mlflow", ["wandb", "mlflow"]),
+        (" mlflow , wandb,mlflow", "mlflow,wandb", ["mlflow", "wandb"]),
+        ("none", "none", []),
+        ("[]", "none", []),
+        ("auto", "auto", ["tensorboard"]),
+    ],
+)
+def test_trackers_are_named_in_the_configuration(written: str, track: str, names: list[str]) -> None:
+    assert load_config("demo", [f"output.track={written}"]).config.output.track == track
+    assert tracker_names(track) == names
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("tensorbord", "output.track: unknown tracker 'tensorbord': did you mean 'tensorboard'?"),
+        ("wandb,x", "unknown tracker 'x': valid: auto, mlflow, none, tensorboard, wandb"),
+        ("auto,wandb", "'auto' must stand alone"),
+        ("3", 'output.track = 3 must be one of "auto", "none", "tensorboard"'),
+    ],
+)
+def test_mistakes_are_named(written: str, words: str) -> None:
+    with pytest.raises(AsflError) as caught:
+        load_config("demo", [f"output.track={written}"])
+    assert words in str(caught.value)
+
+
+def test_who_watches_is_not_what_the_run_is(tmp_path: Path) -> None:
+    watched, alone = tiny("tensorboard"), tiny("none")
+    assert not run(alone, "asfl", tmp_path / "run", threads=1, should_stop=lambda: True)
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.fingerprint == Manifest(watched, "asfl", manifest.budgets, 1, {}).fingerprint
+    assert run(watched, "asfl", tmp_path / "run")  # the same run, and the tracker that is wished now
+    assert any((tmp_path / "run" / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("tensorboard", "tensorboard"), ("wandb", "wandb"), ("mlflow", "alembic")]
+)
+def test_a_named_tracker_must_be_installed(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it weren't there
+    with pytest.raises(MissingExtraError, match=rf"output\.track = \"{name}\" needs .*'asfl\[{name}\]'"):
+        run(tiny(name), "asfl", tmp_path / "run")
+    assert not any(tmp_path.iterdir())
+
+
+def test_auto_never_complains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert run(tiny("auto"), "asfl", tmp_path / "run", threads=1)
+    assert is_finished(tmp_path / "run")
+    assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B leaves ./wandb behind, which Python takes for a package if the real one isn't installed."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    (tmp_path / "wandb").mkdir()
+    with pytest.raises(MissingExtraError):
+        check_trackers("wandb")
+
+
+def test_nothing_is_imported_that_nobody_asked_for() -> None:
+    code = (
+        "import sys, asfl.runs.run, asfl.runs.callbacks, asfl.cli.run, asfl.cli.compare\n"
+        "asfl.runs.callbacks.trackers_for('tensorboard,wandb,mlflow')\n"
+        "print([name for name in ('tensorboard', 'wandb', 'mlflow', 'torch', 'google') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
+    sets = [word for override in [*TINY, "training.rounds=1"] for word in ("--set", override)]
+    assert_refused(asfl("run", *sets, "--set", "output.track=tensorbord"), "did you mean 'tensorboard'?")
+    result = asfl("run", *sets, "--json", "--out", "run")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("{")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "manifest.json", RECORDS_FILE, CHECKPOINTS, MODEL_FILE, MODEL_SEAL, "tensorboard",
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- TensorBoard
+def shown(reader: Any) -> dict[str, list[Any]]:
+    reader.Reload()
+    return {name: reader.Scalars(name) for name in reader.Tags()["scalars"]}
+
+
+def board(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder / "tensorboard"))
+
+
+def assert_same(events: dict[str, list[Any]], records: list[RoundRecord]) -> None:
+    """The same names, each with the same rounds and values; TensorBoard keeps single precision."""
+    expected: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        for name, value in scalars(record).items():
+            expected.setdefault(name, []).append((record.round, float(np.float32(value))))
+    assert {name: [(event.step, event.value) for event in found] for name, found in events.items()} == expected
+
+
+def test_tensorboard_shows_every_round_once_and_one_that_is_open_follows(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    play(folder, "tensorboard", rounds=3)
+    reader = board(folder)
+    assert_same(shown(reader), read_records(folder))
+    lose_newest_checkpoint(folder)
+    resume(folder)
+    assert_same(shown(reader), read_records(folder))
+    assert_same(shown(board(folder)), read_records(folder))
+
+
+def test_rounds_that_were_missed_are_made_up_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file where the folder should be: the tracker fails, the run doesn't; later there is room."""
+    folder = tmp_path / "run"
+    play(folder, "none", rounds=1)
+    (folder / "tensorboard").touch()
+    play(folder, "tensorboard", rounds=2)
+    assert "warning: TensorBoard is switched off" in capsys.readouterr().err
+    (folder / "tensorboard").unlink()
+    play(folder, "tensorboard", rounds=ROUNDS)
+    assert_same(shown(board(folder)), read_records(folder))
+
+
+def test_a_full_disk_in_mid_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    tracking = Tracking([TensorBoard()])
+    tracking.begin(tmp_path, {}, [])
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    full.replace(file)  # at once: the writer's thread may open the file by its name at any time
+    for number in (1, 2):
+        tracking.round(made_up_round(number))
+    tracking.end(True)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 1
+    assert "TensorBoard is switched off" in warnings[0]
+    assert "No space left" in warnings[0]
+
+
+def test_settings_are_on_the_hparams_page(tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    writer = TensorBoard()
+    writer.begin(tmp_path, {"scheme": "asfl", "seed": 3, "data.augment": True, "training.learning_rate": 0.5}, [])
+    writer.end(True)
+    reader = board(tmp_path)
+    reader.Reload()
+    content = reader.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    hparams = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert hparams["scheme"].string_value == "asfl"
+    assert hparams["seed"].number_value == 3
+    assert hparams["data.augment"].string_value == "true"
+    assert hparams["training.learning_rate"].number_value == 0.5
+    assert "_hparams_/session_end_info" in reader.PluginTagToContent("hparams")
+
+
+# ---------------------------------------------------------------------- MLflow
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for runs, with one database beside them: MLflow takes seconds to create it."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(autouse=True)
+def _usual_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path_factory.getbasetemp() / "wandb-home"))
+
+
+def client(folder: Path) -> Any:
+    """Of the database beside a run folder. MLflow is imported late: it takes seconds, also if its tests aren't run."""
+    with quiet():
+        from mlflow import MlflowClient
+
+        return MlflowClient(f"sqlite:///{folder.parent / 'mlflow.db'}")
+
+
+def run_of(folder: Path) -> Any:
+    return client(folder).get_run((folder / "mlflow-run-id").read_text())
+
+
+def history(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    run = run_of(folder)
+    return {
+        name: [(metric.step, metric.value) for metric in client(folder).get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+    }
+
+
+def by_name(records: list[RoundRecord]) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        for name, value in scalars(record).items():
+            found.setdefault(name, []).append((record.round, value))
+    return found
+
+
+def test_mlflow_has_every_round_once_after_a_resume_that_replays(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    records = stopped_and_resumed(runs / "resumed", "mlflow")
+    assert capfd.readouterr() == ("", "")
+    assert history(runs / "resumed") == by_name(records)
+    run = run_of(runs / "resumed")
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == f"{runs.name}/resumed"
+    assert client(runs / "resumed").get_experiment(run.info.experiment_id).name == "asfl"
+    params = run.data.params
+    assert (params["scheme"], params["seed"], params["training.rounds"]) == ("asfl", "1", str(ROUNDS))
+
+
+def test_stopped_runs_say_so_and_missed_rounds_are_made_up_for(runs: Path) -> None:
+    folder = runs / "late"
+    play(folder, "none", rounds=2)
+    play(folder, "mlflow", rounds=1)
+    assert run_of(folder).info.status == "KILLED"
+    assert history(folder) == by_name(read_records(folder))
+
+
+def test_a_run_that_was_deleted_there_is_shown_anew(runs: Path) -> None:
+    folder = runs / "deleted"
+    folder.mkdir()
+    rounds = [made_up_round(number, 0.5) for number in (1, 2)]
+    for _ in range(2):
+        shown = MLflow()
+        shown.begin(folder, {"seed": 1}, rounds)
+        shown.end(True)
+    before = run_of(folder).info.run_id
+    assert history(folder) == by_name(rounds)
+    client(folder).delete_run(before)
+    shown.begin(folder, {"seed": 1}, rounds)
+    shown.end(True)
+    assert run_of(folder).info.run_id != before
+    assert history(folder) == by_name(rounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("50%", "no % and no ? may be in this path; set MLFLOW_TRACKING_URI"), ("taken", "unable to open database file")],
+)
+def test_a_database_that_cannot_be_opened_is_noticed_at_once(
+    name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name / "run").mkdir(parents=True)
+    (tmp_path / "taken" / "mlflow.db").mkdir(parents=True)
+    tracking = Tracking([MLflow()])
+    tracking.begin(tmp_path / name / "run", {}, [])
+    tracking.end(True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "MLflow is switched off" in line
+    assert words in line
+
+
+# ---------------------------------------------------------------------- Weights & Biases
+def offline_records(folder: Path) -> Iterator[Any]:
+    """What `wandb sync` would upload. The file is a LevelDB log (blocks of 32 KiB) behind a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    content, start, data = file.read_bytes(), 7, b""
+    assert content.startswith(b":W&B")
+    while start + 7 <= len(content):
+        left = 32768 - start % 32768
+        if left < 7:
+            start += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, start)
+        data += content[start + 7 : start + 7 + length]
+        start += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(data)
+            data = b""
+
+
+def rounds_in(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    history = [record.history for record in offline_records(folder) if record.HasField("history")]
+    return [
+        (
+            round_.step.num,
+            {
+                item.nested_key[0]: json.loads(item.value_json)
+                for item in round_.item
+                if not item.nested_key[0].startswith("_")
+            },
+        )
+        for round_ in history
+    ]
+
+
+def services() -> list[str]:
+    """Command lines of W&B's processes that we started; only Linux tells."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_text()
+        except OSError:  # it has just ended
+            continue
+        if parent == os.getpid() and "wandb" in command:
+            found.append(command)
+    return found
+
+
+def test_wandb_has_every_round_once_after_a_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    records = stopped_and_resumed(tmp_path / "run", "wandb")
+    assert rounds_in(tmp_path / "run") == [(record.round, scalars(record)) for record in records]
+    (run,) = [record.run for record in offline_records(tmp_path / "run") if record.HasField("run")]
+    settings = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert (settings["scheme"], settings["seed"], settings["training.rounds"]) == ("asfl", 1, ROUNDS)
+    assert run.run_id == (tmp_path / "run" / "wandb-run-id").read_text()
+    assert services() == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_a_word_from_the_user_nothing_leaves_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
+    tracker = WeightsAndBiases()
+    tracker.begin(tmp_path, {}, [])
+    assert tracker._run.settings.mode == "offline"
+    if Path("/proc/self").exists():
+        (service,) = services()
+        assert "--no-observability" in service  # no reports about crashes
+    tracker.end(True)
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+
+
+class Online:
+    """A run of which the server already has the rounds up to `step` − 1."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.logged: list[int] = []
+
+    def log(self, numbers: dict[str, float], step: int, commit: bool) -> None:
+        self.logged.append(step)
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.mark.parametrize(("step", "logged"), [(0, [1, 2, 3, 4]), (3, [3, 4]), (5, [])])
+def test_online_only_what_the_server_lacks_is_sent(
+    step: int, logged: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    online = Online(step)
+    asked: dict[str, Any] = {}
+
+    def init(**arguments: Any) -> Online:
+        asked.update(arguments)
+        return online
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    tracker = WeightsAndBiases()
+    tracker.begin(tmp_path, {"seed": 1}, [made_up_round(1), made_up_round(2)])
+    for number in (3, 4):
+        tracker.round(made_up_round(number))
+    tracker.end(False)
+    assert online.logged == logged
+    assert (asked["mode"], asked["resume"], asked["id"]) == ("online", "allow", (tmp_path / "wandb-run-id").read_text())
+    assert online.exit_code == 1
+
+
+def test_not_logged_in_is_said_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    tracking = Tracking([WeightsAndBiases()])
+    tracking.begin(tmp_path, {}, [])
+    tracking.round(made_up_round(1))
+    tracking.end(True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: WeightsAndBiases is switched off")
+    assert "wandb login" in line
+    assert services() == []
+
+
+def test_a_run_of_the_callers_own_is_left_alone(tmp_path: Path) -> None:
+    import wandb
+
+    theirs = wandb.init(dir=tmp_path, settings=wandb.Settings(silent=True, console="off", x_disable_stats=True))
+    try:
+        tracker = WeightsAndBiases()
+        (tmp_path / "run").mkdir()
+        tracker.begin(tmp_path / "run", {}, [])
+        tracker.round(made_up_round(1))
+        tracker.end(True)
+        assert wandb.run is theirs
+        theirs.log({"x": 1})
+    finally:
+        theirs.finish()
+        wandb.teardown()
+    assert rounds_in(tmp_path / "run") == [(1, scalars(made_up_round(1)))]
