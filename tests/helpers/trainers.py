@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,18 @@ def tiny_batches(
     return Batches(
         data, parts, batch_size=batch_size, local_steps=local_steps, seed=3, augment=augment, device=CPU,
         dtype=torch.float64,
+    )  # fmt: skip
+
+
+SIZES = (6, 30, 12, 8)
+
+
+def uneven_batches(local_steps: int = 1, *, augment: bool = False) -> Batches:
+    data, edges = tiny_images(), np.cumsum((0, *SIZES))
+    parts = [np.arange(first, last) for first, last in pairwise(edges)]
+    return Batches(
+        data, parts, batch_size=6, local_steps=local_steps, seed=3, augment=augment, device=CPU, dtype=torch.float64,
+        alone=True,
     )  # fmt: skip
 
 

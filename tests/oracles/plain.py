@@ -110,34 +110,23 @@ class PlainTrainer:
         return trained
 
     def _average_sides(self, plan: RoundPlan, arrived: Sequence[int], before: CuttableModel) -> None:
-        """The first layers of all clients become their average; with few bits, differences to those `before` cross.
+        """The first layers of all clients become their average; with few bits, differences to those `before` cross."""
+        model, depth, units = self.server.model, plan.synced, range(plan.synced)
+        self._combine(model, units, [self.clients[client].model for client in arrived], arrived, before)
+        known, every_bits = numbers_of(before, units), {client: self._bits(plan, client) for client in arrived}
 
-        Behind its own cut, a client counts with the layers that the server trained for it.
-        """
-        model, bits, units = self.server.model, max(self._bits(plan, n) for n in arrived), range(plan.synced)
-        layout, here = Layout(model), torch.device("cpu")
-        depths = {client: min(int(plan.cut[client]), plan.synced) for client in arrived}
-        holders = {client: self._behind(self.clients[client].model, depth) for client, depth in depths.items()}
-        self._combine(model, units, list(holders.values()), arrived, before)
-        if any(self._bits(plan, client) < 32 for client in arrived):
-            shared = layout.flatten(before, here, torch.float64)
+        def crossed(values: Tensor, bits: int, client: int) -> Tensor:
+            rng = rounding(self._batches.seed, "layers", plan.index, client)
+            return layers_received(layers_to_send(Layout(model), values, known, depth, bits, rng), known)
 
-            def crossed(values: Tensor, depth: int, own_bits: int, client: int) -> Tensor:
-                known = layout.front(shared, depth).parameters
-                rng = rounding(self._batches.seed, "layers", plan.index, client)
-                own = layers_to_send(layout, values[: len(known)], known, depth, own_bits, rng)
-                return torch.cat([layers_received(own, known), values[len(known) :]])
-
-            received = []
-            for client, holder in holders.items():
-                side = numbers_of(holder, units)
-                received.append(crossed(side, depths[client], self._bits(plan, client), client))
-            known = layout.front(shared, plan.synced).parameters
+        if min(every_bits.values()) < 32:
+            sides = {client: numbers_of(self.clients[client].model, units) for client in arrived}
+            received = [crossed(side, every_bits[client], client) for client, side in sides.items()]
             average = combined(received, self._samples[arrived], known, self._combining)
-            put_numbers(model, units, crossed(average, plan.synced, bits, -1))
+            put_numbers(model, units, crossed(average, max(every_bits.values()), ALL_CLIENTS))
         for unit in units:
-            for everybody in self.clients:
-                copy_unit(model.units[unit], everybody.model.units[unit])
+            for client in self.clients:
+                copy_unit(model.units[unit], client.model.units[unit])
 
     def _load(self, plan: RoundPlan, client: int, coins_of: int) -> None:
         """The client model comes down, where it is exchanged every round; with few bits, as codes of itself."""

@@ -1,4 +1,4 @@
-"""Averages of client sides: fast equals plain, all averaged every round is SplitFed, noise is measured without bias."""
+"""Averages of client sides and exchanged client models: what is sent, what is measured, what few bits do."""
 
 from dataclasses import replace
 
@@ -8,9 +8,7 @@ import torch
 from trainers import (
     CPU,
     PROCEDURES,
-    assert_same,
     full_round,
-    random_plans,
     tiny_batches,
     tiny_images,
     tiny_model,
@@ -18,25 +16,12 @@ from trainers import (
 )
 
 from asfl.costs.modelled import ON_DEMAND, ExchangeRules
-from asfl.train.optimizers import Name, rule_named
+from asfl.train.optimizers import rule_named
+from asfl.train.quantise import QuantisedLayers
 from asfl.train.steps import GradientParts, Trainer
+from asfl.train.trainer import Task
 
 CLIENTS = 4
-
-
-@pytest.mark.parametrize("bits", [32, 8, 4])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_fast_equals_plain(optimizer: Name, bits: int) -> None:
-    model = tiny_model()
-    plain, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), ON_DEMAND, optimizer, CLIENTS, 2)
-    mixed = np.array([bits, 32, bits, bits])
-    for number, plan in enumerate(random_plans(range(1, len(model.units)), 6, CLIENTS)):
-        depth = int(plan.cut[0]) - (number % 3 == 2) if number % 2 else 0
-        plan = replace(plan, synced=depth, bits=mixed if number < 4 else np.full(CLIENTS, bits))
-        expected, found = plain.round(plan), fast.round(plan)
-        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
-        # What crosses with few bits lies on a grid of float32 numbers, whose last digit the order of a sum decides.
-        assert_same(plain, fast, *((1e-9, 1e-10) if bits == 32 else (1e-5, 1e-8)))
 
 
 def test_all_averaged_every_round_is_split_fed() -> None:
@@ -99,3 +84,62 @@ def test_noise_and_signal_are_unbiased() -> None:
     noise, signal = np.mean(found, axis=0)
     assert noise == pytest.approx(3 * 4.0, rel=0.05)
     assert signal == pytest.approx(14.0, rel=0.05)
+
+
+def test_few_bits_are_few_and_their_mean_is_the_model() -> None:
+    model = tiny_model()
+    _, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES["sfl"], "sgd", CLIENTS)
+    exact = fast.layout.front(fast.state.server, 2)
+    sent = [side for n in range(400) for side in fast.models_to_send([Task(n, 0, 2, bits=8)]) or []]
+    first = sent[0].parameters
+    assert isinstance(first, QuantisedLayers)
+    assert first.codes.numel() == len(exact.parameters)  # a byte each
+    mean = torch.stack([one.received(torch.zeros((), dtype=torch.float64)).parameters for one in sent]).mean(0)
+    steps = first.step.repeat_interleave(first.sizes)
+    assert (mean - exact.parameters).abs().max() < 0.2 * steps.max()
+    (whole,) = fast.models_to_send([Task(0, 0, 2)]) or []
+    assert whole.parameters.data_ptr() == exact.parameters.data_ptr()  # type: ignore[union-attr]
+
+
+def test_what_rounding_did_on_the_way_down_is_not_in_the_average() -> None:
+    """A round in which nobody moves leaves the server's model as it is, whatever the bits."""
+    model = tiny_model(norm="none")
+    _, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES["sfl"], "sgd", CLIENTS)
+    fast.rule = fast.fleet._rule = rule_named("sgd", 0.0)  # type: ignore[attr-defined]
+    before = fast.state.server.parameters.clone()
+    fast.round(replace(full_round(0, 3, CLIENTS), bits=np.full(CLIENTS, 4)))
+    torch.testing.assert_close(fast.state.server.parameters, before, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_mini_batches_of_any_size(augment: bool) -> None:
+    """The configured size gives the usual ones; others are drawn from the client's own samples, and again the same."""
+    data = tiny_images()
+    batches, again = (tiny_batches(data, CLIENTS, batch_size=6, augment=augment) for _ in range(2))
+    usual = batches.batch(3, 1)
+    for found, expected in zip(batches.batch(3, 1, 0, 6), usual, strict=True):
+        assert torch.equal(found, expected)
+    for size in (1, 5, 20, 50):  # the last is more than a client has
+        images, labels = batches.batch(3, 1, 0, size)
+        assert len(images) == len(labels) == size
+        assert torch.equal(images, again.batch(3, 1, 0, size)[0])
+        assert not torch.equal(images, batches.batch(4, 1, 0, size)[0])
+    assert torch.equal(batches.batch(3, 1)[0], usual[0])  # nothing was used up
+
+
+def test_noise_is_that_of_a_mini_batch_of_the_configured_size() -> None:
+    """Clients whose mini-batches are larger are less noisy: the estimate is of the usual size, without bias."""
+    random, exact = np.random.default_rng(1), np.array([3.0, -1.0, 2.0])
+    found = []
+    for _ in range(4000):
+        total = torch.zeros(3, dtype=torch.float64)
+        parts = GradientParts(total)
+        for size, noise in ((2, 4.0), (3, 1.0), (1, 0.25)):
+            total += torch.from_numpy((exact + random.normal(0, 2.0 * noise**0.5, (size, 3))).sum(0))
+            parts.add(size, noise)
+        norms = parts.norms()
+        assert norms is not None
+        found.append(norms.noise_and_signal())
+    noise, signal = np.mean(found, axis=0)
+    assert noise == pytest.approx(3 * 4.0, rel=0.06)
+    assert signal == pytest.approx(14.0, rel=0.06)

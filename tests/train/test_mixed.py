@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import PlainTrainer
-from test_sample_sizes import uneven_batches
 from trainers import (
     CPU,
     MIXING,
@@ -25,87 +23,16 @@ from trainers import (
 
 from asfl.config import load_config
 from asfl.config.names import Norm
-from asfl.config.protection import Privacy
 from asfl.costs.modelled import ASFL, SFL, ExchangeRules
 from asfl.runs.state import flatten
 from asfl.schemes import scheme_named
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.privacy import GaussianMechanism, drawn_from
 from asfl.train.steps import MixedSteps, Trainer, client_learning_rate
-from asfl.train.trainer import RoundPlan
 
 CLIENTS = 4
-LONGER = 1.7
-"""Of a client's steps."""
-
-
-def assert_same_rounds(plain: PlainTrainer, fast: Trainer, plans: list[RoundPlan], *, few_bits: bool) -> None:
-    """What crosses with few bits lies on a grid of float32 numbers, whose last digit the order of a sum decides."""
-    for plan in plans:
-        expected, found = plain.round(plan), fast.round(plan)
-        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5 if few_bits else 1e-8)
-        np.testing.assert_allclose(found.quantisation_error, expected.quantisation_error, rtol=1e-5)
-        assert_same(plain, fast, *((1e-5, 1e-7) if few_bits else (1e-9, 1e-10)))
 
 
 # ---------------------------------------------------------------------- fast equals plain
-@pytest.mark.parametrize("norm", ["batch", "none"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("exchange", MIXING)
-def test_moving_cuts_and_lost_packets(exchange: str, optimizer: Name, norm: Norm) -> None:
-    model, batches = tiny_model(norm=norm), tiny_batches(tiny_images(), CLIENTS)
-    plain, fast = trainers(model, batches, MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
-    for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
-        expected, found = plain.round(plan), fast.round(plan)
-        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
-        np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
-        assert_same(plain, fast)
-
-
-@pytest.mark.parametrize("bits", [32, 8])
-@pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_cut_for_each_client(optimizer: Name, local_steps: int, bits: int) -> None:
-    """Clients with a deeper cut join on the way."""
-    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, MIXING["sfl-mix"], optimizer, CLIENTS, longer=LONGER)
-    plans = []
-    for plan in random_plans(range(1, len(model.units)), 3, CLIENTS, seed=1, by_client=True):
-        plans.append(replace(plan, bits=np.array([bits, 32, bits, bits])))
-    assert any(len(set(plan.cut[plan.arrived])) > 1 for plan in plans)
-    assert any(plan.cut[plan.arrived].max() < plan.cut[plan.scheduled].max() for plan in plans)  # the deepest is lost
-    assert_same_rounds(plain, fast, plans, few_bits=bits < 32)
-
-
-@pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize("exchange", MIXING)
-def test_few_bits_and_averages_of_some_layers(exchange: str, local_steps: int) -> None:
-    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, MIXING[exchange], "adam", CLIENTS, longer=LONGER)
-    keeps = MIXING[exchange].keeps_client_sides
-    plans = [
-        replace(plan, bits=np.array([4, 32, 8, 8]), synced=int(plan.cut[0]) // 2 if keeps else 0)
-        for plan in random_plans(range(1, len(model.units)), 4, CLIENTS)
-    ]
-    assert_same_rounds(plain, fast, plans, few_bits=True)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("exchange", MIXING)
-def test_clients_count_by_their_samples(exchange: str, optimizer: Name) -> None:
-    model = tiny_model()
-    plain, fast = trainers(model, uneven_batches(), MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
-    assert len(set(fast.state.weights)) > 1
-    by_client = not MIXING[exchange].keeps_client_sides
-    plans = list(random_plans(range(1, len(model.units)), 4, CLIENTS, by_client=by_client))
-    assert_same_rounds(plain, fast, plans, few_bits=False)
-
-
-def test_cuts_inside_residual_blocks() -> None:
-    model = tiny_model("resnet18", width=0.03)
-    plain, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), MIXING["sfl-mix"], "sgd", CLIENTS)
-    plans = list(random_plans(range(1, len(model.units)), 3, CLIENTS, by_client=True))
-    assert_same_rounds(plain, fast, plans, few_bits=False)
 
 
 @pytest.mark.parametrize(("clients", "samples"), [(2, 6), (4, 6), (5, 3)])
@@ -114,16 +41,10 @@ def test_any_number_of_clients_and_samples(exchange: str, clients: int, samples:
     """Mixed mini-batches of the same size, of two sizes, and fewer of them than clients."""
     model, batches = tiny_model(), tiny_batches(tiny_images(), clients, batch_size=samples)
     plain, fast = trainers(model, batches, MIXING[exchange], "adam", clients)
-    assert_same_rounds(plain, fast, [full_round(0, 2, clients), full_round(1, 3, clients)], few_bits=False)
+    for plan in (full_round(0, 2, clients), full_round(1, 3, clients)):
+        np.testing.assert_allclose(fast.round(plan).loss, plain.round(plan).loss, rtol=1e-8)
+        assert_same(plain, fast)
     assert fast.state.server_optimizer.steps[-1] == 2 * max(1, min(clients, samples // 2))
-
-
-@pytest.mark.parametrize("exchange", MIXING)
-def test_noise_for_privacy(exchange: str) -> None:
-    privacy = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
-    model, blur = tiny_model(norm="group"), GaussianMechanism(privacy, drawn_from(7))
-    plain, fast = trainers(model, tiny_batches(tiny_images(), 3), MIXING[exchange], "adam", 3, blur=blur)
-    assert_same_rounds(plain, fast, list(random_plans(range(1, len(model.units)), 3, 3)), few_bits=True)
 
 
 # ---------------------------------------------------------------------- what mixing is

@@ -120,9 +120,9 @@ def _train_centrally(
     rate = training.learning_rate if training.initial_rate == "auto" else training.initial_rate
     rule = rule_named(training.optimizer, rate)
     trainer = Trainer(model, batches, CENTRAL, rule, num_clients=1, seed=seed, device=device)
-    everybody = np.ones(1, dtype=np.bool_)
+    there = np.ones(1, dtype=np.bool_)
     for index in range(training.central_rounds):
-        trained = trainer.round(RoundPlan(index, np.array([trainer.layout.num_units]), everybody, everybody))
+        trained = trainer.round(RoundPlan(index, np.array([trainer.layout.num_units]), there, there))
         average = trainer.state.average_model()
         finite = all(bool(vector.isfinite().all()) for vector in average.both)
         if not (finite and np.isfinite([trained.loss, trained.update_norm2]).all()):

@@ -25,7 +25,7 @@ from asfl.optimize import Learning
 from asfl.runs.initial import start_from
 from asfl.runs.records import DIVERGED, RoundRecord
 from asfl.runs.round import play_round
-from asfl.runs.scoring import Evaluation, scoring_of
+from asfl.runs.scoring import Scoring
 from asfl.runs.state import Measured, Run, State, arrays_below, flatten, unflatten
 from asfl.runs.synthetic_learning import Drift
 from asfl.schemes import Scheme
@@ -99,7 +99,7 @@ class Networks:
         )
         covered = scheme.exchange == ASFL and training.local_steps == 1 and not config.data.private
         self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None
-        self.scoring = scoring_of(config, model, data, clients_batches, self.trainer.fleet, device)
+        self.scoring = Scoring(config, model, data, clients_batches, self.trainer.fleet, device)
         self._ready, self._faults = np.ones(clients, dtype=np.bool_), list[Fault]()
 
     @property
@@ -164,17 +164,10 @@ class Networks:
             )
 
     def measure(self, state: State, decision: Decision, arrived: Bools) -> Measured:
-        config, index, fleet, measured = self._config, state.round_index, self.trainer.fleet, Measured()
+        config, index, fleet, gradient = self._config, state.round_index, self.trainer.fleet, None
         last = state.is_last(config.training.rounds)
-        if (last or index % config.output.evaluate_every == 0) and (scored := self.evaluate(whole=last)) is not None:
-            measured = Measured(
-                accuracy=scored.accuracy,
-                test_loss=scored.loss,
-                uncalibrated_accuracy=scored.uncalibrated_accuracy,
-                client_accuracy=scored.client_accuracy,
-                device_accuracy=list(scored.by_client) or None,
-            )
-        gradient = None
+        due = last or index % config.output.evaluate_every == 0
+        measured = self.evaluate(whole=last) if due else Measured()
         if self._gradients is not None and is_due(index, config.output.evaluate_every):
             fleet.gather(optimizers=self.trainer.rule.num_moments > 0)
             gradient = self._gradients.measure(self.trainer.state, arrived, index)
@@ -182,7 +175,7 @@ class Networks:
         return replace(
             measured,
             gradient=gradient,
-            epsilon=self._epsilon(state, epochs=decision.batch is None),
+            epsilon=None if state.rounds_taken is None else self._epsilon(state, epochs=decision.batch is None),
             faults=[
                 {"client": one.client, "round": one.round + 1, "stage": one.stage, "reason": one.reason}
                 for one in faults
@@ -190,15 +183,14 @@ class Networks:
             or None,
         )
 
-    def evaluate(self, *, whole: bool) -> Evaluation | None:
+    def evaluate(self, *, whole: bool) -> Measured:
         """On all test images, or on the configured number of them."""
         self.trainer.fleet.gather()
         return self.scoring.evaluate(self.trainer.state, whole=whole)
 
-    def _epsilon(self, state: State, *, epochs: bool) -> float | None:
+    def _epsilon(self, state: State, *, epochs: bool) -> float:
         """Of the client that has revealed most so far; without `epochs`, any sample may be in any mini-batch."""
-        if state.rounds_taken is None:
-            return None
+        assert state.rounds_taken is not None
         training, samples = self._config.training, self.trainer.state.samples
         steps = state.rounds_taken * training.local_steps
         # A sample crosses once in an epoch, and epochs go on while a client sits out.
@@ -248,7 +240,7 @@ class Simulation:
         self.state, record = play_round(self.run, self.state)
         return record
 
-    def evaluate(self, *, whole: bool) -> Evaluation | None:
+    def evaluate(self, *, whole: bool) -> Measured:
         return self._networks.evaluate(whole=whole)
 
     def average_model(self) -> dict[str, Tensor]:

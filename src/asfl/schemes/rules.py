@@ -29,8 +29,8 @@ def budgets_of(world: World, scheme: Scheme) -> Budgets:
 def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -> Rules:
     """The decision rules of a configuration, with every "auto" turned into a number.
 
-    Where it is decided how many take part, at least two do: from one alone nobody could tell how noisy gradients are.
-    (A mix of two isn't one yet: there, as usual, half of those who can be served.) And everybody gets `FAIR_SHARE` of
+    Where it is decided how many take part, at least two do: one alone doesn't tell how noisy gradients are. (A mix of
+    two isn't one yet: there, as usual, half of the clients that can be served.) And each client gets `FAIR_SHARE` of
     what the average client does; but where batteries have a price, that says how often each client takes part.
     """
     rules = config.decision
@@ -108,4 +108,4 @@ def _check_batch(batch: NDArray[np.int64], round_: Round, scheme: Scheme) -> Non
     if np.shape(batch) != (round_.num_clients,) or batch.max() > most:
         raise AsflError(f"decision.batch = {batch} must be a number of samples for each client, at most {most}")
     if scheme.exchange.aggregated_share > 0 or scheme.exchange.mixes:
-        raise AsflError("decision.batch: what is mixed needs as many samples of everybody")
+        raise AsflError("decision.batch: what is mixed needs as many samples of every client")

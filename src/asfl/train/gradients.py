@@ -83,7 +83,7 @@ class Gradients:
         return float(loss.detach()), gradient
 
     def _steps(self, state: TrainingState, arrived: Bools, means: list[Tensor]) -> dict[str, float]:
-        """Of the round's steps −D m; nothing of an optimiser without memory, or if nobody arrived."""
+        """Of the round's steps −D m; nothing of an optimiser without memory, or if no client arrived."""
         if self._rule.num_moments == 0 or not arrived.any():
             return {}
         ranges = [

@@ -99,7 +99,7 @@ class Layout:
         return self.parameter_edges, self.statistic_edges
 
     def on_server(self, cuts: NDArray[np.int64], weights: Floats) -> Floats:
-        """[M] of each layer, the weights [A] of those clients for whom the server holds it."""
+        """[M] of each layer, the weights [A] of the clients whose copy of it lies with the server."""
         return np.asarray((weights[:, None] * (cuts[:, None] <= np.arange(self.num_units))).sum(axis=0))
 
     def divide_(self, vector: Tensor, by_layer: Floats, start: int) -> None:

@@ -122,7 +122,7 @@ class DriftAndNoiseSignals:
         if not arrived.any():
             return self
         layers = np.arange(1, len(drift) + 1)
-        happened = trained.averaged_spread is not None  # else everybody was lost on the way
+        happened = trained.averaged_spread is not None  # else all clients were lost on the way
         unit, averaged = self.layer_unit, (layers <= decision.synced) & happened
         if trained.averaged_spread is not None:
             # Those who didn't arrive are where they were, so over all clients the spread is smaller.

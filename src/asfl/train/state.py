@@ -55,7 +55,7 @@ class Combining:
 
 @dataclass
 class TrainingState:
-    """One server-side model, one client side per client, and everybody's optimiser state.
+    """One server-side model, one client side per client, and the optimiser state of each.
 
     `server` has room for the whole model. Schemes that average the client sides every round keep the whole average
     there; schemes that keep them apart have their values in `clients`, and what `server` has for layers ≤ cut is old.
@@ -105,7 +105,7 @@ class TrainingState:
         return np.asarray(self.samples / self.samples.mean())
 
     def average(self, rows: Tensor, reference: Tensor, clients: Sequence[int] | None = None) -> Tensor:
-        """Of these clients' models, or of everybody's, [A, …]; `reference` is what all had in common before."""
+        """Of these clients' models, or of all, [A, …]; `reference` is what all had in common before."""
         weights = self.weights if clients is None else self.weights[list(clients)]
         return self.combining.mean(rows, weights, reference)
 
@@ -166,7 +166,7 @@ class TrainingState:
         return moved
 
     def share(self, depth: int, average: ModelVectors) -> None:
-        """Layers 1 … `depth` of everybody's side become this average, and the server keeps what all share."""
+        """Layers 1 … `depth` of all client sides become this average, and the server keeps what all share."""
         for holder in (self.server, self.clients):
             for mine, new in zip(self.layout.front(holder, depth).both, average.both, strict=True):
                 mine.copy_(new)

@@ -36,6 +36,7 @@ from asfl.train.layout import Floats, Layout, ModelVectors, Replica, layer_sprea
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.quantise import (
     ALL_CLIENTS,
+    UNQUANTISED,
     Crossing,
     layers_to_send,
     quantise_carry,
@@ -151,8 +152,7 @@ class Trainer:
             carries = [restore_carry(packet.carry, self.dtype) for packet in packets]
             if mixed is None:
                 joining = _joined(carries, cuts)
-                logits = self._server_pass(joining, [statistics[place] for place in there])
-                losses = _own_losses(logits, labels)
+                logits, losses = self._server_pass(joining, labels, [statistics[place] for place in there])
             else:
                 losses, gradients = self._mixed_passes(carries, labels, cuts, there, mixed)
             if bool(torch.isfinite(losses).all()):
@@ -161,7 +161,7 @@ class Trainer:
             if mixed is not None:
                 mixed.take_back()
                 with torch.no_grad():
-                    alone = _own_losses(self._server_pass(_joined(carries, cuts), [None] * len(there)), labels)
+                    _, alone = self._server_pass(_joined(carries, cuts), labels, [None] * len(there))
             if not self._refused(alone, there, tasks, sent):
                 break
             for now, earlier in zip(statistics, before, strict=True):  # again, without the clients that were refused
@@ -172,13 +172,24 @@ class Trainer:
             if packet.error is not None:
                 self.errors.setdefault(tasks[place].client, []).append(packet.error)
         asked = [tasks[place] for place in there]
-        norms = self.fleet.backward(asked, [self._sent_down(*pair) for pair in zip(asked, gradients, strict=True)])
+        crossing: list[Crossing] = [
+            own
+            if task.bits == UNQUANTISED
+            else quantise_carry(own, task.bits, rounding(self.batches.seed, "down", task.round, task.client, task.step))
+            for task, own in zip(asked, gradients, strict=True)
+        ]
+        norms = self.fleet.backward(asked, crossing)
         return _in_place(list(losses.detach()), there, len(sent)), lambda: _in_place(norms(), there, len(sent))
 
     def _server_pass(
-        self, joining: "Sequence[_Joining]", statistics: Sequence[Tensor | None], *, together: bool = False
-    ) -> Tensor:
-        """Forward: clients with a deeper cut join on the way. Logits of all, in their order.
+        self,
+        joining: "Sequence[_Joining]",
+        labels: Sequence[Tensor],
+        statistics: Sequence[Tensor | None],
+        *,
+        together: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Forward: clients with a deeper cut join on the way. Logits of all, in their order, and [A] each one's loss.
 
         `together`: batch norm takes all of them as one, with the only statistics given.
         """
@@ -190,7 +201,8 @@ class Trainer:
             cut, present = group.cut, present + group.clients
             self.server.bind_statistics(statistics if together else statistics[:present])
         (logits,) = self.server.run(carry, cut, self.layout.num_units)
-        return logits
+        losses = F.cross_entropy(logits, torch.cat(list(labels)), reduction="none")
+        return logits, losses.view(len(labels), -1).mean(1)
 
     def _backward(self, losses: Tensor, logits: Tensor, joining: "Sequence[_Joining]", weights: Tensor) -> list[Carry]:
         """The gradients of what each client sent; with EPSL, a share of them is made once for all clients."""
@@ -225,8 +237,8 @@ class Trainer:
         for part in range(parts):
             dealt = slice(part, None, parts)
             joining = _joined([tuple(tensor[dealt] for tensor in carry) for carry in carries], cuts)
-            logits = self._server_pass(joining, [mixed.server.statistics], together=True)
-            own = _own_losses(logits, [truth[dealt] for truth in labels])
+            dealt_labels = [truth[dealt] for truth in labels]
+            _, own = self._server_pass(joining, dealt_labels, [mixed.server.statistics], together=True)
             torch.autograd.backward(own, weights)
             share = len(range(samples)[dealt]) / samples  # of the client's samples
             losses += own.detach() * share
@@ -236,10 +248,6 @@ class Trainer:
                     gradient[dealt] = tensor * (share / weight)
             mixed.step(there)
         return losses, gradients
-
-    def _sent_down(self, task: Task, gradients: Carry) -> Crossing:
-        rng = rounding(self.batches.seed, "down", task.round, task.client, task.step)
-        return quantise_carry(gradients, task.bits, rng)
 
     def _refused(self, losses: Tensor, there: Sequence[int], tasks: Sequence[Task], sent: list[Packet | None]) -> bool:
         """Whether the fleet does without the clients whose loss isn't finite; they are taken out of what was sent."""
@@ -319,7 +327,8 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     begins, ends = tasks[0].step == 0, tasks[0].step == trainer.batches.local_steps - 1
     # Client models that are exchanged stay with the clients between the first step of a round and its last.
     collects, plain = ends and not exchange.keeps_client_sides, state.combining.plain
-    sides, rows = LayerMean(state.combining, edges), None if plain else LayerMean(state.combining, edges)
+    sides = LayerMean(state.combining, edges) if collects else None
+    rows = None if plain else LayerMean(state.combining, edges)
     gradient[edges[lowest] :].zero_()
     trainer.server.bind(server, gradient, lowest, units)
     mixed = MixedSteps(trainer, server, cuts, weights) if exchange.mixes else None
@@ -336,21 +345,22 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
         of_group, norms = trainer.cross(group, [statistics[member] for member in members], own_weights, mixed)
         if mixed is not None:  # there is one group
             statistics.copy_(server.statistics)
-        passed = [member for member, loss in zip(members, of_group, strict=True) if loss is not None]
-        losses.update((member, loss) for member, loss in zip(members, of_group, strict=True) if loss is not None)
+        new = {member: loss for member, loss in zip(members, of_group, strict=True) if loss is not None}
+        losses |= new
         waiting.append((members, norms))
         if noise is not None:
-            noise.add(len(passed), trainer.batches.batch_size / (group[0].batch or trainer.batches.batch_size))
-        if rows is not None and passed:
+            noise.add(len(new), trainer.batches.batch_size / (group[0].batch or trainer.batches.batch_size))
+        if rows is not None and new:
             cut = group[0].cut
             rows.add(gradient[edges[cut] :], cut, units, weights[members])
             gradient.zero_()
-        for member, side in zip(members, fleet.give(group), strict=True) if collects else ():
-            if side is not None:
-                gave.append(member)
-                cut = tasks[member].cut
-                sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
-                statistics[member, : layout.statistic_edges[cut]] = side.statistics
+        if sides is not None:
+            for member, side in zip(members, fleet.give(group), strict=True):
+                if side is not None:
+                    gave.append(member)
+                    cut = tasks[member].cut
+                    sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
+                    statistics[member, : layout.statistic_edges[cut]] = side.statistics
     client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
     passed = sorted(losses)
     if not passed:
@@ -377,12 +387,12 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     moved = (server.parameters[between] - before[between]).square()
 
     # Average: the server's step already is one; client sides only where the scheme says so.
-    known = sorted(gave) if collects else passed
+    known = passed if sides is None else sorted(gave)
     own = slice(int(layout.statistic_edges[cuts[0]]) if exchange.keeps_client_sides else 0, None)
     if known:
         had = server.statistics[own]
         had.copy_(state.average(statistics[known][:, own], had, [clients[member] for member in known]))
-    if collects:
+    if sides is not None:
         for first, last in runs(on_server, lowest, units):
             holders = [member for member in passed if cuts[member] <= first]
             sides.add(server.parameters[edges[first] : edges[last]], first, last, weights[holders])
@@ -693,11 +703,6 @@ def _along(weights: Tensor, tensor: Tensor) -> Tensor:
 
 def _format_of(tensor: Tensor) -> torch.memory_format:
     return torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
-
-
-def _own_losses(logits: Tensor, labels: Sequence[Tensor]) -> Tensor:
-    """[A] each client's mean loss, of as many samples each."""
-    return F.cross_entropy(logits, torch.cat(list(labels)), reduction="none").view(len(labels), -1).mean(1)
 
 
 class _Joining(NamedTuple):

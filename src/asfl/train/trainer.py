@@ -40,7 +40,7 @@ class RoundPlan:
     synced: int = 0
     """Client-side layers 1 … `synced` are averaged over those who arrived, at the end of the round."""
     bits: NDArray[np.int64] | None = None
-    """[N] per number that crosses the cut, up and down: 32, 16, 8 or 4. None: 32 for everybody."""
+    """[N] per number that crosses the cut, up and down: 32, 16, 8 or 4. None: 32 for all."""
     batch: NDArray[np.int64] | None = None
     """[N] samples in a mini-batch. None: as many as are configured."""
 
