@@ -56,10 +56,10 @@ browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't
 
 city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by apt-get if there is none (asks for root)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[city]'
-	@$(BIN)/python -c 'from asfl.radio.city.rays import choose_llvm; choose_llvm()' 2> /dev/null || { \
+	@$(BIN)/python -c 'from asfl.radio.city import choose_llvm; choose_llvm()' 2> /dev/null || { \
 		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
-	@$(BIN)/python -m pytest -m city tests/radio/city
+	@$(BIN)/python -m pytest -m city tests/radio/test_city.py
 
 munich: $(STAMP)  ## the main schemes trained on a walk through ray-traced Munich, and on TRACES (CIFAR-10 below $(DATA))
 	@$(BIN)/asfl reproduce measured-channel --scale evidence --seeds 3 --data-dir $(DATA) --archive $(RECORDS) \
@@ -84,8 +84,8 @@ results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA
 	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
 		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 
-figures: $(STAMP)  ## every page and picture of docs/results again, from the records that lie there; nothing is trained
-	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
+figures: $(STAMP)  ## every page and picture of docs/results, from the records there, recharged (half an hour); nothing is trained
+	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --out $(OUT)/figures
 	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
@@ -102,7 +102,7 @@ docs: $(STAMP)  ## check that what documents show is so (minutes), and build the
 wheel: $(STAMP)  ## build the wheel into dist/, install it into an empty environment, and train the demo there
 	@rm -rf dist $(OUT)/wheel && $(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
 	@$(BIN)/python -m venv $(OUT)/wheel
-	@$(OUT)/wheel/bin/pip install -qq --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[train,frames,report]"
+	@$(OUT)/wheel/bin/pip install -qq --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[train,report]"
 	@cd $(OUT)/wheel && bin/asfl doctor && bin/asfl compare demo --schemes asfl,sfl --rounds 5
 
 profiles: $(STAMP)  ## measure the layer profiles that ship with the package again

@@ -3,6 +3,7 @@
 import numpy as np
 
 from asfl.config import Compute, DecisionRules, Radio
+from asfl.costs.budgets import Budgets
 from asfl.costs.round import Round
 from asfl.models.load import load_profile
 from asfl.optimize import Learning, Problem, Queues, Rules
@@ -31,5 +32,5 @@ def random_round(rng: np.random.Generator, clients: int, num_rbs: int, model: st
             update_scale=1.0,
         ),
         Queues(float(rng.exponential(0.5)), rng.exponential(0.5, clients), rng.exponential(0.2, clients)),
-        Rules.of(DecisionRules(), clients, num_rbs, delay_budget_s=20.0, energy_budget_j=5.0),
+        Rules.of(DecisionRules(), clients, num_rbs, Budgets(20.0, 5.0)),
     )

@@ -31,7 +31,7 @@ class ShadowedChannel:
         for index in range(len(self.shadow_db), round_index + 1):
             draw = self.deviation_db * random_stream(seed, "shadowing", index).standard_normal(clients)
             self.shadow_db.append(memory * self.shadow_db[-1] + np.sqrt(1 - memory**2) * draw if index else draw)
-        mean_gain = place_clients(self.scenario, round_index).path_gain * from_db(self.shadow_db[round_index])
+        mean_gain = place_clients(self.scenario).path_gain * from_db(self.shadow_db[round_index])
         fading = random_stream(seed, "fading", round_index).exponential(size=clients)
         # Shadows change so slowly that the server knows them; what is left to chance is the fading.
         return asfl.ChannelState(path_gain=mean_gain, channel_gain=mean_gain * fading, gain_is_known=False)

@@ -106,7 +106,7 @@ def accuracy(job: Job) -> float:
     trainer = Trainer(
         model, batches, exchange, rule_named(training.optimizer, training.learning_rate), num_clients=CLIENTS,
         seed=seed, device=CPU, merge=CLIENTS, fleet=partial(PoisonedFleet, attack),
-        combining=Combining(robust.average, robust.trim, robust.clip),
+        combining=Combining(robust.average, clip=robust.clip),
     )  # fmt: skip
     everybody = np.ones(CLIENTS, dtype=bool)
     for index in range(ROUNDS):

@@ -17,7 +17,7 @@ import numpy as np
 
 from asfl.config import load_config
 from asfl.costs.world import World
-from asfl.radio.nr.curves import curve_of
+from asfl.radio.nr import curve_of
 from asfl.runs.play import play_all
 from asfl.runs.synthetic_learning import held_out_in_words
 
@@ -105,29 +105,12 @@ def page(found: dict[str, dict[str, Rows]], rounds: int, seeds: int) -> str:
         "Written by `studies/radio_worlds.py`.",
         "",
     ]
-    titles = {"waterfall": "The paper's link", "nr": "5G NR"}
-    for link, places in found.items():
-        schemes = next(iter(places.values()))
-        lines += [f"## {titles[link]}", ""]
-        if link == "nr":
-            lines += [
-                f"The smooth fit that solvers use is off by {100 * curve.fit_error:.0f} % (root mean square, −15 to 25 "
-                f"dB), at worst {100 * curve.fit_worst:.0f} %; what is charged is the link itself.",
-                "",
-            ]
-        lines += ["| scheme | " + " | ".join(places) + " |", "| --- |" + " ---: |" * len(places)]
-        for scheme in schemes:
-            cells = [
-                f"{_mean(rows[scheme], 'delay_s')} s, {_mean(rows[scheme], 'energy_j')} J" for rows in places.values()
-            ]
-            lines.append(f"| `{scheme}` | " + " | ".join(cells) + " |")
-        lines += ["", "Beside a rival, per update: delay and energy as a share of the rival's.", ""]
-        lines += ["| scheme | rival | " + " | ".join(places) + " |", "| --- | --- |" + " ---: |" * len(places)]
-        for ours, rival in _pairs():
-            cells = [_ratio(rows, ours, rival) for rows in places.values()]
-            lines.append(f"| `{ours}` | `{rival}` | " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join([*lines, "## What holds", "", *_verdicts(found), ""])
+    lines += [
+        f"5G NR's smooth fit, which solvers use, is off by {100 * curve.fit_error:.0f} % (root mean square, −15 to 25 "
+        f"dB), at worst {100 * curve.fit_worst:.0f} %; what is charged is the link itself.",
+        "",
+    ]
+    return "\n".join([*lines, *_verdicts(found), ""])
 
 
 def _verdicts(found: dict[str, dict[str, Rows]]) -> list[str]:
@@ -172,15 +155,6 @@ def _ahead(rows: Rows, scheme: str, rival: str, key: str) -> int:
     """1 if a scheme takes less than its rival in every seed, −1 if it takes more in every seed, else 0."""
     signs = {int(np.sign(theirs - ours)) for ours, theirs in zip(rows[scheme][key], rows[rival][key], strict=True)}
     return signs.pop() if len(signs) == 1 else 0
-
-
-def _mean(row: dict[str, list[float]], key: str) -> str:
-    return f"{np.mean(row[key]):,.3g}"
-
-
-def _ratio(rows: Rows, scheme: str, rival: str) -> str:
-    delay, energy = (np.mean(rows[scheme][key]) / np.mean(rows[rival][key]) for key in ("delay_s", "energy_j"))
-    return f"{100 * delay:.0f} %, {100 * energy:.0f} %"
 
 
 def main(

@@ -21,7 +21,7 @@ from asfl.costs.world import World
 from asfl.models.profile import ModelProfile
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import RunKey, read_archive, runs_of
-from asfl.results.tables import markdown_table
+from asfl.results.tables import Table
 from asfl.runs import synthetic_learning
 from asfl.runs.play import play
 from asfl.runs.synthetic_learning import FITTED, Drift, HeldOut, SyntheticLearning
@@ -157,7 +157,7 @@ def _page(keys: Sequence[RunKey], found: Sequence[tuple[Means, Means]]) -> Itera
         "delay of the trained",
         "energy of the trained",
     ]
-    yield from markdown_table(header, rows, words=2)
+    yield Table(header=header, rows=rows, words=2).markdown()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from asfl.config.units import number, percent
 from asfl.results.reproduce import RECIPES
 from asfl.results.reproduce.recharge import RECORDED
 from asfl.results.summary import with_note
-from asfl.results.tables import markdown_table
+from asfl.results.tables import Table
 from asfl.schemes import CEILING, OURS, PLUS
 
 COLOURS = 96
@@ -60,9 +60,9 @@ def _finished(found: Path) -> list[str]:
 def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[str]:
     yield from ("# Results", "")
     yield from (
-        "Every page is made by `make figures` from [the records of all runs](records.jsonl.xz), and nothing by hand; "
-        "each names its command, seeds, commit and CPU hours. Every scheme has the learning rate that "
-        "[suits it](../reproduce.md#at-its-best), found on other seeds.",
+        "Each page has claims, verdicts, a picture and a table. `make figures` draws them from [the records of all "
+        "runs](records.jsonl.xz), with more pictures and, in `results.json`, all numbers, commits and learning rates. "
+        "Every scheme has the learning rate that [suits it](../reproduce.md#at-its-best), found on other seeds.",
         "",
     )
     if said:
@@ -71,7 +71,8 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
     rows = [
         [f"[{name}]({name}.md)", RECIPES[name].paper, RECIPES[name].shows, _verdicts(fresh[name])] for name in every
     ]
-    yield from markdown_table(["page", "in the paper", "what it shows", "claims"], rows, words=None)
+    header = ["page", "in the paper", "what it shows", "claims"]
+    yield Table(header=header, rows=rows, words=4).markdown()
     claims = [finding for findings in fresh.values() for finding in findings]
     yield from ("", f"In all: {_verdicts(claims)}; a claim that several pages test on the same runs counts once.")
     changed = [one for one in claims if one["otherwise"].get(RECORDED, one["conclusion"]) != one["conclusion"]]
@@ -84,15 +85,17 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
     there = [f"[{title}]({name}.md)" for name, title in others.items() if (docs / f"{name}.md").exists()]
     if there:
         yield from ("", f"Beside them: {', '.join(there)}.")
-    lost = [
-        [name, with_note(finding["claim"], finding["label"]), finding["here"]]
-        for name, findings in fresh.items()
-        for finding in findings
-        if finding["verdict"] == "doesn't hold"
-    ]
+    lost: dict[str, dict[str, list[str]]] = {}
+    for name, findings in fresh.items():
+        for finding in findings:
+            if finding["verdict"] == "doesn't hold":
+                claims_of = lost.setdefault(name, {})
+                claims_of.setdefault(finding["claim"], []).append(finding["label"])
     if lost:
         yield from ("", "## What doesn't hold", "")
-        yield from markdown_table(["page", "claim", "here"], lost, words=None)
+        for name, claims_lost in lost.items():
+            told = [with_note(claim, ", ".join(filter(None, labels))) for claim, labels in claims_lost.items()]
+            yield f"- [{name}]({name}.md): {'; '.join(told)}"
 
 
 def _each_once(every: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -107,13 +110,13 @@ def _each_once(every: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any
 
 def _verdicts(findings: list[dict[str, Any]]) -> str:
     counted = Counter(finding["verdict"] for finding in findings)
-    return ", ".join(f"{count} × {verdict}" for verdict, count in counted.most_common()) or "–"
+    return ", ".join(f"{verdict} {count}" for verdict, count in counted.most_common()) or "–"
 
 
 def sentence(data: dict[str, Any], longer: dict[str, Any] | None = None) -> str:
-    """What the headline says, in words: to the highest accuracy that ASFL, or else anybody, reaches with every seed.
+    """What the headline says, in words: to the highest accuracy that ASFL, or else any scheme, reaches with every seed.
 
-    Where everybody ends is said of `longer`, if there is such a comparison.
+    Where all schemes end is said of `longer`, if there is such a comparison.
     """
     preset, summary = _only_world(data)
     needed: dict[float, dict[str, tuple[float, float]]] = {}
@@ -131,7 +134,7 @@ def sentence(data: dict[str, Any], longer: dict[str, Any] | None = None) -> str:
     fastest, thriftiest = (min(schemes, key=lambda name: schemes[name][which]) for which in (0, 1))
     model = f" ({summary['model']})" if summary.get("model") else ""
     asfl = f"`{OURS}` needs {_cost(*schemes[OURS])}" if OURS in schemes else f"`{OURS}` doesn't with every seed"
-    beyond = f"`{LONGER}` goes on beyond this picture. " if longer else ""
+    beyond = f"In `{LONGER}` all train equally long. " if longer else ""
     said = (
         f"*`{preset}`{model}, medians of {len(summary['seeds'])} seeds.* To {percent(target)}, `{PLUS}` needs "
         f"{_cost(*ours)}; {asfl}; the fastest other scheme, `{fastest}`, {number(schemes[fastest][0])} s; the "
@@ -148,7 +151,7 @@ def _only_world(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _in_the_end(summary: dict[str, Any]) -> str:
-    """Everybody's accuracy, and how long it took: rounds of one scheme are shorter than those of another."""
+    """The accuracy of all schemes, and how long it took: rounds of one are shorter than those of another."""
     schemes = {PLUS: summary["schemes"][PLUS], **summary["schemes"]}
     rounds = {name: max(run["rounds"] for run in of["runs"]) for name, of in schemes.items()}
     equal = len(set(rounds.values())) == 1

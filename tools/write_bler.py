@@ -1,4 +1,4 @@
-"""Write the block error rates of 5G NR that ship with asfl, from the tables of Sionna SYS (extra asfl[sionna]).
+"""Write the block error rates of 5G NR that ship with asfl, from the tables of Sionna SYS (extra asfl[channels]).
 
 Sionna simulated PUSCH and PDSCH over AWGN for a few code block sizes and SNRs, and interpolates between them; here its
 interpolation is evaluated on a grid, made monotone (more SNR never means more errors) and rounded to half precision.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-FILE = Path(__file__).parents[1] / "src" / "asfl" / "radio" / "nr" / "bler.npz"
+FILE = Path(__file__).parents[1] / "src" / "asfl" / "radio" / "bler.npz"
 CODE_BLOCK_BITS = (24, 100, 500, 1000, 2000)
 """The sizes that were simulated; larger code blocks behave like the largest of them."""
 STEP_DB = 0.2

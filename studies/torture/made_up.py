@@ -134,22 +134,26 @@ def configuration(folder: Path, random: Random) -> Case:
 
 
 ROUND: dict[str, Any] = {
-    "profile": "vgg19-cifar100",
-    "radio": {"num_rbs": 8, "max_tx_power_w": 1.5},
-    "compute": {"charged_samples": 64},
-    "clients": {
+    "round": {
+        "profile": "vgg19-cifar100",
         "path_gain": [6.2e-13, 6.6e-14, 2.1e-14, 3.3e-14],
         "channel_gain": [8.1e-13, 4.9e-14, 1.7e-14, 4.0e-14],
         "cpu_hz": [1.1e9, 1.4e9, 1.6e9, 1.2e9],
+        "radio": {"num_rbs": 8, "max_tx_power_w": 1.5},
+        "charged_samples": 64,
+        "previous_cut": 4,
+        "gain_is_known": False,
     },
-    "previous_cut": 4,
-    "budgets": {"delay_s": 20, "energy_j": 0.5},
+    "rules": {
+        "delay_budget_s": 20,
+        "energy_budget_j": 0.5,
+        "outage_s": 60,
+        "min_participants": 2,
+        "participation_floor": 0.1,
+        "penalty_weight": 10,
+    },
     "queues": {"delay": 1, "energy": [1, 0, 0, 0], "participation": [0, 0, 0, 1]},
     "learning": {"update_norm2": [1, 1, 2, 1], "update_scale": 1},
-    "outage_s": 60,
-    "min_participants": 2,
-    "participation_floor": 0.1,
-    "penalty_weight": 10,
     "decision": {"cut": 3, "rb_count": [2, 3, 3, 0], "tx_power_w": [0.4, 1.2, 1.5, 0]},
     "arrived": [1, 1, 0, 0],
 }
@@ -158,7 +162,6 @@ ENUMERATED = {
     "uplink_power": ("auto", "shared", "each_rb"),
     "form": ("drift", "per_round_budgets"),
     "queue_rule": ("printed", "standard"),
-    "fading": ("rayleigh", "known"),
     "error_weight": ("(1-s)^2", "s^2", "s"),
 }
 JSON_VALUES = (
@@ -174,7 +177,7 @@ def round_file(folder: Path, random: Random) -> Case:
     data = json.loads(json.dumps(ROUND))
     for name, options in ENUMERATED.items():
         if random.random() < 0.5:
-            data[name] = one_of(random, options)
+            data["rules"][name] = one_of(random, options)
     for _ in range(int(random.integers(0, 4))):
         place, (*before, last) = data, one_of(random, list(_places(data)))
         for part in before:

@@ -41,13 +41,13 @@ def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (f"scenario.clients={'[' * 5000}", "nested more than 32 deep"),
         (f"scenario.clients={'[' * 200}{']' * 200}", "nested more than 32 deep"),
         (f"{'a.' * 2000}b=1", "write it as section.field=value"),
-        (f"data.folder={'a' * 300}", "is no name of a file"),
+        (f"data.test_file={'a' * 300}", "is no name of a file"),
         ('scenario.channel.trace_file="a\\u0000b"', "is no name of a file"),
         (f'radio.rb_bandwidth_hz="{"9" * 5000} km"', "has the unit 'km'"),
         ("compute.server_hz=5e-324", "compute.server_hz: 4.94066e-324 is too small to compute with"),
         ('radio.max_tx_power_w="1e-300 W"', "radio.max_tx_power_w: 1e-300 is too small to compute with"),
         ("decision.delay_budget_s=1e-300", "decision.delay_budget_s: 1e-300 is too small to compute with"),
-        ("data.folder=\udcff", "is not in UTF-8"),
+        ("data.test_file=\udcff", "is not in UTF-8"),
         (f"model.architecture={'x' * 2000}", "unknown architecture 'xxx"),
         (f"scenario.{'x' * 2000}=1", "unknown key 'scenario.xxx"),
     ],
@@ -82,7 +82,7 @@ def test_halves_of_letters(asfl: Asfl, tmp_path: Path, content: str) -> None:
 
 
 def test_round_files_with_numbers_too_small_to_divide_by(asfl: Asfl, tmp_path: Path) -> None:
-    (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "outage_s": 5e-324}))
+    (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "rules": {"outage_s": 5e-324}}))
     assert_refused(asfl("decide", "tiny.json", "--cost"), "outage_s: 4.94066e-324 is too small to compute with")
 
 
@@ -108,7 +108,7 @@ def test_runs_are_counted_before_they_are_planned(asfl: Asfl, tmp_path: Path, co
 
 
 def test_worlds_in_which_nothing_arrives(asfl: Asfl) -> None:
-    far = ["--set", "scenario.channel.path_gain_at_1m_db=-500"]
+    far = ["--set", "radio.noise_psd_w_per_hz=1"]
     for command in (["decide", "--rounds", "2", "--schemes", "asfl", *far], ["scenario", *far]):
         assert_refused(asfl(*command), 'energy_budget_j can\'t be "auto" here', "which no machine can mean")
 

@@ -52,7 +52,7 @@ def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realise
         sent = 0.0
         if round_.previous_cut is not None:
             for m in range(cut, round_.previous_cut):
-                if holdings.apart[m] and holdings.stale_bits[n, m] == 0:
+                if holdings.diverged[m] and holdings.stale_bits[n, m] == 0:
                     sent += profile.param_bits[m]
         averaged = profile.param_bits[: decision.synced].sum() * precision
         averaged += beside * profile.param_groups[: decision.synced].sum()
@@ -166,10 +166,10 @@ def test_what_a_client_owes_itself() -> None:
     here = np.array([True, True, False])
     one = Holdings.fresh(3, 4).after(decision, here, trained=True)
     assert one.stale_bits.tolist() == [[0, 0, 32, 32]] * 3  # the server trained what is behind the cut
-    assert one.apart.tolist() == [True, True, False, False]
+    assert one.diverged.tolist() == [True, True, False, False]
     two = one.after(replace(decision, synced=1), here, trained=True)
     assert two.stale_bits.tolist() == [[8, 0, 32, 32]] * 3  # an average at 8 bits, to be received
-    assert two.apart.tolist() == [False, True, False, False]
+    assert two.diverged.tolist() == [False, True, False, False]
     three = two.after(replace(decision, synced=1), here, trained=True)
     assert three.stale_bits[:, 0].tolist() == [8, 8, 16]  # the last one has missed two
     assert three.after(decision, here, trained=False).stale_bits.tolist() == [
@@ -179,4 +179,4 @@ def test_what_a_client_owes_itself() -> None:
     ]
     deeper = three.after(replace(decision, cut=3), np.ones(3, dtype=bool), trained=True)
     assert deeper.stale_bits.tolist() == [[0, 0, 0, 32]] * 3
-    assert deeper.after(replace(decision, cut=1), here, trained=True).apart.tolist() == [True, False, False, False]
+    assert deeper.after(replace(decision, cut=1), here, trained=True).diverged.tolist() == [True, False, False, False]

@@ -204,7 +204,7 @@ def test_pickles_are_not_trusted(content: bytes, words: str, tmp_path: Path, mon
 
 
 def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--data-dir, else data.folder, else ASFL_DATA_DIR; then ./data."""
+    """--data-dir, else ASFL_DATA_DIR; then ./data."""
     kind = TINY["cifar10"]
     monkeypatch.setitem(CIFAR, "cifar10", kind)
     monkeypatch.chdir(tmp_path)
@@ -218,16 +218,14 @@ def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert load_data(config) is last
     assert load_data(config, tmp_path / "nothing") is last
 
-    places = {name: write_binary(kind, tmp_path / name).parent for name in ("environment", "folder", "option")}
+    places = {name: write_binary(kind, tmp_path / name).parent for name in ("environment", "option")}
     monkeypatch.setenv("ASFL_DATA_DIR", str(places["environment"]))
-    in_folder = load_config("small-cifar10", [f"data.folder={places['folder']}"]).config
     found = {name: find_cifar(kind, [place]).path for name, place in places.items()}
     asked: list[Path] = []
     monkeypatch.setattr("asfl.data.load.read_cifar", lambda _kind, source: asked.append(source.path))
     load_data(config)
-    load_data(in_folder)
-    load_data(in_folder, places["option"])
-    assert asked == [found["environment"], found["folder"], found["option"]]
+    load_data(config, places["option"])
+    assert asked == [found["environment"], found["option"]]
 
 
 def test_asking_again_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

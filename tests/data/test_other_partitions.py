@@ -123,14 +123,11 @@ def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
 
 
 def test_a_configuration_chooses(asfl: Asfl) -> None:
-    config = load_config("demo", ["data.partition=shards", "data.shards_per_client=1"]).config
+    config = load_config("demo", ["data.partition=shards"]).config
     data = load_data(config)
     labels = [len(np.unique(data.train_labels[part])) for part in deal(data, config)]
-    assert max(labels) <= 4
-    assert (
-        "1 shards of sorted labels each"
-        in asfl("data", "show", "--set", "data.partition=shards", "--set", "data.shards_per_client=1").stdout
-    )
+    assert max(labels) <= 6
+    assert "2 shards of sorted labels each" in asfl("data", "show", "--set", "data.partition=shards").stdout
     uneven = asfl("data", "show", "--set", "data.partition=quantity", "--plot", "sizes.png")
     assert "sizes ~ Dir(1), 32 at least" in uneven.stdout
     assert "unused" not in uneven.stdout

@@ -28,7 +28,6 @@ from asfl.cli import app
 from asfl.config import Config, plugins
 from asfl.config.errors import AsflError
 from asfl.field.protocol import messages
-from asfl.optimize.roundfile import json_schema
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import run
 
@@ -204,25 +203,6 @@ def test_fields_and_modules_have_these_names(page: Path) -> None:
             assert exists_in_python(name), name
         elif "." in name and section in Config.model_fields and page.name not in ("equations.md", "round-file.md"):
             assert is_field(name) or name.endswith((".py", ".md", ".toml")), name
-
-
-def test_the_round_file_page_has_every_field_with_its_default() -> None:
-    text = (DOCS / "round-file.md").read_text("utf-8").partition("## What it costs")[0]
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    shown = {name: cells[3].strip() for cells in rows for name in re.findall(r"`([\w.]+)`", cells[1])}
-    schema = json_schema()
-    fields: dict[str, Any] = {}
-    for name, field in schema["properties"].items():
-        kinds = [kind["$ref"] for kind in [field, *field.get("anyOf", field.get("oneOf", []))] if "$ref" in kind]
-        inner = [schema["$defs"][kind.rpartition("/")[2]]["properties"] for kind in kinds]
-        fields |= {f"{name}.{part}": value for parts in inner for part, value in parts.items()} or {name: field}
-    assert {*shown} - {"profile"} == {*fields} - {"profile"}
-    for name, field in fields.items():
-        default = field.get("default")
-        if isinstance(default, str):
-            assert shown[name] == f'`"{default}"`', name
-        elif isinstance(default, int | float) and "/" not in shown[name] and " for " not in shown[name]:
-            assert float(shown[name].split()[0]) == pytest.approx(default, rel=0.001), name
 
 
 def test_the_table_of_a_record_has_every_field() -> None:

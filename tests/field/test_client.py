@@ -282,7 +282,7 @@ def test_the_server_does_not_choose_which_files_are_read(tmp_path: Path) -> None
         (tmp_path / folder).mkdir()
     for file in ("own/pictures.npz", "servers/secret.npz"):
         np.savez(tmp_path / file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    config = tiny(f"data.name={tmp_path / 'servers' / 'pictures.npz'}", "data.folder=/somewhere")
+    config = tiny(f"data.name={tmp_path / 'servers' / 'pictures.npz'}")
     ClientNode(agreement_of(config, "asfl").welcome(0), tmp_path / "own")
     secret = tiny(f"data.name={tmp_path / 'servers' / 'secret.npz'}")
     with pytest.raises(AsflError, match=r"own/secret.npz': no such file"):

@@ -22,8 +22,7 @@ from asfl.field.copies import MOST_TIMES, believed_sizes, together
 from asfl.field.engine import train
 from asfl.field.protocol.messages import Agreement, Scored
 from asfl.models.build import build_model
-from asfl.results.page.collect import collect
-from asfl.results.page.origins import label_mixes, run_command
+from asfl.results.page.collect import collect, label_mixes, run_command
 from asfl.runs.records import read_records
 from asfl.runs.run import run
 from asfl.runs.state import flatten

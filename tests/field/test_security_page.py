@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asfl.config import Robustness, load_config
+from asfl.config import load_config
 from asfl.field.measure import clocks
 from asfl.field.measure.estimates import MOST_CLIENT_W
 from asfl.field.outliers import FACTOR, MEMORY_ROUNDS
@@ -20,6 +20,7 @@ from asfl.field.stream import server
 from asfl.field.stream.framing import CHUNK, GREETING_LIMIT
 from asfl.runs import http_server
 from asfl.train.layout import ModelVectors
+from asfl.train.state import Combining
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
@@ -49,7 +50,7 @@ def ten_to(value: float) -> str:
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
         f"{WORDS[Patience().bad_answers].capitalize()} rounds in a row",
-        f"the largest and smallest {'fifth' if Robustness().trim == 1 / 5 else '?'} of each number",
+        f"the largest and smallest {'fifth' if Combining().trim == 1 / 5 else '?'} of each number",
         f"two connections per client and {server._STRANGERS} more",
         f"after {server._QUIET_MS / 1e3:g} s, a",
         f"{server.RESERVED_FILES} open files are left",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.config import Compute, Radio
+from asfl.config import Compute, DecisionRules, Radio
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.round import CostEquations, Round
@@ -34,7 +34,9 @@ def random_problem(seed: int, clients: int = 3, num_rbs: int = 4, layers: int = 
         cpu_hz=rng.uniform(0.3e9, 1.6e9, clients),
         gain_is_known=bool(rng.integers(2)),
         previous_cut=int(rng.integers(0, layers)) or None,
-        equations=CostEquations.of(reading, resplit_energy=rules.get("resplit_energy", "sent")),
+        equations=CostEquations.of(
+            DecisionRules(equations=reading, resplit_energy=rules.get("resplit_energy", "sent"), overheads="free")
+        ),
     )
     fair = Decision(1, np.full(clients, num_rbs / clients), np.full(clients, 0.5))
     cost = round_cost(round_, fair)

@@ -17,9 +17,10 @@ from asfl.costs.decision import Decision, check_decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.problem import TURN_PRICE, DriftAndNoise, Switches
-from asfl.optimize.rate import Rate, net_cost, solve_by_rate, worth_arriving
+from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
+from asfl.optimize.prices import Prices, Progress, Rate
+from asfl.optimize.problem import TURN_PRICE, DriftAndNoise
+from asfl.optimize.rules import Switches
 
 seeds = st.integers(0, 10**6)
 switches = st.builds(Switches, **dict.fromkeys(("sync", "quant", "rate", "mix"), st.booleans()))
@@ -217,10 +218,9 @@ def test_progress_itself_counts_not_its_slope(seed: int) -> None:
 def test_the_price_of_progress_is_what_it_has_cost() -> None:
     problem = beyond_problem(3, Switches(rate=True), clients=3)
     assert problem.prices is not None
-    rate = Rate()
+    rate, cost = Rate(), problem.prices.cost(2.0, np.array([1.0, 2.0, 3.0]))
     for _ in range(200):
-        rate = rate.after(problem, 2.0, np.array([1.0, 2.0, 3.0]), 2.0, 0.0, cut=1)
-    cost = 2.0 * problem.prices.per_s + 6.0 * float(problem.prices.per_j[0])
+        rate = rate.after(cost, float(problem.progress.of(2.0)))
     prices = rate.prices(problem.rules, 3)
     assert prices.per_progress == pytest.approx(cost / problem.progress.of(2.0))
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asfl.config import load_config
+from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, round_cost
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
-from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.problem import Rules
-from asfl.optimize.rate import TYPICAL_COST, Pace, Rate, lasting_prices
+from asfl.optimize.prices import TYPICAL_COST, Pace, Prices, Progress, Rate, lasting_prices
+from asfl.optimize.rules import Rules
 from asfl.runs.play import play
 from asfl.runs.records import RoundRecord
 from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 
-RULES = Rules.of(load_config("demo").config.decision, 3, 3, delay_budget_s=2.0, energy_budget_j=0.5)
+RULES = Rules.of(load_config("demo").config.decision, 3, 3, Budgets(2.0, 0.5))
 PACE = Pace(np.array([30.0, 10.0, 1.0, 2.0, 3.0]))
 RATE = Rate(cost=20.0, progress=5.0)
 shares = st.floats(0.01, 1.0)

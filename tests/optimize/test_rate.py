@@ -1,5 +1,6 @@
 """Progress per cost: the price that is paid for progress goes where the best ratio of all is (docs/theory.md)."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,10 @@ from hypothesis import given, settings, strategies as st
 from asfl.config import load_config
 from asfl.costs.holdings import Holdings
 from asfl.costs.world import World
-from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.problem import Problem, Rules, Solution
-from asfl.optimize.rate import Rate, Solve, net_cost, solve_by_rate, worth_arriving
+from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
+from asfl.optimize.prices import Prices, Progress, Rate
+from asfl.optimize.problem import Problem, Solution
+from asfl.optimize.rules import Rules
 from asfl.runs.play import play
 from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import scheme_named
@@ -98,7 +100,7 @@ def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: 
     """Slopes of a round in which nobody arrives say that the first to arrive is worth nothing; together they are."""
     skipped_in_vain = 0
 
-    def watched(problem: Problem, solve: Solve) -> Solution:
+    def watched(problem: Problem, solve: Callable[..., Solution]) -> Solution:
         nonlocal skipped_in_vain
         found = solve_by_rate(problem, solve)
         prices, arrival = problem.prices, worth_arriving(found)
@@ -109,7 +111,7 @@ def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: 
             skipped_in_vain += net_cost(other, worth_arriving(other)) < net_cost(found, arrival)
         return found
 
-    monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
+    monkeypatch.setattr("asfl.optimize.bcd.solve_by_rate", watched)
     fresh = SyntheticLearning.fresh
     monkeypatch.setattr(SyntheticLearning, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
     world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl:rate=on")
@@ -130,7 +132,7 @@ def test_the_first_round_takes_the_best_ratio_that_it_saw(noise: float, monkeypa
 
     seen = 0
 
-    def watched(asked: Problem, solve: Solve) -> Solution:
+    def watched(asked: Problem, solve: Callable[..., Solution]) -> Solution:
         nonlocal seen
         assert asked.prices is not None
         tried: list[float] = []
@@ -146,7 +148,7 @@ def test_the_first_round_takes_the_best_ratio_that_it_saw(noise: float, monkeypa
             seen += 1
         return found
 
-    monkeypatch.setattr("asfl.schemes.base.solve_by_rate", watched)
+    monkeypatch.setattr("asfl.optimize.bcd.solve_by_rate", watched)
     fresh = SyntheticLearning.fresh
     monkeypatch.setattr(SyntheticLearning, "fresh", lambda *which: replace(fresh(*which), noise_scale=noise))
     world, scheme = World.of(load_config("small-cifar10", []).config), scheme_named("asfl-plus")

@@ -1,7 +1,8 @@
-"""`asfl cost` on the round file: the documented keys, the documented meaning, and every kind of mistake."""
+"""`asfl decide --cost` on the round file: the documented keys, the documented meaning, and every kind of mistake."""
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,15 @@ import jsonschema
 import numpy as np
 import pytest
 
+from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.config.tree import RoundRules
-from asfl.optimize.problem import Rules
-from asfl.optimize.roundfile import json_schema, parse_round
+from asfl.costs.round import PRINTED
+from asfl.costs.world import World
+from asfl.optimize import Problem, Solution, solve
+from asfl.optimize.roundfile import as_json, json_schema, parse_round, read_round_file
+from asfl.runs.play import play
+from asfl.schemes import scheme_named
+from asfl.schemes.rules import budgets_of
 from conftest import Asfl, assert_refused
 
 OUTPUT_KEYS = {
@@ -29,16 +35,15 @@ OUTPUT_KEYS = {
 
 def _round() -> dict[str, Any]:
     return {
-        "profile": "vgg19-cifar100",
-        "radio": {"num_rbs": 8},
-        "compute": {"charged_samples": 64},
-        "clients": {
+        "round": {
+            "profile": "vgg19-cifar100",
             "path_gain": [6e-13, 7e-14, 2e-14],
             "channel_gain": [8e-13, 5e-14, 2e-14],
             "cpu_hz": [1.1e9, 1.4e9, 1.6e9],
+            "radio": {"num_rbs": 8},
+            "previous_cut": 4,
         },
-        "previous_cut": 4,
-        "equations": "corrected",
+        "rules": {"overheads": "free"},
         "decision": {"cut": 3, "rb_count": [3, 5, 0], "tx_power_w": [0.7, 1.5, 0]},
     }
 
@@ -57,12 +62,6 @@ def _write(folder: Path, data: Any) -> Path:
     file = folder / "round.json"
     file.write_text(json.dumps(data))
     return file
-
-
-def _check(data: Any) -> None:
-    parsed = parse_round(data)
-    parsed.to_round()
-    parsed.to_decision()
 
 
 def test_cost_of_a_round_file(asfl: Asfl, tmp_path: Path) -> None:
@@ -98,28 +97,43 @@ def test_the_table_is_for_people(asfl: Asfl, tmp_path: Path) -> None:
 
 
 def test_a_dead_link_is_null_in_json_and_said_in_words(asfl: Asfl, tmp_path: Path) -> None:
-    file = _write(tmp_path, _with("decision.tx_power_w", [0.7, 0, 0]))
+    never = _with("decision.tx_power_w", [0.7, 0, 0])
+    file = _write(tmp_path, {**never, "rules": {"outage_s": "off"}})
     assert json.loads(asfl("decide", file, "--cost", "--json").stdout)["delay_s"] is None
     assert "client 1 has resource blocks but no power" in asfl("decide", file, "--cost").stdout
 
 
 def test_printed_reading_and_its_switches() -> None:
-    printed = parse_round(_with("equations", "printed")).to_round().equations
-    assert (printed.uplink_power, printed.gradient_bits) == ("each_rb", "next_layer")
-    mixed = parse_round({**_with("equations", "printed"), "gradient_bits": "activations"}).to_round().equations
-    assert (mixed.uplink_power, mixed.gradient_bits) == ("each_rb", "activations")
+    printed = parse_round(_with("rules.equations", "printed"))
+    assert printed.round.equations == PRINTED
+    mixed = parse_round({**_round(), "rules": {"equations": "printed", "gradient_bits": "activations"}}).round
+    assert (mixed.equations.uplink_power, mixed.equations.gradient_bits) == ("each_rb", "activations")
 
 
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("profle", 3, "unknown key 'profle': did you mean 'profile'?"),
+        ("rund", 3, "unknown key 'rund': did you mean 'round'?"),
+        ("profile", "vgg19", "unknown key 'profile': did you mean 'round.profile'?"),
+        ("rules.qeue_rule", "printed", "did you mean 'queue_rule'?"),
+        ("rules.delay_budget_s", -1, 'rules.delay_budget_s = -1 must be a number > 0 and ≤ 1e9 or "auto", in s'),
+        ("rules.min_participants", 4, "rules.min_participants = 4 is more than can be served: 3 clients"),
+        ("rules.rb_sharing", "time", "decision.rb_sharing no longer exists"),
+        ("queues.energy", [1, 2], "queues.energy has 2 entries, but there are 3 clients"),
+        ("learning.layer_spread", [1, 2], "learning.layer_spread has 2 entries, but there are 19 layers"),
+        ("round.outage_s", 3, "round.outage_s: it follows from the rules"),
+        ("learning.update_scale", 0, "learning.update_scale = 0"),
+        ("rules.delay_budget", 1, "did you mean 'delay_budget_s'?"),
+        ("rules.queue_memory", 2, "rules.queue_memory = 2"),
+        ("rules.form", "drif", "rules.form = 'drif' must be one of"),
+        ("rules.penalty_weight", float("nan"), "rules.penalty_weight = nan"),
+        ("round", None, "round = None must be a section"),
         ("decision.cutt", 3, "unknown key 'decision.cutt': did you mean 'cut'?"),
-        ("radio.num_rb", 3, "unknown key 'radio.num_rb'"),
+        ("round.radio.num_rb", 3, "unknown key 'round.radio.num_rb'"),
         ("decision.cut", 0, "decision.cut = 0"),
         ("decision.cut", 19, "decision.cut = 19 must be 1 … 18"),
         ("decision.cut", 2.5, "decision.cut = 2.5"),
-        ("previous_cut", 19, "previous_cut = 19 must be 1 … 18"),
+        ("round.previous_cut", 19, "round.previous_cut = 19 must be 1 … 18"),
         ("decision.rb_count", [4, 5, 0], "decision.rb_count gives out 9 resource blocks, but radio.num_rbs = 8"),
         ("decision.rb_count", [1.5, 1, 1], "decision.rb_count[0] = 1.5 must be a whole number"),
         ("decision.rb_count", [3, 5], "decision.rb_count has 2 entries, but there are 3 clients"),
@@ -127,36 +141,30 @@ def test_printed_reading_and_its_switches() -> None:
         ("decision.tx_power_w", [-0.1, 1, 1], "decision.tx_power_w[0] = -0.1"),
         ("decision.tx_power_w", [1.6, 1, 1], "decision.tx_power_w[0] = 1.6 must be 0 … 1.5 W"),
         ("decision.tx_power_w", [float("nan"), 1, 1], "decision.tx_power_w[0] = nan"),
-        ("clients.channel_gain", [1e-13, float("inf"), 0], "clients.channel_gain[1] = inf"),
-        ("clients.path_gain", [1e-13], "clients.path_gain has 1 entries, but there are 3 clients"),
-        ("clients.cpu_hz", [0, 1e9, 1e9], "clients.cpu_hz[0] = 0"),
-        ("clients.cpu_hz", [], "clients.cpu_hz = []"),
-        ("clients", {}, "clients.path_gain is missing"),
+        ("round.channel_gain", [1e-13, float("inf"), 0], "round.channel_gain[1] = inf"),
+        ("round.path_gain", [1e-13], "need one entry per client, but they have path_gain 1"),
+        ("round.cpu_hz", [0, 1e9, 1e9], "round.cpu_hz[0] = 0"),
+        ("round.cpu_hz", [], "path_gain 3, channel_gain 3, cpu_hz 0"),
+        ("round", {"profile": "vgg19"}, "round.path_gain is missing"),
         ("arrived", [1, 0], "arrived has 2 entries"),
         ("arrived", [1, 0, 2], "arrived[2] = 2"),
-        ("equations", "fixed", 'must be one of "corrected", "printed"'),
-        ("profile", "vgg91-cifar100", "unknown architecture 'vgg91'"),
-        ("profile", {"param_bits": [1, 2]}, "profile.activation_bits is missing"),
-        ("compute.charged_samples", 0, "compute.charged_samples = 0"),
+        ("rules.equations", "fixed", 'must be one of "corrected", "printed"'),
+        ("round.profile", "vgg91-cifar100", "unknown architecture 'vgg91'"),
+        ("round.profile", {"param_bits": [1, 2]}, "round.profile.activation_bits is missing"),
+        ("round.charged_samples", 0, "round.charged_samples = 0"),
         ("decision", None, "decision is missing"),
     ],
 )
 def test_mistakes_name_the_field(path: str, value: Any, words: str) -> None:
     with pytest.raises(AsflError) as caught:
-        _check(_with(path, value))
+        parse_round(_with(path, value)).cost()
     assert words in str(caught.value)
-
-
-def test_a_budget_that_no_configuration_could_have_is_named() -> None:
-    """A plain policy over a link that is next to nothing takes longer than any number of ours."""
-    with pytest.raises(AsflError, match=r"delay_budget_s = 1e\+40 must be a number ≥ 0 and ≤"):
-        Rules.of(RoundRules(), 3, 3, delay_budget_s=1e40, energy_budget_j=1.0)
 
 
 def test_columns_of_different_length_are_named() -> None:
     columns = {"param_bits": [1, 2], "activation_bits": [1, 2, 3], "forward_flops": [1, 2], "backward_flops": [1, 2]}
     with pytest.raises(AsflError, match="param_bits 2, activation_bits 3"):
-        parse_round(_with("profile", columns)).to_round()
+        parse_round(_with("round.profile", columns))
 
 
 def test_mistakes_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
@@ -174,11 +182,42 @@ def test_the_schema_accepts_what_we_accept_and_refuses_typos() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     validator.validate(_round())
-    for wrong in (_with("profle", 3), _with("decision.cut", 0), _with("decision.tx_power_w", [-1])):
-        assert not validator.is_valid(wrong)
+    for path, wrong in {"rund": 3, "round.outage_s": 3, "decision.cut": 0, "decision.tx_power_w": [-1]}.items():
+        assert not validator.is_valid(_with(path, wrong))
 
 
 def test_documented_schema_and_example_are_current() -> None:
     docs = Path(__file__).parents[2] / "docs"
     assert json.loads((docs / "round-file.schema.json").read_text("utf-8")) == json_schema()
-    _check(json.loads((docs / "examples" / "round.json").read_text("utf-8")))
+    read_round_file(docs / "examples" / "round.json").cost()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ("asfl", []),
+        ("asfl", ["decision.equations=printed", "decision.queue_rule=printed", "decision.outage_s=off"]),
+        ("asfl-plus", ["decision.solver=printed"]),
+        ("asfl-plus", ["scenario.channel.blocks=selective"]),
+        ("asfl:rate=on", ["radio.link=nr", "decision.delay_budget_s=1"]),
+    ],
+)
+def test_a_round_of_a_run_and_the_same_round_in_a_file_are_decided_alike(scheme: str, settings: list[str]) -> None:
+    """Bit for bit, through text; with queues, drift, noise, prices and what clients hold as they were in the run."""
+    world, player = World.of(load_config("demo", settings).config), scheme_named(scheme)
+    problems: list[Problem] = []
+
+    def noted(problem: Problem, solver: str | None) -> Solution:
+        problems.append(problem)
+        return solve(problem, solver)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asfl.schemes.base.solve", noted)
+        list(play(world, player, 4, budgets_of(world, player)))
+    for problem in problems:
+        file = parse_round(json.loads(json.dumps(as_json(problem), allow_nan=False)))
+        assert file.rules == problem.rules
+        ran, read = solve(problem), solve(file)
+        assert read.objective == ran.objective
+        assert read.trace == ran.trace
+        assert as_json(replace(file, reference=read.decision)) == as_json(replace(problem, reference=ran.decision))

@@ -221,7 +221,7 @@ def test_a_named_tracker_must_be_installed(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setitem(sys.modules, package, None)  # as if it weren't there
-    with pytest.raises(MissingExtraError, match=rf"output\.track = \"{name}\" needs .*'asfl\[{name}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"output\.track = \"{name}\" needs .*'asfl\[trackers\]'"):
         run(tiny(name), "asfl", tmp_path / "run")
     assert not any(tmp_path.iterdir())
 

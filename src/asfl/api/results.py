@@ -37,7 +37,7 @@ class Results:
 
     @property
     def rounds(self) -> "pd.DataFrame":
-        """One row per round and run; columns as in rounds.jsonl. Needs `pip install 'asfl[frames]'`."""
+        """One row per round and run; columns as in rounds.jsonl. Needs `pip install 'asfl[report]'`."""
         return load_runs(self.folder)
 
     @property

@@ -117,7 +117,7 @@ def _folder_for(base: ConfigLike, config: Config, name: str, out: str | Path | N
         plain = _result_fields(load_config(base).config)
         changed = {field: value for field, value in changed.items() if plain.get(field) != value}
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6]
-    return Path(config.output.folder) / (name.format(stem) + (f"-{digest}" if changed else ""))
+    return Path("runs") / (name.format(stem) + (f"-{digest}" if changed else ""))
 
 
 def _result_fields(config: Config) -> dict[str, Any]:

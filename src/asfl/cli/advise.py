@@ -19,7 +19,7 @@ from asfl.results.advise import Advice, Learnt, advise as advise_for, learnt_lik
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.world import budget_chart
 from asfl.results.summary import trained_and_charged
-from asfl.results.tables import markdown_table
+from asfl.results.tables import Table
 from asfl.runs.estimate import MAX_ROUNDS
 from asfl.runs.files import write_whole
 from asfl.runs.manifest import with_rounds
@@ -91,7 +91,7 @@ def advise(
     else:
         _print(advice)
     if plot is not None and learnt is not None:
-        from asfl.results.advise_map import map_chart, which_scheme
+        from asfl.results.advise import map_chart, which_scheme
 
         cells = which_scheme(config, MAP_ROUNDS, learnt, progress=lambda world: print(world, file=sys.stderr))
         save_figure(map_chart(cells, f"around {preset}; {_basis(learnt)}"), plot)
@@ -183,7 +183,7 @@ def _as_page(advice: Advice, preset: str, picture: Path | None) -> str:
     lines += [
         "\n".join(f"- {sentence}" for sentence in _sentences(advice)),
         "",
-        *markdown_table(_columns(advice), _rows(advice)),
+        Table(header=_columns(advice), rows=list(_rows(advice))).markdown(),
     ]
     if picture is not None and advice.learnt is not None:
         lines += [

@@ -1,6 +1,5 @@
 """`asfl decide`: the decision of one round, or of many."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,8 +16,8 @@ from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
 from asfl.costs.decision import Decision
-from asfl.costs.modelled import RoundCost, round_cost
-from asfl.optimize import Solution, ooe_bcd, solve_jointly
+from asfl.costs.modelled import RoundCost
+from asfl.optimize import Solution, solve
 from asfl.optimize.queues import budget_scale
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
 from asfl.results.charts.world import decision_chart, playthroughs_chart
@@ -33,9 +32,9 @@ from asfl.schemes.base import borrows
 def decide(
     file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
     solver: Annotated[
-        Literal["bcd", "joint", "printed"],
-        typer.Option(help="With a file: OOE-BCD, the joint solver, or OOE-BCD as printed."),
-    ] = "bcd",
+        Literal["bcd", "joint", "printed"] | None,
+        typer.Option(help="With a file: OOE-BCD, the joint solver, or OOE-BCD as printed, instead of rules.solver."),
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, max=MAX_COUNT, help="Play this many rounds of a preset instead.")
     ] = None,
@@ -70,9 +69,7 @@ def decide(
         raise AsflError("give either a round file, or --rounds, and --preset if it isn't demo (asfl decide --help)")
     if file is not None:
         options.refuse_all_but(["file", "solver", "as_json", "plot"], "everything about the round is in its file")
-        problem = read_round_file(file).to_problem()
-        problem = replace(problem, rules=problem.rules.model_copy(update={"solver": solver}))
-        solution = solve_jointly(problem) if solver == "joint" else ooe_bcd(problem)
+        solution = solve(read_round_file(file), solver)
         show(
             as_json,
             plot,
@@ -90,12 +87,11 @@ def decide(
 
 
 def _show_cost(given: RoundFile, as_json: bool) -> None:
-    round_, decision = given.to_round(), given.to_decision()
-    result, realised = round_cost(round_, decision, given.arrived), given.arrived is not None
+    result, realised = given.cost(), given.arrived is not None
     if as_json:
         print_json(cost_as_json(result, realised=realised))
-    else:
-        _print_cost(result, decision, round_.previous_cut, realised=realised)
+    elif given.decision is not None:
+        _print_cost(result, given.decision, given.round.previous_cut, realised=realised)
 
 
 def _print_cost(result: RoundCost, decision: Decision, previous_cut: int | None, *, realised: bool) -> None:

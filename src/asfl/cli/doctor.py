@@ -20,18 +20,14 @@ from asfl.runs.this_process import usual_threads
 OLDEST_PYTHON = (3, 11)
 _EXTRAS = {
     "train": (("torch", "safetensors"), "training, and profiles of any network"),
-    "frames": (("pandas", "pyarrow"), "runs as tables; .rounds and .summary in Python"),
-    "report": (("plotly", "jinja2"), "asfl report and asfl watch"),
-    "traces": (("h5py",), "RENEW/Argos channel measurements"),
-    "sionna": (("sionna",), "3GPP channels"),
-    "city": (("mitsuba",), "rays through a city"),
+    "report": (("plotly", "jinja2", "pandas", "pyarrow"), "asfl report; runs as tables in Python"),
+    "channels": (("h5py", "sionna"), "RENEW/Argos channel measurements; 3GPP channels"),
+    "city": (("mitsuba",), "asfl data trace: rays through a city"),
     "privacy": (("opacus",), "how much noise tells about a sample"),
     "field": (("grpc", "cryptography"), "asfl fleet, serve and join: clients in other processes and on other machines"),
     "flower": (("flwr",), "a Flower app for a SuperLink of your own"),
     "ray": (("ray",), "--engine ray"),
-    "tensorboard": (("tensorboard",), "output.track = tensorboard"),
-    "wandb": (("wandb",), "output.track = wandb"),
-    "mlflow": (("mlflow",), "output.track = mlflow"),
+    "trackers": (("tensorboard", "wandb", "mlflow"), "output.track"),
     "datasets": (("datasets",), "data sets in folders of Hugging Face"),
 }
 """The modules behind each extra of pyproject.toml, and what it is for."""

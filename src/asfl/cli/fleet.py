@@ -51,7 +51,7 @@ def fleet(
     config = options.configuration(preset, wished).config.for_scheme(scheme)
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}-fleet{clients}"
-    folder = out or Path(config.output.folder) / name
+    folder = out or Path("runs") / name
     # What would be refused is refused before anything is started.
     begun = run_to_go_on_with(folder, config, scheme)
     held, words = lock_in(folder)

@@ -8,7 +8,7 @@ import typer
 
 from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS, DATASETS, MODELS
-from asfl.config.registry import Registry
+from asfl.config.plugins import Registry
 from asfl.runs.files import write_whole
 from asfl.schemes import SCHEMES
 

@@ -12,10 +12,10 @@ from asfl.config.errors import AsflError
 from asfl.results.charts.comparison import write_figures
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.one_run import walk
-from asfl.results.latex import latex_tables
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server
+from asfl.results.tables import latex_tables
 from asfl.runs.files import write_whole
 from asfl.schemes import OURS
 

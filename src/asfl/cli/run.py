@@ -16,6 +16,7 @@ from asfl.cli.output import console, print_json
 from asfl.cli.progress import RunProgress
 from asfl.config import Config
 from asfl.config.errors import AsflError
+from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run, with_note
@@ -49,7 +50,7 @@ def run(
     config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
     scheme_named(scheme)
     name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
-    folder = out or Path(config.output.folder) / name
+    folder = out or Path("runs") / name
     watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
     _train(config, scheme, folder, engine, address, as_json, watching)
 
@@ -131,8 +132,7 @@ def _print_table(manifest: Manifest, run: Run) -> None:
     if run.is_ceiling:
         rows = {"accuracy": percent(summary.final_accuracy, 1), "costs": "none: all data is in one place"}
     if run.records[-1].epsilon is not None:
-        delta = manifest.config.privacy.delta
-        rows["privacy"] = f"ε = {number(run.records[-1].epsilon)} at δ = {delta:g}, for one image of one client"
+        rows["privacy"] = f"ε = {number(run.records[-1].epsilon)} at δ = {DELTA:g}, for one image of one client"
     title = with_note(f"{manifest.scheme}, {summary.rounds} rounds", summary.model)
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")

@@ -79,7 +79,7 @@ def serve(
     from asfl.field.serve import Listening, Waiting, serve_run
 
     listen_host, port = _host_and_port("--address", address)
-    folder = out or Path(config.output.folder) / f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
+    folder = out or Path("runs") / f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
     shown = host or (socket.gethostname() if listen_host in ("0.0.0.0", "[::]") else listen_host)
     page = None if metrics is None else _host_and_port("--metrics", metrics)
 

@@ -11,15 +11,17 @@ from .load import (
     preset_names as preset_names,
     recorded_config as recorded_config,
 )
-from .network import Deadlines as Deadlines, Network as Network
-from .protection import Privacy as Privacy, Robustness as Robustness
 from .tree import (
     Compute as Compute,
     Config as Config,
     Data as Data,
+    Deadlines as Deadlines,
     DecisionRules as DecisionRules,
     Model as Model,
+    Network as Network,
     Output as Output,
+    Privacy as Privacy,
+    Robustness as Robustness,
     Scenario as Scenario,
     Training as Training,
 )

@@ -5,12 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from asfl.config.fields import (
-    AutoDecibel,
-    AutoDegree,
-    AutoMeter,
     Blocks,
     ClockCount,
-    Decibel,
     EachIndex,
     Exponent,
     FileName,
@@ -19,9 +15,7 @@ from asfl.config.fields import (
     MeterPerSecond,
     OwnSettings,
     Positive,
-    Second,
     Section,
-    Share,
     Watt,
     WattPerHertz,
     known_name,
@@ -34,7 +28,7 @@ ChannelKind = Annotated[Literal["rayleigh", "trace", "3gpp"] | str, known_name(C
 
 
 class Cell(Section):
-    """A cell as 3GPP TR 38.901 has it, for kind "3gpp" (extra asfl[sionna]); clients walk while the clock runs."""
+    """A cell as 3GPP TR 38.901 has it, for kind "3gpp" (extra asfl[channels]); clients walk while the clock runs."""
 
     model: Literal["umi", "uma", "rma"] = "umi"
     """Urban micro (server at 10 m), urban macro (25 m) or rural macro (35 m); clients are at 1.5 m."""
@@ -44,21 +38,13 @@ class Cell(Section):
     """Whether a client outdoors sees the server: drawn by its distance, as in the standard, or the same for all."""
     shadowing: bool = True
     """Whether obstacles raise and lower the path gain by several dB, correlated along a way."""
-    indoor_share: Share = 0.0
-    """Share of the clients that are inside buildings, behind walls of the low-loss model."""
     speed_mps: MeterPerSecond = 3 / 3.6
     """How fast clients walk; 3 km/h is the standard's. 0: they stand still, and so does their fading."""
-    direction_deg: AutoDegree = "auto"
-    """Which way they walk, anticlockwise from the x axis; "auto": each its own, drawn."""
     walk_m: Meter = 100.0
     """How far they walk before they turn round; at the edge of the disc they turn sooner."""
 
     neighbours: Literal["none", "hexagonal"] = "none"
     """Whether cells around this one raise the noise, in both directions (docs/channels.md)."""
-    site_distance_m: AutoMeter = "auto"
-    """From one server to the next; "auto": the standard's 200 m (UMi), 500 m (UMa) or 1,732 m (RMa)."""
-    neighbour_load: Share = 0.5
-    """Share of the time and blocks in which neighbours send."""
 
     @model_validator(mode="after")
     def _in_the_models_range(self) -> Self:
@@ -78,26 +64,17 @@ class ChannelSettings(Section):
     asfl.register_channel."""
     blocks: Literal["flat", "selective"] = "flat"
     """Whether all resource blocks of a client have the same gain, as in the paper, or each its own."""
-    delay_spread_s: Second = 3.0e-7
-    """Of Rayleigh fading with selective blocks: echoes die away exponentially with this root mean square delay."""
-    path_gain_at_1m_db: Decibel = -30.0
-    """Path gain at a distance of 1 m (§V-A: θ = −30 − 40 log₁₀ d)."""
     path_loss_exponent: Exponent = 4.0
     """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
     trace_file: FileName = ""
     """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "gain_db", "snr_db", "rsrp_dbm"] = "auto"
-    """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl trace`) or SNR if the file has them."""
+    """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl data trace`) or SNR if there are any."""
     trace_antenna: EachIndex = 0
     """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
     base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""
     trace_samples_per_round: ClockCount = 1
     """How many samples of the trace pass from one round to the next; "clock": as many as the rounds take time."""
-    trace_rsrp_tx_power_w: Watt = dbm_to_w(15.0)
-    """Power per resource element behind a measured RSRP: gain = RSRP / this. 15 dBm is 46 dBm over 1,200 elements."""
-    trace_median_gain_db: AutoDecibel = "auto"
-    """Shift all gains so that their median is this. "auto": only HDF5 files, whose gains have no absolute scale, are
-    shifted, to the path gain at the disc's median distance."""
     cell: Cell = Cell()
     own: OwnSettings = Field(default_factory=OwnSettings)
     """Settings of a channel of your own: what its factory takes besides (scenario, radio)."""

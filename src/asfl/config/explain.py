@@ -1,23 +1,33 @@
 """Turn a validation error into sentences: the field, its value, what would be valid, and where it was set."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from dataclasses import fields as dataclass_fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from asfl.config.errors import nearest, short
-from asfl.config.fields import unit_of, valid_range
+from asfl.config.fields import WrittenAs, unit_of, valid_range
+
+Model = type[Any]
+"""A section of a configuration, or a dataclass."""
 
 
-def explain(error: ValidationError, model: type[BaseModel], sources: Mapping[str, str] | None = None) -> str:
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def explain(error: ValidationError, model: Model, sources: Mapping[str, str] | None = None) -> str:
     """One line per mistake. `sources` says which file or option set a field."""
-    lines = [_explain_one(details, model, sources or {}) for details in error.errors(include_url=False)]
+    every = error.errors(include_url=False)
+    # Parts that are left out follow others; where these are wrong, that is enough to say.
+    told = [details for details in every if details["type"] != "default_factory_not_called"]
+    lines = [_explain_one(details, model, sources or {}) for details in told]
     return "\n".join(dict.fromkeys(lines))
 
 
-def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping[str, str]) -> str:
+def _explain_one(details: ErrorDetails, model: Model, sources: Mapping[str, str]) -> str:
     path, field, section = _locate(details, model)
     kind, message, value = details["type"], details["msg"], short(details.get("input"))
     if kind == "value_error":  # our own validators name the fields themselves
@@ -25,13 +35,13 @@ def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping
     exact = sources.get(path)
     source = exact or next((source for key, source in sources.items() if key.startswith(f"{path}.")), None)
     where = f" (set in {source})" if source else ""
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN:
         return f"unknown key {short(path)}: {_nearest_key(path, section, model)}{where}"
     if kind == "missing":
         return f"{path} is missing"
     if kind in ("quantity", "name"):
         return f"{path}: {message}{where}"
-    if kind in ("model_type", "model_attributes_type"):
+    if kind in ("model_type", "model_attributes_type", "dataclass_type"):
         return f"{path} = {value} must be a section with fields of its own{where}"
     if kind == "dict_type":
         return f"{path} = {value} must be sections, each with a name{where}"
@@ -43,52 +53,55 @@ def _explain_one(details: ErrorDetails, model: type[BaseModel], sources: Mapping
     return f"{path} = {value} must be {valid_range(field)}" + (f", in {unit}" if unit else "") + where
 
 
-def _locate(details: ErrorDetails, model: type[BaseModel]) -> tuple[str, FieldInfo | None, type[BaseModel]]:
+def _locate(details: ErrorDetails, model: Model) -> tuple[str, FieldInfo | None, Model]:
     """The dotted path of the mistake, the field it is in (None inside a list), and the innermost section.
 
     pydantic's locations also name union members ("columns", "float"); those are not part of the path.
     """
     path, field, section = "", None, model
-    open_section: type[BaseModel] | None = model
+    open_section: Model | None = model
     for part in details["loc"]:
         if isinstance(part, int):
             path, field = f"{path}[{part}]", None
-        elif open_section is not None and part in open_section.model_fields:
-            field = open_section.model_fields[part]
+        elif open_section is not None and part in (fields := _fields_of(open_section)):
+            field = fields[part]
             path = f"{path}.{part}" if path else part
-            open_section = _section_in(field.annotation)
+            written = (each.section for each in field.metadata if isinstance(each, WrittenAs))
+            open_section = next(written, None) or _section_in(field.annotation)
             section = open_section or section
         elif field is not None and get_origin(field.annotation) is dict and part != "[key]":
             path, field = f"{path}.{part}", None  # the name of one of several sections
-    if details["type"] == "extra_forbidden":
+    if details["type"] in _UNKNOWN:
         key = str(details["loc"][-1])
         path = f"{path}.{key}" if path else key
     return path, field, section
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def _fields_of(section: Model) -> dict[str, FieldInfo]:
+    if issubclass(section, BaseModel):
+        return section.model_fields
+    hints = get_type_hints(section, include_extras=True)
+    return {field.name: FieldInfo.from_annotation(hints[field.name]) for field in dataclass_fields(section)}
+
+
+def _section_in(annotation: Any) -> Model | None:
     """The section a field holds, also behind Annotated, Optional or a union with a plain value."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     return next((found for arg in get_args(annotation) if (found := _section_in(arg)) is not None), None)
 
 
-def _nearest_key(path: str, section: type[BaseModel], model: type[BaseModel]) -> str:
-    """Look for the misspelt key in its own section first, then for its exact name in every other."""
+def _nearest_key(path: str, section: Model, model: Model) -> str:
+    """Look for the key's exact name in every other section first, then for one like it in its own."""
     key = path.rpartition(".")[2]
-    hint = nearest(key, section.model_fields)
-    if hint.startswith("valid"):
-        elsewhere = [name for name in _all_keys(model) if name.rpartition(".")[2] == key]
-        if elsewhere:
-            return f"did you mean '{elsewhere[0]}'?"
-    return hint
+    elsewhere = next((name for name in _all_keys(model) if name.rpartition(".")[2] == key), None)
+    return f"did you mean '{elsewhere}'?" if elsewhere else nearest(key, _fields_of(section))
 
 
-def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
+def _all_keys(model: Model, prefix: str = "") -> Iterator[str]:
+    for name, field in _fields_of(model).items():
+        yield prefix + name
         section = _section_in(field.annotation)
         if section is not None:
             inside = "NAME." if get_origin(field.annotation) is dict else ""
             yield from _all_keys(section, f"{prefix}{name}.{inside}")
-        else:
-            yield prefix + name

@@ -5,13 +5,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+)
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from asfl.config.errors import AsflError, short
 from asfl.config.names import MAX_WIDTH
-from asfl.config.registry import Registry
+from asfl.config.plugins import Registry
 from asfl.config.units import parse_quantity
 
 MAX_COUNT = 10**9
@@ -68,6 +76,7 @@ CyclesPerFlop = Annotated[float, StoredIn("cycles/FLOP"), Gt(0), Le(1e9), _numbe
 JoulePerCycleHertz2 = Annotated[float, StoredIn("J/(cycle·Hz²)"), Gt(0), Le(1), _number_in("J/(cycle·Hz²)")]
 Positive = Annotated[float, Gt(0), Le(1e12), _number_in("plain units")]
 NonNegative = Annotated[float, Ge(0), Le(1e12), _number_in("plain units")]
+Amount = Annotated[float, Ge(0), Le(1e30), _number_in("plain units")]
 Exponent = Annotated[float, Gt(0), Le(20), _number_in("plain units")]
 Width = Annotated[float, Gt(0), Le(MAX_WIDTH), _number_in("plain units")]
 Share = Annotated[float, Ge(0), Le(1), _number_in("plain units")]
@@ -139,6 +148,17 @@ class Section(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+
+
+@dataclass(frozen=True)
+class WrittenAs:
+    """How JSON has a part: as a section, of which the part is made; left out, the section has its usual values."""
+
+    section: type[Section]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = handler.generate_schema(self.section)
+        return core_schema.with_default_schema(written, default_factory=self.section)
 
 
 class OwnSettings(Section):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from asfl.config.errors import AsflError, nearest, short
-from asfl.config.registry import Registry, with_own
+from asfl.config.plugins import Registry, with_own
 
 Architecture = Literal["cnn", "mlp", "vgg11", "vgg16", "vgg19", "resnet18", "resnet50"]
 """The networks that ship; any other is somebody's own (`asfl.register_model`)."""

@@ -4,32 +4,60 @@ Runs recorded their whole configuration. Where a setting had its usual value, th
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from asfl.config.errors import AsflError
 
-SETTINGS: dict[str, tuple[object, str]] = {
-    "decision.rb_sharing": ("whole", "resource blocks are whole; leave it out"),
+
+class Gone(NamedTuple):
+    """A setting that is gone."""
+
+    usual: object
+    """The value that runs can have recorded and be as they would be today; `ANY` if it never changed results."""
+    instead: str
+
+
+ANY = object()
+SETTINGS: dict[str, Gone] = {
+    "scenario.min_distance_m": Gone(1.0, "clients are 1 m from the server, or further"),
+    "scenario.placement": Gone("static", "clients stay where they are; in a cell (channel.kind = 3gpp) they walk"),
+    "scenario.channel.delay_spread_s": Gone(3.0e-7, "it is 300 ns"),
+    "scenario.channel.path_gain_at_1m_db": Gone(-30.0, "it is -30 dB (§V-A); scale radio.noise_psd_w_per_hz instead"),
+    "scenario.channel.trace_rsrp_tx_power_w": Gone(0.03162277660168379, "it is 15 dBm: 46 dBm over 1,200 elements"),
+    "scenario.channel.trace_median_gain_db": Gone("auto", "scale the gains in the file"),
+    "scenario.channel.cell.direction_deg": Gone("auto", "each client walks its own way"),
+    "scenario.channel.cell.indoor_share": Gone(0.0, "all clients are outdoors"),
+    "scenario.channel.cell.site_distance_m": Gone("auto", "it is the standard's"),
+    "scenario.channel.cell.neighbour_load": Gone(0.5, "neighbours send half of the time"),
+    "data.folder": Gone(ANY, "give --data-dir, or set the environment variable ASFL_DATA_DIR"),
+    "data.held_out": Gone(0.1, "data.validation is the share that devices hold out, too"),
+    "data.shards_per_client": Gone(2, "with data.partition = shards each client gets two"),
+    "output.folder": Gone(ANY, "give --out (in Python: out=)"),
+    "decision.rb_sharing": Gone("whole", "resource blocks are whole; leave it out"),
+    "privacy.delta": Gone(1.0e-5, "ε is given at δ = 1e-5"),
+    "robust.trim": Gone(0.2, 'average = "trimmed" leaves out the largest and the smallest fifth'),
 }
-"""Usual value, and the sentence."""
 
 
 def refuse_removed(names: Iterable[str]) -> None:
     """Raise an AsflError for the first dotted name of a setting that is gone."""
     for name in names:
         if name in SETTINGS:
-            raise AsflError(f"{name} no longer exists: {SETTINGS[name][1]}")
+            raise AsflError(f"{name} no longer exists: {SETTINGS[name].instead}")
 
 
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded configuration without settings that are gone, if they had their usual values."""
-    kept: dict[str, Any] = {name: dict(one) if isinstance(one, Mapping) else one for name, one in values.items()}
-    for name, (usual, _) in SETTINGS.items():
-        section, _, key = name.rpartition(".")
-        if key in (of := kept.get(section, {}) if section else kept):
-            if of[key] != usual:
-                refuse_removed([name])
-            del of[key]
+    kept: dict[str, Any] = dict(values)
+    for name, gone in SETTINGS.items():
+        *sections, key = name.split(".")
+        inside = kept
+        for section in sections:
+            below = inside.get(section)
+            inside[section] = dict(below) if isinstance(below, Mapping) else {}
+            inside = inside[section]
+        if key in inside and inside.pop(key) != gone.usual and gone.usual is not ANY:
+            refuse_removed([name])
     return kept
 
 

@@ -5,6 +5,7 @@ nothing has to be imported for that.
 """
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,4 +30,28 @@ else:
 
         Int = Float
 
-__all__ = ["Float", "Floats", "Int", "Ints"]
+
+@dataclass(frozen=True)
+class Each:
+    """How JSON has an array: as a list of such entries, of lists of them where there are two axes; for `Annotated`."""
+
+    entry: Any
+    """Type and bounds, for pydantic."""
+    axes: str = "clients"
+    or_one: bool = False
+    """Whether one entry alone may stand for all."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        listed: Any = self.entry
+        for _ in self.axes.split():
+            listed = list.__class_getitem__(listed)
+        return core_schema.no_info_after_validator_function(
+            lambda given: np.array(given) if isinstance(given, list) else given,
+            handler.generate_schema(self.entry | listed if self.or_one else listed),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda of: np.asarray(of).tolist()),
+        )
+
+
+__all__ = ["Each", "Float", "Floats", "Int", "Ints"]

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from asfl.config.budget import TotalBudgets
 from asfl.config.channels import ChannelSettings, Radio
 from asfl.config.errors import nearest, short
 from asfl.config.fields import (
@@ -24,13 +23,17 @@ from asfl.config.fields import (
     JoulePerCycleHertz2,
     Meter,
     NonNegative,
+    OffJoules,
+    OffSecond,
     OutageSecond,
     OwnSettings,
     Positive,
     PositiveShare,
+    Second,
     Section,
     Share,
     ShareBelowOne,
+    Watt,
     Width,
     known_name,
     known_settings,
@@ -46,9 +49,7 @@ from asfl.config.names import (
     private_shape,
     unknown_data_set,
 )
-from asfl.config.network import Network
-from asfl.config.protection import Privacy, Robustness
-from asfl.config.registry import NAME_PATTERN
+from asfl.config.plugins import NAME_PATTERN
 from asfl.config.removed import scheme_today
 
 
@@ -61,10 +62,6 @@ class Scenario(Section):
     """Every random stream is keyed by this seed, its purpose and the round."""
     radius_m: Meter = 500.0
     """Radius of the disc in which the clients are placed uniformly; the server is at its centre."""
-    min_distance_m: Meter = 1.0
-    """No client is nearer to the server than this."""
-    placement: Literal["static", "every_round"] = "static"
-    """Whether clients stay where they are or are placed anew each round."""
     min_cpu_hz: Hertz = 1.0e9
     """Slowest client processor; speeds are uniform between the slowest and the fastest."""
     max_cpu_hz: Hertz = 1.6e9
@@ -73,8 +70,8 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.min_distance_m >= self.radius_m:
-            raise ValueError(f"min_distance_m = {self.min_distance_m:g} must be below radius_m = {self.radius_m:g}")
+        if self.radius_m <= 1.0:
+            raise ValueError(f"radius_m = {self.radius_m:g} must be above 1, the least distance")
         if self.min_cpu_hz > self.max_cpu_hz:
             raise ValueError(f"min_cpu_hz = {self.min_cpu_hz:g} must not be above max_cpu_hz = {self.max_cpu_hz:g}")
         if self.channel.kind == "trace" and not self.channel.trace_file:
@@ -122,25 +119,19 @@ class Data(Section):
     name: Annotated[Dataset | str, FILE_NAME, known_name(is_known, unknown_data_set)] = "cifar100"
     """Data set; or your own: the path of an .npz file, or a name given to asfl.data.register_arrays. Images that stay
     on the devices that have them: what they look like, "private_3x32x32_10" (channels, height, width, classes)."""
-    folder: FileName = ""
-    """Where CIFAR lies; empty: the environment variable ASFL_DATA_DIR. The folder `data` is looked in last."""
     partition: Literal["dirichlet", "shards", "groups", "quantity"] = "dirichlet"
     """Who gets which samples. As many each: by label mixes ~ Dir(ρ); a few shards of samples sorted by label; or by the
     groups of your own data (`train_groups`), each of which stays with one client. Or more and fewer, labels by chance:
     by sizes ~ Dir."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
-    shards_per_client: Count = 2
-    """With `partition = "shards"`: how many shards a client gets; fewer is more heterogeneous."""
     quantity_alpha: Positive = 1.0
     """With `partition = "quantity"`: what each has beyond one mini-batch ~ Dir(this); smaller is more uneven."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
     validation: ShareBelowOne = 0.0
     """Share of the training images with which accuracy is measured instead of training; the test images are then left
-    alone."""
-    held_out: ShareBelowOne = 0.1
-    """Share of its private images with which a device measures accuracy instead of training."""
+    alone. Where images are private, each device holds out this share of its own; with 0, a tenth."""
     test_file: FileName = ""
     """An .npz file with images and labels of the server's own, to measure accuracy with where images are private;
     empty: the devices measure it, on the images they hold out."""
@@ -149,6 +140,11 @@ class Data(Section):
     def private(self) -> bool:
         """Whether images stay on the devices that have them."""
         return private_shape(self.name) is not None
+
+    @property
+    def held_out(self) -> float:
+        """Share of its private images with which a device measures accuracy."""
+        return self.validation or 0.1
 
     @property
     def uneven(self) -> bool:
@@ -186,8 +182,8 @@ class Training(Section):
         return self.initial if isinstance(self.initial, int) else 0
 
 
-class RoundRules(Section):
-    """How a round is decided, as far as a configuration and a round file say the same."""
+class DecisionRules(Section):
+    """How cut, resource blocks and power are chosen, and what a round is charged."""
 
     equations: Literal["corrected", "printed"] = "corrected"
     """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
@@ -198,7 +194,7 @@ class RoundRules(Section):
     parameters, per sample; "auto" follows `equations`."""
     resplit_energy: Literal["sent", "signed"] = "sent"
     """What a moved cut takes of clients' energy: what they send, or (17) as printed: a cut that grows pays."""
-    overheads: Literal["charged", "free"] = "free"
+    overheads: Literal["charged", "free"] = "charged"
     """Whether labels, running statistics, the reports a decision needs, and scales of missed averages cross for what
     they take, or for free (docs/costs.md)."""
     error_weight: Literal["(1-s)^2", "s^2", "s"] = "(1-s)^2"
@@ -207,25 +203,18 @@ class RoundRules(Section):
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
     """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
-    queue_rule: Literal["printed", "standard"] = "printed"
-    """Q ← max(μQ + (1−μ)g, 0) as printed, or Q ← max(Q + g, 0)."""
+    queue_rule: Literal["printed", "standard"] = "standard"
+    """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
+    forgets."""
     queue_memory: Share = 0.5
     """μ of the printed queue rule."""
     penalty_weight: NonNegative = 10.0
     """V: how much discrepancy weighs against the queues."""
-    drift_weight: NonNegative = 1.0
+    drift_weight: NonNegative = 0.02
     """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
-    objective."""
-
-
-class DecisionRules(RoundRules):
-    """How cut, resource blocks and power are chosen, and what a round is charged."""
-
+    objective; chosen by measurement (docs/decision.md)."""
     charge: Literal["realised", "expected"] = "realised"
     """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
-    overheads: Literal["charged", "free"] = "charged"
-    """Whether labels, running statistics, the reports a decision needs, and scales of missed averages cross for what
-    they take, or for free (docs/costs.md)."""
     solver: Literal["bcd", "joint", "printed"] = "bcd"
     """Block coordinate descent (Algorithm 2) from a good start, the joint solver, or Algorithm 2 as printed: from a
     random start, cut, blocks and powers in turn."""
@@ -242,12 +231,6 @@ class DecisionRules(RoundRules):
     outage_s: OutageSecond = "auto"
     """A stage ends after this time for whoever isn't done: its packet is lost, its energy until then is charged. "auto"
     is three times the delay budget; for a scheme whose rounds take longer, three times what those take."""
-    queue_rule: Literal["printed", "standard"] = "standard"
-    """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
-    forgets."""
-    drift_weight: NonNegative = 0.02
-    """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
-    objective; chosen by measurement (docs/decision.md)."""
     energy_price: NonNegative = 1.0
     """What energy weighs against delay where progress per cost counts (`asfl:rate=on`, `asfl-plus`), both in units of
     their budgets; 0: energy is free."""
@@ -274,8 +257,6 @@ def _with_commas(value: object) -> object:
 class Output(Section):
     """What a run leaves behind."""
 
-    folder: FileName = "runs"
-    """Where run folders are created."""
     evaluate_every: Count = 1
     """Rounds between two evaluations on the test images; the last round is always evaluated, on all of them."""
     test_samples: Index = 0
@@ -295,6 +276,95 @@ class Output(Section):
             if name in alone and len(names) > 1:
                 raise ValueError(f"track = '{self.track}': '{name}' must stand alone")
         return self
+
+
+class TotalBudgets(Section):
+    """What all rounds together may take; training ends when it is used up (docs/beyond.md)."""
+
+    total_delay_s: OffSecond = "off"
+    """How long all rounds together may take. One that isn't over by then doesn't count."""
+    battery_j: OffJoules = "off"
+    """What each client has for all rounds: one number for all, or a list with one for each. A client whose battery is
+    empty takes part no more."""
+
+
+class Deadlines(Section):
+    """How long the server waits for a real client, by what it was asked for; who is later is lost for the round.
+
+    "auto": 120 s at most (600 s for a whole step), and much less once it is known how long others take
+    (docs/measured.md).
+    """
+
+    sync_s: AutoSecond = "auto"
+    """The current layers have reached a client that begins or comes back."""
+    resplit_s: AutoSecond = "auto"
+    """Layers have moved down, or are up."""
+    forward_s: AutoSecond = "auto"
+    """Activations are up."""
+    backward_s: AutoSecond = "auto"
+    """Gradients are down, and the client has learnt from them."""
+    learn_s: AutoSecond = "auto"
+    """A whole step without a cut (FedAvg) is done."""
+    give_s: AutoSecond = "auto"
+    """The client's layers are up, in schemes that average them every round."""
+    report_s: AutoSecond = "auto"
+    """The sampled parameters for the discrepancy are up."""
+    gather_s: AutoSecond = "auto"
+    """The client's layers are up, for an evaluation or a checkpoint."""
+
+
+class Network(Section):
+    """Clients in other processes and on other machines (docs/field.md); nothing of it matters to a simulation."""
+
+    costs: Literal["modelled", "measured"] = "modelled"
+    """Where delays and energies come from: the simulated radio, as without real clients, or clocks and meters. With
+    measured costs nothing is simulated: the cut is decided from what was measured, and only what is lost is lost."""
+    memory: ShareBelowOne = 0.6
+    """How much of what was measured before counts after another round; smaller follows changes faster."""
+    caution: NonNegative = 0.0
+    """Decide as if every link and processor were slower than estimated, by this many standard errors."""
+    client_power_w: Watt = 5.0
+    """What a client is taken to draw while it computes or sends, if it doesn't report its energy."""
+    deadlines: Deadlines = Field(default_factory=Deadlines)
+    nobody_s: Second = 300.0
+    """With nobody to be reached when a round begins, the run stops after this time."""
+    shaping: FileName = ""
+    """A file that says how slow the stream to each client is made from which round on, for demonstrations on one
+    machine; empty: it isn't."""
+
+
+DELTA = 1e-5
+"""δ of the (ε, δ) in the records."""
+
+
+class Privacy(Section):
+    """What the server can learn of the images."""
+
+    min_cut: Count = 1
+    """Clients hold at least so many layers in every round: the shallower the cut, the better images can be rebuilt from
+    activations."""
+    activation_clip: Positive = 1.0
+    """C: the activations of one sample are shortened to this norm before noise is added; without noise they aren't."""
+    activation_noise: NonNegative = 0.0
+    """Standard deviation of the Gaussian noise on activations, in C; 0: none."""
+    update_clip: Positive = 1.0
+    """C of the gradient of the client side, over a whole mini-batch."""
+    update_noise: NonNegative = 0.0
+    """Standard deviation of the Gaussian noise on that gradient, in its C; 0: none."""
+
+    @property
+    def noisy(self) -> bool:
+        return self.activation_noise > 0 or self.update_noise > 0
+
+
+class Robustness(Section):
+    """What one bad client can do to the model."""
+
+    average: Literal["mean", "median", "trimmed"] = "mean"
+    """What gradients on the server, layers that are exchanged and statistics become: their mean by samples; the median
+    of each number; or its mean without the largest and the smallest fifth."""
+    clip: NonNegative = 0.0
+    """Updates longer than this many times the median one are shortened to that; 0: they are not."""
 
 
 SchemeName = Annotated[str, Field(pattern=NAME_PATTERN[:-1] + r"(:[a-z_]+=[a-z0-9.]+(,[a-z_]+=[a-z0-9.]+)*)?$")]

@@ -7,7 +7,7 @@ bounds a mean, so it is a mean: over rounds of that delay, and over rounds and c
 fading the mean of 1/rate diverges, so a stage ends after `OUTAGE_FACTOR` median rounds here, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
 from asfl.config.fields import LEAST
+from asfl.config.tree import DecisionRules
 from asfl.costs.modelled import ASFL, ExchangeRules, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.costs.world import World
 
 SAMPLED_ROUNDS = 200
 OUTAGE_FACTOR = 3.0
-"""A stage that takes longer than this many average rounds ends; whoever isn't done has lost its packet."""
+"""A stage that takes longer than this many average rounds ends; a client that isn't done has lost its packet."""
 MOST_COST = 1e12
 """Seconds or joules that a budget may be."""
 Floats = NDArray[np.float64]
@@ -46,15 +47,23 @@ def resolve_budgets(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence
     answers for ASFL's budgets (it borrows ASFL's decisions, or is compared with them), but its stages may take longer:
     `own_outage_s` follows what its own rounds take.
     """
-    rules = world.config.decision
+    return _resolved(world.config.decision, exchange, lambda policy: fair_policy(world, policy, cuts))
+
+
+def budgets_of_round(round_: Round, rules: DecisionRules) -> Budgets:
+    """Where only one round is known, "auto" is what the fair policy takes in it."""
+    return _resolved(rules, ASFL, lambda policy: _fair([round_], policy, None))
+
+
+def _resolved(rules: DecisionRules, exchange: ExchangeRules, fair_with: Callable[[ExchangeRules], Budgets]) -> Budgets:
     delay, energy, outage = rules.delay_budget_s, rules.energy_budget_j, rules.outage_s
     if delay == "auto" or energy == "auto":
-        fair = fair_policy(world, ASFL, cuts)
+        fair = fair_with(ASFL)
         delay = fair.delay_s * rules.auto_budget_scale if delay == "auto" else delay
         energy = fair.energy_j * rules.auto_budget_scale if energy == "auto" else energy
         if not all(LEAST <= cost <= MOST_COST for cost in (delay, energy)):
             raise AsflError(
-                f'decision.delay_budget_s and energy_budget_j can\'t be "auto" here: a round of the fair policy takes '
+                f'delay_budget_s and energy_budget_j can\'t be "auto" here: a round of the fair policy takes '
                 f"{fair.delay_s:.3g} s and {fair.energy_j:.3g} J, which no machine can mean; look at scenario, radio "
                 "and compute, or give both budgets"
             )
@@ -62,7 +71,7 @@ def resolve_budgets(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence
         return Budgets(delay, energy)
     if outage != "auto":
         return Budgets(delay, energy, outage, outage)
-    own_delay = delay if exchange.keeps_client_sides else fair_policy(world, exchange, cuts).delay_s
+    own_delay = delay if exchange.keeps_client_sides else fair_with(exchange).delay_s
     return Budgets(delay, energy, OUTAGE_FACTOR * delay, OUTAGE_FACTOR * max(own_delay, delay))
 
 
@@ -79,27 +88,26 @@ def fairest_cut(delay_s: Floats, energy_j: Floats) -> NDArray[np.intp]:
 
 def fair_policy(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
     """Mean delay of a round and mean energy of a client under the fair policy, at the best of `cuts` (or of all)."""
-    rounds = [world.begin_round(index) for index in range(SAMPLED_ROUNDS)]
-    delay, _ = _fair_costs(world, rounds, exchange, cuts)
+    return _fair([world.begin_round(index) for index in range(SAMPLED_ROUNDS)], exchange, cuts)
+
+
+def _fair(rounds: Sequence[Round], exchange: ExchangeRules, cuts: Sequence[int] | None) -> Budgets:
+    delay, _ = _fair_costs(rounds, exchange, cuts)
     outage_s = OUTAGE_FACTOR * float(np.median(delay))
-    delay, energy = _fair_costs(world, [replace(one, outage_s=outage_s) for one in rounds], exchange, cuts)
+    delay, energy = _fair_costs([replace(one, outage_s=outage_s) for one in rounds], exchange, cuts)
     return Budgets(delay_s=float(delay.mean()), energy_j=float(energy.mean()))
 
 
-def _fair_costs(
-    world: World, rounds: Sequence[Round], exchange: ExchangeRules, cuts: Sequence[int] | None
-) -> tuple[Floats, Floats]:
+def _fair_costs(rounds: Sequence[Round], exchange: ExchangeRules, cuts: Sequence[int] | None) -> tuple[Floats, Floats]:
     """Delays [rounds] and energies [rounds, clients] under the fair policy."""
-    num_clients, radio = world.config.scenario.clients, world.config.radio
-    fair_share = np.full(num_clients, radio.num_rbs / num_clients)
-    full_power = np.full(num_clients, radio.max_tx_power_w)
-    if exchange.in_sequence:  # one client after the other, with all the blocks
-        fair_share = np.full(num_clients, float(radio.num_rbs))
-    wanted = world.profile.cuts if cuts is None else np.clip(cuts, world.profile.min_cut, world.profile.num_layers - 1)
-    allowed = wanted - world.profile.min_cut
+    num_clients, radio, profile = rounds[0].num_clients, rounds[0].radio, rounds[0].profile
+    # One client after the other: each with all the blocks.
+    share = float(radio.num_rbs) if exchange.in_sequence else radio.num_rbs / num_clients
+    share_of_each, full_power = np.full(num_clients, share), np.full(num_clients, radio.max_tx_power_w)
+    allowed = np.clip(profile.cuts if cuts is None else cuts, profile.min_cut, profile.num_layers - 1) - profile.min_cut
     delays, energies = [], []
     for round_ in rounds:  # one after the other: the costs of all cuts and clients in all rounds would take gigabytes
-        cost = cost_of_all_cuts(round_, fair_share, full_power, exchange=exchange)
+        cost = cost_of_all_cuts(round_, share_of_each, full_power, exchange=exchange)
         delay, energy = cost.delay_s, cost.energy_j
         if not exchange.full_local_model:
             best = fairest_cut(delay[allowed], energy[allowed])

@@ -3,13 +3,18 @@ whether client sides are averaged and how many bits cross the link.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from asfl.config.errors import AsflError
+from asfl.config.fields import Amount, Index
+from asfl.config.shapes import Each
 from asfl.config.units import BITS_PER_VALUE
 
+Whole = Annotated[int, Field(strict=True, ge=1, le=10**6)]
 ALLOWED_BITS = (32, 16, 8, 4)
 MOST_BATCHES = 4
 """A client's mini-batch has at most so many times the configured number of samples."""
@@ -19,20 +24,20 @@ MOST_BATCHES = 4
 class Decision:
     """One round's decision. Only how many blocks a client gets matters, unless the channel differs over blocks."""
 
-    cut: int | NDArray[np.int64]
+    cut: Annotated[int | NDArray[np.int64], Each(Whole, or_one=True)]
     """How many layers the client holds, 1 … M−1; one number, or one per client [N] (ACC-SFL)."""
-    rb_count: NDArray[np.float64]
+    rb_count: Annotated[NDArray[np.float64], Each(Amount)]
     """[N] resource blocks per client; 0 means the client sits out."""
-    tx_power_w: NDArray[np.float64]
+    tx_power_w: Annotated[NDArray[np.float64], Each(Amount)]
     """[N] transmit power in W, 0 … P^max."""
-    bits: int | NDArray[np.int64] = BITS_PER_VALUE
+    bits: Annotated[int | NDArray[np.int64], Each(Whole, or_one=True)] = BITS_PER_VALUE
     """Of every value that crosses: activations, gradients, layers that are averaged; one number, or one per client [N].
     Layers that move because the cut does cross whole."""
-    synced: int = 0
+    synced: Index = 0
     """Client-side layers 1 … `synced` are averaged at the end of the round; 0: each client keeps its own."""
-    blocks: NDArray[np.bool_] | None = None
+    blocks: Annotated[NDArray[np.bool_], Each(bool, "clients blocks")] | None = None
     """[N, K] whose each resource block is, where blocks differ; as many in a row as `rb_count` says."""
-    batch: NDArray[np.int64] | None = None
+    batch: Annotated[NDArray[np.int64], Each(Whole)] | None = None
     """[N] samples in each client's mini-batch (HASFL); None: as many as are configured."""
 
     @property

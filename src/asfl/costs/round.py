@@ -2,23 +2,36 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import PydanticCustomError, core_schema
 
+from asfl.config.channels import Radio
 from asfl.config.errors import AsflError
+from asfl.config.fields import Amount, Count, Hertz, Index, Positive
+from asfl.config.shapes import Each
+from asfl.config.tree import Compute, DecisionRules, Training
 from asfl.costs.crossing import FREE, Overheads
 from asfl.costs.holdings import Holdings
+from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.radio import link
 
-if TYPE_CHECKING:
-    from asfl.config import Compute, Radio
-
 Floats = NDArray[np.float64]
-Reading = Literal["corrected", "printed"]
-ResplitEnergy = Literal["sent", "signed"]
+USUAL_SAMPLES = Training().batch_size
+Cut = Annotated[int, Field(strict=True, ge=1)]
+
+
+def _name_or_columns(source: Any, handler: Any) -> Any:
+    """In JSON a profile is the name of a model, or its columns."""
+    named = core_schema.no_info_after_validator_function(load_profile, core_schema.str_schema())
+    return core_schema.tagged_union_schema(
+        {"name": named, "columns": handler(source)},
+        discriminator=lambda given: "name" if isinstance(given, str) else "columns",
+    )
 
 
 @dataclass(frozen=True)
@@ -29,29 +42,31 @@ class CostEquations:
     """`shared`: a client's power is spread over its blocks; `each_rb`: (5) as printed, spent on every block."""
     gradient_bits: Literal["activations", "next_layer"] = "activations"
     """What stage 3 returns per sample: q_c bits (`activations`), or ψ_{c+1} as printed in (13) (`next_layer`)."""
-    resplit_energy: ResplitEnergy = "sent"
+    resplit_energy: Literal["sent", "signed"] = "sent"
     """(17) for layers that go up (`sent`), or as printed (`signed`): layers that come down then pay the client back."""
     overheads: Overheads = FREE
 
     @classmethod
-    def of(
-        cls,
-        reading: Reading,
-        uplink_power: str = "auto",
-        gradient_bits: str = "auto",
-        resplit_energy: ResplitEnergy = "sent",
-        overheads: Overheads = FREE,
-    ) -> "CostEquations":
+    def of(cls, rules: DecisionRules) -> "CostEquations":
         """The switches of a reading, each of which may be set by itself; "auto" follows the reading."""
-        base = CORRECTED if reading == "corrected" else PRINTED
+        base = CORRECTED if rules.equations == "corrected" else PRINTED
+        share = None if rules.discrepancy_sample_ratio == "auto" else rules.discrepancy_sample_ratio
         return cls(
-            uplink_power=base.uplink_power if uplink_power == "auto" else uplink_power,  # type: ignore[arg-type]
-            gradient_bits=base.gradient_bits if gradient_bits == "auto" else gradient_bits,  # type: ignore[arg-type]
-            resplit_energy=resplit_energy,
-            overheads=overheads,
+            uplink_power=base.uplink_power if rules.uplink_power == "auto" else rules.uplink_power,
+            gradient_bits=base.gradient_bits if rules.gradient_bits == "auto" else rules.gradient_bits,
+            resplit_energy=rules.resplit_energy,
+            overheads=Overheads(rules.overheads == "charged", share),
         )
 
 
+def _refused(given: Any) -> Any:
+    raise PydanticCustomError("name", "it follows from the rules; leave it out")
+
+
+FROM_RULES = GetPydanticSchema(
+    lambda *_: core_schema.no_info_plain_validator_function(_refused), lambda *_: {"not": {}}
+)
+"""In JSON such a field is left out."""
 CORRECTED = CostEquations()
 PRINTED = CostEquations(uplink_power="each_rb", gradient_bits="next_layer")
 
@@ -60,38 +75,40 @@ PRINTED = CostEquations(uplink_power="each_rb", gradient_bits="next_layer")
 class Round:
     """The state a decision is made in and charged against. Client arrays have shape [N]."""
 
-    profile: ModelProfile
-    radio: "Radio"
-    compute: "Compute"
-    charged_samples: float
-    """D_n in the costs: batch_size × local_steps."""
-    path_gain: Floats
+    profile: Annotated[ModelProfile, GetPydanticSchema(_name_or_columns)]
+    """The model's layers: a name such as "vgg19-cifar100" (`asfl list profiles`), or columns."""
+    path_gain: Annotated[Floats, Each(Amount)]
     """θ, the mean gain of each client."""
-    channel_gain: Floats
+    channel_gain: Annotated[Floats, Each(Amount)]
     """|h|², the gain in this round."""
-    cpu_hz: Floats
+    cpu_hz: Annotated[Floats, Each(Hertz)]
+    """Each client's processor."""
+    radio: Radio = field(default_factory=Radio)
+    compute: Compute = field(default_factory=Compute)
+    charged_samples: Positive = USUAL_SAMPLES
+    """D_n in the costs: batch_size × local_steps."""
     gain_is_known: bool = False
     """True: the packet error rate uses this round's gain (traces); False: it averages over Rayleigh fading."""
-    previous_cut: int | None = None
+    previous_cut: Cut | None = None
     """The cut of the round before; None in the first round, when nothing has to move."""
     holdings: Holdings | None = None
-    """Who has which layers, where clients are brought up to date when they take part; None: everybody always is."""
-    equations: CostEquations = field(default_factory=CostEquations)
-    outage_s: float = np.inf
-    """A stage ends after this time for whoever isn't done; that client's packet is lost."""
-    block_gain: Floats | None = None
+    """Who has which layers, where clients are brought up to date when they take part; None: all clients always are."""
+    equations: Annotated[CostEquations, FROM_RULES] = field(default_factory=CostEquations)
+    outage_s: Annotated[float, FROM_RULES] = np.inf
+    """A stage ends after this time for clients that aren't done; their packets are lost."""
+    block_gain: Annotated[Floats, Each(Amount, "clients blocks")] | None = None
     """[N, K] the gain of each resource block, where they differ; `channel_gain` is then their mean."""
-    downlink_gain: Floats | None = None
+    downlink_gain: Annotated[Floats, Each(Amount)] | None = None
     """The gain on the way down; None: `channel_gain`."""
-    blocks: NDArray[np.bool_] | None = None
+    blocks: Annotated[NDArray[np.bool_], Each(bool, "clients blocks")] | None = None
     """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
-    fitted_link: bool = False
+    fitted_link: Annotated[bool, FROM_RULES] = False
     """Whether rates are the smooth fit that optimisers use instead of the link's own; they differ for 5G NR only."""
     reports: bool = True
     """Whether optimisers count a report of each client that has learnt; what is charged follows the exchange."""
-    local_steps: int = 1
+    local_steps: Count = 1
     """Mini-batches a client takes in the round."""
-    index: int = 0
+    index: Index = 0
     """Which round this is; random decisions are drawn from streams keyed by it."""
 
     def __post_init__(self) -> None:
@@ -99,15 +116,17 @@ class Round:
             values = np.asarray(getattr(self, name), dtype=float)
             if values.ndim != 1 or values.shape != np.shape(self.cpu_hz):
                 lengths = ", ".join(f"{n} {np.size(getattr(self, n))}" for n in ("path_gain", "channel_gain", "cpu_hz"))
-                raise AsflError(f"clients: all lists need one entry per client, but they have {lengths}")
+                raise AsflError(f"round: all lists need one entry per client, but they have {lengths}")
             valid = np.isfinite(values) & (values >= 0 if low == "≥ 0" else values > 0)
             if not valid.all():
                 client = int(np.flatnonzero(~valid)[0])
-                raise AsflError(f"clients.{name}[{client}] = {values[client]:g} must be a finite number {low}")
+                raise AsflError(f"round.{name}[{client}] = {values[client]:g} must be a finite number {low}")
             object.__setattr__(self, name, values)
         last = self.profile.num_layers - 1
         if self.previous_cut is not None and not 1 <= self.previous_cut <= last:
-            raise AsflError(f"previous_cut = {self.previous_cut} must be 1 … {last} for a model of {last + 1} layers")
+            raise AsflError(
+                f"round.previous_cut = {self.previous_cut} must be 1 … {last} for a model of {last + 1} layers"
+            )
 
     @property
     def batch_size(self) -> float:
@@ -168,7 +187,7 @@ class Round:
 
     def downlink_rate_bps(self) -> Floats:
         gain = self.channel_gain
-        if self.downlink_gain is not None:  # whom nobody hears hears nobody
+        if self.downlink_gain is not None:  # a client without uplink gain has no downlink either
             gain = np.where(gain > 0, self.downlink_gain, 0.0)
         return link.downlink_rate_bps(gain, self.radio, fitted=self.fitted_link)
 

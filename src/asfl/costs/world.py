@@ -7,7 +7,6 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.machine import check_memory
 from asfl.costs.account import Accountant, ModelledAccountant
-from asfl.costs.crossing import Overheads
 from asfl.costs.round import CostEquations, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
@@ -43,12 +42,7 @@ class World:
 
     @cached_property
     def equations(self) -> CostEquations:
-        rules = self.config.decision
-        share = None if rules.discrepancy_sample_ratio == "auto" else rules.discrepancy_sample_ratio
-        overheads = Overheads(rules.overheads == "charged", share)
-        return CostEquations.of(
-            rules.equations, rules.uplink_power, rules.gradient_bits, rules.resplit_energy, overheads
-        )
+        return CostEquations.of(self.config.decision)
 
     def accountant(self) -> Accountant:
         """Who charges the rounds of this world."""

@@ -34,14 +34,14 @@ def load_data(config: "Config", data_dir: Path | None = None) -> ImageData:
 def _read(config: "Config", data_dir: Path | None) -> ImageData:
     """Read once and then shared, so asking again costs nothing.
 
-    CIFAR is looked for in `data_dir`, else in `config.data.folder`, else in the folder the environment variable
-    ASFL_DATA_DIR names; and at last in `data` below the current folder.
+    CIFAR is looked for in `data_dir`, else in the folder the environment variable ASFL_DATA_DIR names;
+    and at last in `data` below the current folder.
     """
     name = config.data.name
     if name == "digits":
         return load_digits()
     if name in CIFAR:
-        return read_cifar(CIFAR[name], find_cifar(CIFAR[name], _folders(config, data_dir)))
+        return read_cifar(CIFAR[name], find_cifar(CIFAR[name], _folders(data_dir)))
     if config.data.private:
         return of_server(name, config.data.test_file)
     return own_data(name)
@@ -51,7 +51,7 @@ def origin_of(config: "Config", data_dir: Path | None = None) -> str:
     """Where those images lie, as an absolute path if they are in a file or folder."""
     name = config.data.name
     if name in CIFAR:
-        return str(find_cifar(CIFAR[name], _folders(config, data_dir)).path)
+        return str(find_cifar(CIFAR[name], _folders(data_dir)).path)
     if config.data.private:
         return str(Path(config.data.test_file).expanduser().absolute()) if config.data.test_file else "on the devices"
     if name in DATASETS:
@@ -59,9 +59,8 @@ def origin_of(config: "Config", data_dir: Path | None = None) -> str:
     return str(Path(name).expanduser().absolute())
 
 
-def _folders(config: "Config", data_dir: Path | None) -> list[Path]:
-    first = data_dir or (Path(config.data.folder) if config.data.folder else None)
-    return list(dict.fromkeys((default_folder(first), _LAST_RESORT)))
+def _folders(data_dir: Path | None) -> list[Path]:
+    return list(dict.fromkeys((default_folder(data_dir), _LAST_RESORT)))
 
 
 def default_folder(given: Path | None) -> Path:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+SHARDS_PER_CLIENT = 2
 _TINY_ALPHA = 1e-12
 """Below this a mix is one single class; log Γ draws of even smaller parameters would overflow."""
 
@@ -26,7 +27,7 @@ def deal(data: "ImageData", config: "Config") -> Sequence[Ints]:
         raise AsflError(f"{data.name}: images stay on the devices, and only they know which labels they have")
     clients, seed, kind = config.scenario.clients, config.scenario.seed, config.data.partition
     if kind == "shards":
-        return list(shards(data.train_labels, clients, config.data.shards_per_client, seed))
+        return list(shards(data.train_labels, clients, SHARDS_PER_CLIENT, seed))
     if kind == "groups":
         if data.train_groups is None:
             raise AsflError(f'data.partition = "groups", but {data.name} has no groups: give it train_groups')
@@ -46,7 +47,7 @@ def shards(labels: Ints, num_clients: int, shards_per_client: int, seed: int) ->
     count = num_clients * shards_per_client
     if count > len(labels):
         raise AsflError(
-            f"data.shards_per_client = {shards_per_client}: {num_clients} clients need {count:,} shards, "
+            f'data.partition = "shards": {num_clients} clients need {count:,} shards, '
             f"but there are {len(labels):,} training samples"
         )
     rng = random_stream(seed, "partition")

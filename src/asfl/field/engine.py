@@ -62,7 +62,7 @@ def data_folder(config: Config, data_dir: Path | None) -> str | None:
     """Where clients with the same files look for their data: under the same path as here."""
     if is_own_file(config.data.name):
         return str(Path(config.data.name).absolute().parent)
-    return str(data_dir.absolute()) if data_dir else config.data.folder or None
+    return str(data_dir.absolute()) if data_dir else None
 
 
 def measured_world(config: Config) -> MeasuredWorld:

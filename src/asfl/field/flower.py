@@ -56,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
             raise AsflError(f"unknown key '{name}': {nearest(name, DEFAULTS)} (set in --run-config)")
     base, scheme = str(wished["base"]), str(wished["scheme"])
     config = load_config(base, [change for change in str(wished["set"]).split(";") if change.strip()]).config
-    folder = Path(str(wished["out"]) or f"{config.output.folder}/{Path(base).stem}-{scheme}-seed{config.scenario.seed}")
+    folder = Path(str(wished["out"]) or f"runs/{Path(base).stem}-{scheme}-seed{config.scenario.seed}")
     nodes = _wait_for_nodes(grid, config.scenario.clients, float(wished["wait-s"]))
     invitations = Invitations(grid, nodes)
     with invitations, _stopping() as should_stop:

@@ -7,16 +7,21 @@ the named models ship with the package, so nothing here needs PyTorch; `asfl.mod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
+from asfl.config.fields import Amount
+from asfl.config.shapes import Each
 
 _COLUMNS = ("param_bits", "activation_bits", "forward_flops", "backward_flops")
 _BESIDE = ("param_groups", "groups_per_batch", "groups_per_sample", "statistic_bits")
 """Groups of numbers that are quantised together, and running statistics; a profile of one's own may leave them out."""
+
+
+Column = Annotated[NDArray[np.float64], Each(Amount, "layers")]
 
 
 def _none() -> NDArray[np.float64]:
@@ -33,16 +38,16 @@ class ModelProfile:
     position.
     """
 
-    param_bits: NDArray[np.float64]
-    activation_bits: NDArray[np.float64]
-    forward_flops: NDArray[np.float64]
-    backward_flops: NDArray[np.float64]
+    param_bits: Column
+    activation_bits: Column
+    forward_flops: Column
+    backward_flops: Column
     name: str = "custom"
     unit_names: tuple[str, ...] = ()
-    param_groups: NDArray[np.float64] = field(default_factory=_none)
-    groups_per_batch: NDArray[np.float64] = field(default_factory=_none)
-    groups_per_sample: NDArray[np.float64] = field(default_factory=_none)
-    statistic_bits: NDArray[np.float64] = field(default_factory=_none)
+    param_groups: Column = field(default_factory=_none)
+    groups_per_batch: Column = field(default_factory=_none)
+    groups_per_sample: Column = field(default_factory=_none)
+    statistic_bits: Column = field(default_factory=_none)
     """Running statistics of norm layers, which are no parameters but move and are averaged with them."""
     min_cut: int = 1
     """No cut is shallower."""

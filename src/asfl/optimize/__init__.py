@@ -3,9 +3,10 @@
 problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick; both in `bcd`) -> Solution
 """
 
-from asfl.optimize.bcd import ooe_bcd, solve_jointly
-from asfl.optimize.problem import Learning, Problem, Rules, Solution
+from asfl.optimize.bcd import ooe_bcd, solve, solve_jointly
+from asfl.optimize.problem import Learning, Problem, Solution
 from asfl.optimize.queues import Queues, next_queues
+from asfl.optimize.rules import Rules
 from asfl.optimize.search import compile_search
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "compile_search",
     "next_queues",
     "ooe_bcd",
+    "solve",
     "solve_jointly",
 ]

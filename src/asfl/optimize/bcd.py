@@ -47,6 +47,12 @@ LEAST_SCALE = 0.05
 POWER_SHARES = np.concatenate([np.geomspace(1.0, 0.1, 22), np.geomspace(0.085, LOWEST_SHARE, 12)])
 """Powers tried, as shares of P^max: 12 % apart where most decisions lie, coarser below a tenth."""
 JOINT_ZOOMS = 4
+FIRST_PRICE = 4.0
+"""Where the search for θ begins: a round of the fair policy costs 1 for its delay and 1 for its energy, and half of
+what arrives is noise."""
+FIRST_PASSES, PASSES = 8, 3
+CLOSE = 0.05
+"""Slopes and prices this near to where they were are good enough."""
 
 
 def ooe_bcd(
@@ -290,3 +296,60 @@ def _fair_counts(problem: Problem) -> Floats:
 def _silent_if_idle(decision: Decision) -> Decision:
     """Clients that sit out send nothing."""
     return replace(decision, tx_power_w=np.where(decision.scheduled, decision.tx_power_w, 0.0))
+
+
+# ---------------------------------------------------------------------- progress per cost
+def worth_arriving(solution: Solution) -> Floats:
+    """[N] how likely each client's mini-batch arrives, less what its bits cost."""
+    beyond, decision = solution.problem.learning.beyond, solution.decision
+    worth = 1.0 if beyond is None else beyond.worth(np.broadcast_to(decision.bits, decision.rb_count.shape))
+    return np.asarray(decision.scheduled * (1 - solution.expected.packet_error_rate) * worth)
+
+
+def solve(problem: Problem, solver: str | None = None) -> Solution:
+    """Decide a round by the solver given or configured, and by progress per cost where that has prices."""
+    decide: Callable[..., Solution] = solve_jointly if (solver or problem.rules.solver) == "joint" else ooe_bcd
+    if solver is not None:
+        problem = replace(problem, rules=problem.rules.model_copy(update={"solver": solver}))
+    return decide(problem) if problem.prices is None else solve_by_rate(problem, decide)
+
+
+def solve_by_rate(problem: Problem, solve: Callable[..., Solution]) -> Solution:
+    """Decide by progress per cost. `solve` decides for given slopes, and begins where another solution is."""
+    prices = problem.prices
+    assert prices is not None
+    first = np.isnan(prices.per_progress)
+    theta, arrival = FIRST_PRICE if first else prices.per_progress, prices.arrival
+    best: tuple[float, Solution] | None = None
+    solution: Solution | None = None
+    for _ in range(FIRST_PASSES if first else PASSES):
+        priced = replace(problem, prices=replace(prices, per_progress=theta, arrival=arrival))
+        solution = solve(priced, start=solution)
+        reached = worth_arriving(solution)
+        cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
+        progress = expected_progress(solution, reached)
+        price = cost / max(progress, 1e-9) if first else theta
+        value = price if first else net_cost(solution, reached)
+        if best is None or value < best[0]:
+            best = value, solution
+        if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
+            break
+        # Where nobody arrives the first one is worth nothing, and the search would stay there: half the way, then.
+        theta, arrival = price, reached if progress > 0 else 0.5 * (reached + arrival)
+    assert best is not None
+    return best[1]
+
+
+def expected_progress(solution: Solution, arrival: Floats) -> float:
+    """Of a decision; less what layers on clients don't learn."""
+    problem, deepest = solution.problem, int(np.max(solution.decision.cut))
+    return float(problem.progress_of_cut[deepest]) * problem.progress.expected(arrival)
+
+
+def net_cost(solution: Solution, arrival: Floats) -> float:
+    """The objective with progress itself instead of its slopes."""
+    problem = solution.problem
+    assert problem.prices is not None
+    lost = float((problem.price_of_arrival * (1.0 - arrival)).sum())
+    lost += float(problem.idle_cost_of_cut[int(np.max(solution.decision.cut))])
+    return solution.objective - lost - problem.prices.per_progress * expected_progress(solution, arrival)

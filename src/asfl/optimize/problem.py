@@ -1,30 +1,33 @@
-"""One round's decision problem: everything the solvers need, and the objective they minimise."""
+"""One round's decision problem: everything the solvers need, and the objective they minimise.
+
+How JSON has a problem is said beside each field: bounds, and what may be left out (`asfl.optimize.roundfile`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import GetPydanticSchema
+from pydantic_core import PydanticUseDefault, core_schema
 
-from asfl.config.errors import AsflError
-from asfl.config.explain import explain
-from asfl.config.fields import Index, NonNegative, Share
-from asfl.config.shapes import Float, Floats
-from asfl.config.tree import DecisionRules, RoundRules
+from asfl.config.fields import Amount, Index, NonNegative, Positive, WrittenAs
+from asfl.config.shapes import Each, Float, Floats
+from asfl.config.tree import DecisionRules
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import RoundCost, round_cost
 from asfl.costs.round import Round
 from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.queues import HardBudget, Penalty, QueueDrift, Queues, budget_scale, queue_weights
+from asfl.optimize.rules import PUBLISHED, Rules, Switches
 
 USUAL_ERROR = 0.05
 """‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""
 TURN_PRICE = 0.25
-"""Whoever is four rounds behind its share of the rounds counts twice, where progress per cost decides."""
+"""A client four rounds behind its share of the rounds counts twice, where progress per cost decides."""
 VIOLATION_FIRST = 1e6
 """How much more a violation weighs than anything the objective could gain by it."""
 
@@ -33,29 +36,35 @@ VIOLATION_FIRST = 1e6
 class Learning:
     """What the server knows of the models when it decides (§IV)."""
 
-    layer_spread: Float[Floats, "layers"]
+    layer_spread: Annotated[Float[Floats, "layers"], Each(Amount, "layers")]
     """(1/N) Σ_n ‖w̄_m − w_{n,m}‖², how far the clients' copies of each layer have drifted apart."""
-    layer_norm2: Float[Floats, "layers"]
+    layer_norm2: Annotated[Float[Floats, "layers"], Each(Amount, "layers")]
     """‖w̄_m‖², used by the printed objective only."""
-    update_norm2: Float[Floats, "clients"]
+    update_norm2: Annotated[Float[Floats, "clients"], Each(Amount)]
     """‖Δ_n‖², squared norm of each client's latest full update."""
-    update_scale: float
+    update_scale: Positive
     """U, a running mean of ‖Δ‖²."""
     beyond: "DriftAndNoise | None" = None
     """What decisions beyond the paper need to know besides."""
+
+    @classmethod
+    def none(cls, round_: Round) -> "Learning":
+        """No drift, and updates that are all alike."""
+        layers = np.zeros(round_.profile.num_layers)
+        return cls(layers, layers, np.ones(round_.num_clients), 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class DriftAndNoise:
     """What the server knows of drift, noise and precision, for averaging, bits and participation."""
 
-    layer_drift: Float[Floats, "layers"]
-    """How far clients' copies of each layer are apart, in what one round adds to it."""
-    layer_debt: Float[Floats, "layers"]
+    layer_drift: Annotated[Float[Floats, "layers"], Each(Amount, "layers")]
+    """How far clients' copies of each layer have diverged, in what one round adds to it."""
+    layer_debt: Annotated[Float[Floats, "layers"], Each(Amount, "layers")]
     """The same, summed over the rounds since the layer was last averaged."""
-    noise_scale: float
+    noise_scale: NonNegative
     """B: the gradient noise scale, the number of mini-batches at which noise and signal are equal (`Progress`)."""
-    precision_error: Mapping[int, float]
+    precision_error: Mapping[int, NonNegative]
     """‖Q(x) − x‖² / ‖x‖² of what crosses, by bits."""
 
     def worth(self, bits: NDArray[np.int64]) -> Floats:
@@ -78,71 +87,27 @@ def precision_errors(at_4_bits: float) -> dict[int, float]:
     return {bits: at_4_bits * (15 / (2.0**bits - 1)) ** 2 for bits in ALLOWED_BITS if bits < BITS_PER_VALUE}
 
 
-@dataclass(frozen=True)
-class Switches:
-    """Which decisions beyond the paper are made; all off is ASFL as published."""
+def _beside(usual: Any) -> GetPydanticSchema:
+    """In JSON this part of a problem, or a field of it, may be left out, and is then as `usual(round)` has it."""
 
-    sync: bool = False
-    """Whether, and how deep, client sides are averaged at the end of a round."""
-    quant: bool = False
-    """How many bits activations, gradients and layers cross with."""
-    rate: bool = False
-    """How many take part, by progress per second and joule instead of budgets per round."""
-    mix: bool = False
-    """The server makes a step with every mini-batch that arrives, each mixed from those of all clients; so a layer that
-    lies with the server learns more in a round than one that lies with clients, and the cut is decided by that too."""
+    def fill(given: Any, info: Any) -> Any:
+        if "round" not in info.data:
+            raise PydanticUseDefault  # its own mistakes are enough
+        return {**vars(usual(info.data["round"])), **given} if isinstance(given, dict) else given
 
-    @property
-    def any(self) -> bool:
-        return self.sync or self.quant or self.rate or self.mix
+    def schema(source: Any, handler: Any) -> Any:
+        return core_schema.with_default_schema(
+            core_schema.with_info_before_validator_function(fill, handler(source)),
+            default_factory=lambda data: usual(data["round"]) if "round" in data else None,
+            default_factory_takes_data=True,
+        )
 
+    def json_schema(schema: Any, handler: Any) -> Any:
+        found = handler(schema)
+        handler.resolve_ref_schema(found).pop("required")
+        return found
 
-PUBLISHED = Switches()
-
-
-class Rules(DecisionRules):
-    """How a round is decided: the configuration's rules, with a number for every "auto" that a decision reads."""
-
-    delay_budget_s: NonNegative
-    energy_budget_j: NonNegative
-    min_participants: Index
-    participation_floor: Share
-    relative_floor: bool = False
-    """Whether the floor is a share of what the average client gets, instead of all rounds."""
-
-    @classmethod
-    def of(
-        cls,
-        rules: RoundRules,
-        num_clients: int,
-        num_rbs: int,
-        *,
-        delay_budget_s: float,
-        energy_budget_j: float,
-        min_participants: int | None = None,
-        participation_floor: float | None = None,
-        relative_floor: bool = False,
-    ) -> "Rules":
-        """Where None is given: half of the clients that can be served, and half of a fair share of the rounds for each.
-
-        With whole blocks and N > K somebody sits out, and scheduling nobody would be the cheapest round of all; the
-        paper has neither number and needs both. If all who can be served had to be, N ≥ K would leave every client
-        exactly one block, and nothing to allocate.
-        """
-        here = cls.model_fields.keys() - {"outage_s"}  # of the round that is decided, not a rule of the decision
-        given = {name: getattr(rules, name) for name in type(rules).model_fields if name in here}
-        fair_share = 0.5 * min(1.0, num_rbs / num_clients)
-        given |= {
-            "delay_budget_s": delay_budget_s,
-            "energy_budget_j": energy_budget_j,
-            "min_participants": (min(num_clients, num_rbs) + 1) // 2 if min_participants is None else min_participants,
-            "participation_floor": fair_share if participation_floor is None else participation_floor,
-            "relative_floor": relative_floor,
-        }
-        try:
-            return cls(**given)
-        except ValidationError as error:  # a round file may name numbers that no configuration could
-            raise AsflError(explain(error, cls)) from None
+    return GetPydanticSchema(schema, json_schema)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +115,15 @@ class Problem:
     """min over (cut, RBs, power) of drift + V · objective, or of the objective within this round's budgets."""
 
     round: Round
-    learning: Learning
-    queues: Queues
-    rules: Rules
+    learning: Annotated[Learning, _beside(Learning.none)]
+    queues: Annotated[Queues, _beside(lambda round_: Queues.empty(round_.num_clients))]
+    rules: Annotated[Rules, WrittenAs(DecisionRules)]
     reference: Decision | None = None
     """What ASFL decided in this round of this world, if its run was recorded; for schemes that borrow from it."""
     switches: Switches = PUBLISHED
     prices: Prices | None = None
     """None: queues and budgets decide, as in the paper."""
-    seed: int = 0
+    seed: Index = 0
     """With the round's index, the key of what algorithms as printed draw at random."""
 
     # ------------------------------------------------------------------ objective

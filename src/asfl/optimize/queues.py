@@ -6,12 +6,13 @@ an infeasible round end in its least violation instead of an error.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.config.shapes import Float, Floats
+from asfl.config.fields import NonNegative
+from asfl.config.shapes import Each, Float, Floats
 
 QueueRule = Literal["printed", "standard"]
 Numbers = tuple[bool, float, float, float]
@@ -22,11 +23,11 @@ Numbers = tuple[bool, float, float, float]
 class Queues:
     """Backlogs at the start of a round, all ≥ 0: how far rounds have been over budget so far."""
 
-    delay: float
+    delay: NonNegative
     """Q_0."""
-    energy: Float[Floats, "clients"]
+    energy: Annotated[Float[Floats, "clients"], Each(NonNegative)]
     """Q_n."""
-    participation: Float[Floats, "clients"]
+    participation: Annotated[Float[Floats, "clients"], Each(NonNegative)]
     """Not in the paper: rounds each client has been owed."""
 
     @classmethod

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS
 from asfl.config.randomness import random_stream
-from asfl.config.units import from_db
-from asfl.radio.cell.channel import CellChannel
-from asfl.radio.scenario import path_gain, place_clients
-from asfl.radio.state import ChannelState, block_centres_hz
+from asfl.config.units import dbm_to_w, from_db
+from asfl.radio.cell import CellChannel
+from asfl.radio.scenario import MIN_DISTANCE_M, ChannelState, block_centres_hz, path_gain, place_clients
 from asfl.radio.traces import Surroundings, Trace, read_trace
 
 if TYPE_CHECKING:
@@ -50,13 +49,15 @@ class RayleighChannel:
     scenario: "config.Scenario"
 
     def at(self, round_index: int) -> ChannelState:
-        mean_gain = place_clients(self.scenario, round_index).path_gain
+        mean_gain = place_clients(self.scenario).path_gain
         fading = random_stream(self.scenario.seed, "fading", round_index).exponential(size=self.scenario.clients)
         return ChannelState(mean_gain, mean_gain * fading, gain_is_known=False)
 
 
 TAPS = 24
 TAPS_PER_SPREAD = 4
+DELAY_SPREAD_S = 3.0e-7
+RSRP_TX_POWER_W = dbm_to_w(15.0)
 """Echoes of selective Rayleigh fading: this many in one delay spread, and none after six of them."""
 
 
@@ -72,11 +73,11 @@ class TappedRayleighChannel:
     radio: "config.Radio"
 
     def at(self, round_index: int) -> ChannelState:
-        scenario, spread = self.scenario, self.scenario.channel.delay_spread_s
-        mean_gain = place_clients(scenario, round_index).path_gain
+        scenario = self.scenario
+        mean_gain = place_clients(scenario).path_gain
         steps = np.arange(TAPS) / TAPS_PER_SPREAD
         power = np.exp(-steps)
-        turning = np.exp(-2j * np.pi * np.outer(steps * spread, block_centres_hz(self.radio)))
+        turning = np.exp(-2j * np.pi * np.outer(steps * DELAY_SPREAD_S, block_centres_hz(self.radio)))
         real, imaginary = random_stream(scenario.seed, "echoes", round_index).normal(size=(2, scenario.clients, TAPS))
         echoes = (real + 1j * imaginary) * np.sqrt(power / power.sum() / 2)
         by_block = mean_gain[:, None] * np.abs(echoes @ turning) ** 2
@@ -196,8 +197,8 @@ def trace_gains(trace: Trace, scenario: "config.Scenario", radio: "config.Radio"
     """Linear channel gains behind measured quantities, one array per user.
 
     SNR is read as that of one resource block at full client power: g = SNR · B N₀ / P^max. RSRP is a received power:
-    g = RSRP / power per resource element. CSI power from an HDF5 file has no absolute scale and is shifted to
-    `trace_median_gain_db`.
+    g = RSRP / power per resource element. CSI power from an HDF5 file has no absolute scale and is shifted to the
+    path gain at the disc's median distance.
     """
     options = scenario.channel
     if trace.quantity == "gain_db":
@@ -206,18 +207,14 @@ def trace_gains(trace: Trace, scenario: "config.Scenario", radio: "config.Radio"
         reference = radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz / radio.max_tx_power_w
         gains = [from_db(values) * reference for values in trace.values]
     elif trace.quantity == "rsrp_dbm":
-        gains = [from_db(values) * 1e-3 / options.trace_rsrp_tx_power_w for values in trace.values]
+        gains = [from_db(values) * 1e-3 / RSRP_TX_POWER_W for values in trace.values]
     else:
         gains = list(trace.values)
 
-    median_db = options.trace_median_gain_db
-    if median_db != "auto":
-        target = from_db(median_db)
-    elif trace.quantity == "relative_gain":
-        median_distance = np.sqrt((scenario.min_distance_m**2 + scenario.radius_m**2) / 2)
-        target = float(path_gain(np.array(median_distance), options))
-    else:
+    if trace.quantity != "relative_gain":
         return gains
+    median_distance = np.sqrt((MIN_DISTANCE_M**2 + scenario.radius_m**2) / 2)
+    target = float(path_gain(np.array(median_distance), options))
     median = float(np.median(np.concatenate(gains)))
     if not median > 0:
         raise AsflError(f"{trace.source}: the median gain is {median:g}, so it can't be scaled to {target:g}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.radio.nr.curves import curve_of
+from asfl.radio.nr import curve_of
 
 if TYPE_CHECKING:
     from asfl.config import Radio

@@ -35,7 +35,7 @@ def load_runs(*folders: str | Path, per: Per = "round") -> "pd.DataFrame":
     try:
         import pandas as pd
     except ModuleNotFoundError as error:
-        raise MissingExtraError("reading runs as a table", "frames") from error
+        raise MissingExtraError("reading runs as a table", "report") from error
 
     runs = [read_run(folder) for folder in run_folders(folders)]
     varied = varied_fields([run.manifest.config for run in runs])
@@ -60,7 +60,7 @@ def export_runs(folders: Sequence[str | Path], file: Path, per: Per = "round") -
     try:
         content = table.map(cell).to_csv(index=False) if file.suffix == ".csv" else table.to_parquet(index=False)
     except ImportError as error:
-        raise MissingExtraError("writing Parquet", "frames") from error
+        raise MissingExtraError("writing Parquet", "report") from error
     write_whole(file, content)
     return len(table)
 

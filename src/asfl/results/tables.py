@@ -1,111 +1,282 @@
-"""The tables of a comparison as plain text, for the page, LaTeX and Markdown: medians over seeds, intervals."""
+"""Tables of results, and how numbers are written in them: one type, rendered for terminals, pages, papers and Markdown.
 
-from collections.abc import Iterable, Iterator, Sequence
+Every number that a table or an axis shows is declared here once (`Quantity`): its unit, its words, its digits.
+"""
+
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape as escape_html
+from typing import TYPE_CHECKING
 
-from asfl.config.units import percent
+from asfl.config.units import number, percent
 from asfl.results.curves import SMOOTHED_OVER, Resource
-from asfl.results.quantities import (
-    ABOUT_COSTS,
-    ABOUT_ROUNDS,
-    ACCURACIES,
-    COSTS,
-    OF_ROUNDS,
-    Quantity,
-    amount,
-    partly,
-    share,
-)
-from asfl.results.summary import Saving, Summary, with_note
+from asfl.results.summary import Saving, Statistic, Summary, with_note
 from asfl.schemes import OURS
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 NOT_REACHED = "not reached"
 RANGE_UP_TO = 5
 """Seeds up to which the 95 % bootstrap interval of a median is their whole range."""
 
 
+# ---------------------------------------------------------------------- numbers
 @dataclass(frozen=True)
-class Table:
-    """The first column names the rows."""
+class Quantity:
+    """A number of `RunSummary`."""
 
-    key: str
-    """Short and fit for a label."""
+    name: str
     title: str
-    note: str
+    """At the head of a column."""
+    unit: str = ""
+    words: str = ""
+    """Where there is room for more than the title."""
+    decimals: int | None = None
+    """None: three significant digits."""
+
+    @property
+    def scale(self) -> float:
+        """From the number to its unit."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    @property
+    def in_words(self) -> str:
+        return self.words or self.title
+
+    def format(self, stat: Statistic) -> str:
+        """In its unit, without the unit."""
+        return amount(stat, self.scale) if self.decimals is None else share(stat, self.decimals)
+
+
+ACCURACIES = (
+    Quantity("final_accuracy", "at the end", "%", "accuracy", decimals=1),
+    Quantity("best_accuracy", "best", "%", "best accuracy", decimals=1),
+    Quantity("accuracy_in_our_time", "in ASFL's time", "%", "accuracy in the time ASFL takes", decimals=1),
+    Quantity("accuracy_on_our_energy", "on ASFL's energy", "%", "accuracy on the energy ASFL takes", decimals=1),
+    Quantity("uncalibrated_accuracy", "uncalibrated", "%", "accuracy with averaged norm statistics", decimals=1),
+    Quantity("client_accuracy", "clients' own", "%", "accuracy of the clients' own models", decimals=1),
+)
+TOTALS = (Quantity("total_delay_s", "total delay", "s"), Quantity("total_energy_j", "total energy", "J"))
+COSTS = (
+    Quantity("delay_s", "delay", "s", "delay of a round"),
+    Quantity("median_delay_s", "median", "s", "median delay of a round"),
+    Quantity("delay_over", "over", "%", "delay over its budget"),
+    Quantity("delay_owed", "owed", "%", "violation of the delay budget still owed"),
+    Quantity("energy_j", "energy", "J", "energy of a round"),
+    Quantity("median_energy_j", "median", "J", "median energy of a round"),
+    Quantity("energy_over", "over", "%", "energy over its budget"),
+    Quantity("energy_owed", "owed", "%", "violation of the energy budget still owed"),
+)
+"""What a round takes: means over rounds, and medians beside them; delay first, then energy."""
+ABOUT_COSTS = (
+    "Over: how far the mean is beyond the budget; owed: queue after the last round / rounds, which bounds it (standard "
+    "queue rule only; printed queues forget); energy: of all clients, over and owed of the worst client."
+)
+OF_ROUNDS = (
+    Quantity("packet_error_rate", "errors", "%", "packet errors"),
+    Quantity("updates_per_round", "arrived"),
+    Quantity("cut", "cut"),
+    Quantity("cut_moves", "moves", "%"),
+    Quantity("resplit_share", "re-split", "%", "re-split share"),
+    Quantity("discrepancy", "discrepancy"),
+)
+"""What else a round looks like: means over rounds."""
+QUANTITIES = {quantity.name: quantity for quantity in (*ACCURACIES, *TOTALS, *COSTS, *OF_ROUNDS)}
+CURVE_AXES = {"delay": ("delay so far", "s"), "energy": ("energy so far, all clients", "J"), "rounds": ("round", "")}
+"""What accuracy is drawn against: words and unit."""
+ABOUT_ROUNDS = (
+    "Errors: expected, of clients that took part; moves: rounds with another cut than the one before; re-split: share "
+    "of the delay."
+)
+
+
+def amount(stat: Statistic, scale: float = 1) -> str:
+    """A median in its unit, with its interval if there is one."""
+    if not stat.seeds:
+        return "–"
+    between = f" [{number(scale * stat.low)}, {number(scale * stat.high)}]"
+    return number(scale * stat.median) + ("" if math.isnan(stat.low) else between)
+
+
+def share(stat: Statistic, decimals: int = 1, sign: str = "") -> str:
+    """A median of shares in percent and its interval, followed by the sign if one is given."""
+    if not stat.seeds:
+        return "–"
+    ends = (stat.median, stat.low, stat.high)
+    middle, low, high = (f"{round(100 * one, decimals) + 0.0:.{decimals}f}" for one in ends)  # never -0
+    return middle + sign + ("" if math.isnan(stat.low) else f" [{low}, {high}]")
+
+
+def partly(stat: Statistic, runs: int) -> str:
+    """Said where not every seed counts."""
+    return f" ({stat.seeds} of {runs} seeds)" if stat.seeds < runs else ""
+
+
+# ---------------------------------------------------------------------- one table, four renderers
+_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "∞": r"$\infty$",
+    "…": r"\dots{}",
+    "\n": " ",
+}
+
+
+def escape_latex(text: str) -> str:
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The first `words` columns are words, of which the first names the rows; the others are numbers."""
+
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    key: str = ""
+    """Short and fit for a label."""
+    title: str = ""
+    note: str = ""
+    words: int = 1
+
+    def markdown(self) -> str:
+        columns = len(self.header)
+        rule = "|" + " --- |" * self.words + " ---: |" * (columns - self.words)
+        lines = [f"| {' | '.join(row)} |" for row in (self.header, *self.rows)]
+        return "\n".join([lines[0], rule, *lines[1:]])
+
+    def html(self) -> str:
+        head = "".join(f"<th>{escape_html(cell)}</th>" for cell in self.header)
+        rows = "".join(f"<tr>{''.join(f'<td>{escape_html(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+        note = f"<p>{escape_html(self.note)}</p>" if self.note else ""
+        body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return f"<h4>{escape_html(self.title)}</h4>{body}{note}"
+
+    def latex(self, world: str = "", prefix: str = "tab:asfl") -> str:
+        """With booktabs; a table of more than seven columns is shrunk to the width of the page."""
+        wide = len(self.header) > 7
+        caption = escape_latex(f"{with_note(self.title, world)}. {self.note}")
+        return "\n".join(
+            [
+                r"\begin{table}",
+                r"  \centering",
+                f"  \\caption{{{caption}}}",
+                f"  \\label{{{prefix}-{self.key}}}",
+                *([r"  \resizebox{\linewidth}{!}{%"] if wide else []),
+                f"  \\begin{{tabular}}{{{'l' * self.words}{'r' * (len(self.header) - self.words)}}}",
+                r"    \toprule",
+                _latex_row(self.header),
+                r"    \midrule",
+                *map(_latex_row, self.rows),
+                r"    \bottomrule",
+                r"  \end{tabular}" + ("}" if wide else ""),
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def terminal(self) -> "RichTable":
+        """For a console of any width: where columns are narrow, Rich folds intervals below their medians."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        made = RichTable(
+            title=self.title or None, caption=self.note or None, title_justify="left", caption_justify="left",
+            header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
+        )  # fmt: skip
+        for place, name in enumerate(self.header):
+            made.add_column(name, justify="left" if place < self.words else "right", overflow="fold")
+        for row in self.rows:
+            made.add_row(*row)
+        return made
 
 
+def _latex_row(cells: Sequence[str]) -> str:
+    told = (rf"\emph{{{cell}}}" if cell == NOT_REACHED else escape_latex(cell) for cell in cells)
+    return "    " + " & ".join(told) + r" \\"
+
+
+def latex_tables(groups: Sequence[tuple[str, Sequence[Table]]]) -> str:
+    """All tables of all worlds; each group is the title of a world (empty if there is only one) and its tables."""
+    parts = ["% Needs \\usepackage{booktabs}; wide tables also \\usepackage{graphicx}.\n"]
+    for place, (title, tables) in enumerate(groups, start=1):
+        prefix = f"tab:asfl-{place}" if len(groups) > 1 else "tab:asfl"
+        parts += [table.latex(title, prefix) for table in tables]
+    return "\n".join(parts)
+
+
+# ---------------------------------------------------------------------- the tables of a comparison
 def tables_of(summary: Summary) -> list[Table]:
-    """What `asfl compare` prints; tables without anything in them are left out."""
-    tables = [_accuracy(summary)]
+    """Those that have something to say."""
+    seeds = len(summary.seeds)
+    spread = "from the lowest to the highest" if seeds <= RANGE_UP_TO else "95 % bootstrap interval"
+    stated = f"Median [{spread}] of {seeds} seeds" if seeds > 1 else "One seed"
+    there = f"{stated}{' that got there' if seeds > 1 else ''}. Reached: when the mean of {SMOOTHED_OVER} evaluations "
+    there += "is at the target."
+    tables = [
+        _of_quantities(
+            summary, "accuracy", "Accuracy, %", ACCURACIES,
+            f"{stated}. Of the average model, with norm statistics measured anew; uncalibrated: with averaged ones, at "
+            "the end; clients' own: each client's side with the server's, at the end.",
+        )
+    ]  # fmt: skip
     if summary.targets:
-        tables += [_reached(summary, "delay_s"), _reached(summary, "energy_j")]
+        tables.append(_to_targets(summary, "delay", "Delay to a target accuracy, s", "delay_s", there))
+        tables.append(
+            _to_targets(summary, "energy", "Energy of all clients to a target accuracy, J", "energy_j", there)
+        )
         if OURS in summary.runs and len(summary.ranked) > 1:
-            tables.append(_saved(summary))
-    tables.append(_rounds(summary, "costs", "What a round takes", COSTS, ABOUT_COSTS))
-    tables.append(_rounds(summary, "rounds", "What the rounds look like", OF_ROUNDS, ABOUT_ROUNDS))
+            rows = [
+                [name, *(_saving(summary.saving(name, target)) for target in summary.targets)]
+                for name in summary.ranked
+                if name != OURS
+            ]
+            note = f"{stated}, paired: share of the other's delay / of its energy. Negative: ASFL needs more."
+            header = ["against", *_targets(summary)]
+            tables.append(Table(key="savings", title="What ASFL saves, %", note=note, header=header, rows=rows))
+    means = f"{stated}; means over rounds. "
+    tables.append(_of_quantities(summary, "costs", "What a round takes", COSTS, means + ABOUT_COSTS))
+    tables.append(_of_quantities(summary, "rounds", "What the rounds look like", OF_ROUNDS, means + ABOUT_ROUNDS))
     return [replace(table, title=with_note(table.title, summary.model)) for table in tables]
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words: int | None = 1) -> Iterator[str]:
-    """The first `words` columns hold words, the others numbers; None: there are no numbers."""
-    yield f"| {' | '.join(header)} |"
-    named = len(header) if words is None else words
-    yield f"|{' --- |' * named}{' ---: |' * (len(header) - named)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-
-
-def spread_in_words(seeds: int) -> str:
-    """What the figures of a table are, in so many words."""
-    if seeds == 1:
-        return "one seed"
-    between = "from the lowest to the highest" if seeds <= RANGE_UP_TO else "95 % bootstrap interval"
-    return f"median [{between}] of {seeds} seeds"
-
-
-def _spread(summary: Summary) -> str:
-    return spread_in_words(len(summary.seeds)).capitalize()
-
-
-def _accuracy(summary: Summary) -> Table:
+def _of_quantities(summary: Summary, key: str, title: str, columns: Sequence[Quantity], note: str) -> Table:
+    """A title that ends in a unit stands for the units of all columns; such a table counts the seeds."""
+    counts = title.endswith(", %")
     rows = [
-        [name, *(one.format(summary.over_seeds(name, one.name)) for one in ACCURACIES), str(len(runs))]
+        [name, *(one.format(summary.over_seeds(name, one.name)) for one in columns), *([str(len(runs))] * counts)]
         for name, runs in summary.runs.items()
     ]
-    note = (
-        f"{_spread(summary)}. Of the average model, with norm statistics measured anew; uncalibrated: with "
-        "averaged ones, at the end; clients' own: each client's side with the server's, at the end."
-    )
-    return Table("accuracy", "Accuracy, %", note, ["scheme", *(one.title for one in ACCURACIES), "seeds"], rows)
+    header = ["scheme", *(one.title if counts else one.heading for one in columns), *(["seeds"] * counts)]
+    return Table(key=key, title=title, note=note, header=header, rows=rows)
 
 
-def _reached(summary: Summary, resource: Resource) -> Table:
-    what, unit = ("Delay", "s") if resource == "delay_s" else ("Energy of all clients", "J")
-    rows = []
-    for name, runs in summary.runs.items():
-        if name not in summary.ranked:
-            rows.append([name, *("–" for _ in summary.targets)])
-            continue
-        needed = [summary.to_reach(name, target, resource) for target in summary.targets]
-        rows.append([name, *(amount(s) + partly(s, len(runs)) if s.seeds else NOT_REACHED for s in needed)])
-    note = (
-        f"{_spread(summary)}{' that got there' if len(summary.seeds) > 1 else ''}. Reached: when the mean of "
-        f"{SMOOTHED_OVER} evaluations is at the target."
-    )
-    title = f"{what} to a target accuracy, {unit}"
-    return Table(what.split()[0].lower(), title, note, ["scheme", *_targets(summary)], rows)
-
-
-def _saved(summary: Summary) -> Table:
+def _to_targets(summary: Summary, key: str, title: str, resource: Resource, note: str) -> Table:
     rows = [
-        [name, *(_saving(summary.saving(name, target)) for target in summary.targets)]
-        for name in summary.ranked
-        if name != OURS
+        [name, *(to_target(summary, name, target, resource) for target in summary.targets)] for name in summary.runs
     ]
-    note = f"{_spread(summary)}, paired: share of the other's delay / of its energy. Negative: ASFL needs more."
-    return Table("savings", "What ASFL saves, %", note, ["against", *_targets(summary)], rows)
+    return Table(key=key, title=title, note=note, header=["scheme", *_targets(summary)], rows=rows)
+
+
+def to_target(summary: Summary, scheme: str, target: float, resource: Resource) -> str:
+    """What a scheme needs to a target, with its interval, and how many seeds got there."""
+    if scheme not in summary.ranked:
+        return "–"
+    stat = summary.to_reach(scheme, target, resource)
+    return amount(stat) + partly(stat, len(summary.runs[scheme])) if stat.seeds else NOT_REACHED
 
 
 def _targets(summary: Summary) -> list[str]:
@@ -120,9 +291,3 @@ def _saving(saving: Saving | None) -> str:
     if saving.only_ours and saving.only_theirs:
         return "never with the same seed"
     return "only ASFL reaches it" if saving.only_ours else "only it reaches it" if saving.only_theirs else "neither"
-
-
-def _rounds(summary: Summary, key: str, title: str, columns: Sequence[Quantity], about: str) -> Table:
-    rows = [[name, *(one.format(summary.over_seeds(name, one.name)) for one in columns)] for name in summary.runs]
-    note = f"{_spread(summary)}; means over rounds. {about[0].upper()}{about[1:]}."
-    return Table(key, title, note, ["scheme", *(one.heading for one in columns)], rows)

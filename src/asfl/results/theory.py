@@ -32,23 +32,6 @@ class ExcessBounds:
     most_energy: float
     """E_max − δ."""
 
-    @classmethod
-    def from_budgets(
-        cls, delay_budget: float, energy_budget: float, max_delay: float, max_energy: float, *, normalised: bool
-    ) -> "ExcessBounds":
-        """From γ, δ and Assumption 4's T_max, E_max, which must bound whatever cost feeds the queues.
-
-        `normalised`: excess is divided by its budget, so γ becomes 1 and T_max becomes T_max/γ (a budget of 0 stays).
-        """
-        delay_unit = delay_budget if normalised and delay_budget > 0 else 1.0
-        energy_unit = energy_budget if normalised and energy_budget > 0 else 1.0
-        return cls(
-            delay=max(delay_budget, max_delay - delay_budget) / delay_unit,
-            energy=max(energy_budget, max_energy - energy_budget) / energy_unit,
-            most_delay=(max_delay - delay_budget) / delay_unit,
-            most_energy=(max_energy - energy_budget) / energy_unit,
-        )
-
 
 def queue_bound(most_excess: float, rounds: int, *, keep: float, add: float) -> float:
     """Largest backlog after `rounds` rounds: Q ≤ add · (1 + keep + … + keep^(R−1)) · max(g_max, 0).
@@ -224,7 +207,7 @@ def corrected_gradient_bound(
 
     - client_spread = (1/N) Σ_n ‖w̄^c − w_n^c‖² after stage 1;
     - lost_share s̄ = (1/N) Σ_n s_n, s_n = 1 for clients that sit out; the realised share of losses will do as well;
-    - inverse_arrivals κ = E[1/arrivals] (0 if nobody arrives): `expected_inverse_arrivals`, or realised; at most 1;
+    - inverse_arrivals κ = E[1/arrivals] (0 if no client arrives): `expected_inverse_arrivals`, or realised; at most 1;
     - resplit_shift ε = ‖w̄ after stage 1 − w̄ before‖: 0 unless the cut shrinks while some clients sit out.
 
     One gradient step per round and client, equal sample counts, mini-batches independent of each other and of losses.
@@ -250,7 +233,7 @@ def arrival_weighted_gradient_bound(
     """A sharper Theorem 1, for Σ_r p_r E‖∇F(w̄^r)‖² / Σ_r p_r with p = 1 − s̄: losses slow down, *unequal* losses bias.
 
     [ 2(F(w̄¹) − F*)/(ηR) + L η σ² mean(κ) + (Lη − 1)⁺ ψ² + 2L² mean(client_spread) + mean(2 I ζ² + 4Lη s̄ ψ²)
-    + 2/η · mean(ψ ε + L ε²/2) ] / mean(p), with I = `loss_imbalance` of the error rates [R, N] (1 for whoever sits out)
+    + 2/η · mean(ψ ε + L ε²/2) ] / mean(p), with I = `loss_imbalance` of the error rates [R, N] (1: sits out)
     and ζ² = max_n ‖∇F_n(w_n) − (1/N) Σ_m ∇F_m(w_m)‖²; if ζ² isn't given, ψ² takes its place. Losses are independent
     across clients. Where all error rates are equal I = 0, and everything due to losses vanishes with η.
     """
@@ -349,16 +332,16 @@ def loss_imbalance(packet_error_rate: ArrayLike) -> Floats:
     """I = I_c²/p + I_s²/q, how unequally clients are heard; 0 if all error rates are equal; [...] from [..., N].
 
     I_c = (1/N) Σ |s_n − s̄| for the client side and p = 1 − s̄; I_s = Σ |a_n − q/N| for the server side, a_n =
-    `arrival_weights` and q = Σ a_n, the probability that anybody arrives.
+    `arrival_weights` and q = Σ a_n, the probability that any client arrives.
     """
     rate = np.asarray(packet_error_rate, float)
     arrival_share = 1 - rate.mean(axis=-1)
     client = np.abs(rate - rate.mean(axis=-1, keepdims=True)).mean(axis=-1)
     weights = arrival_weights(rate)
-    anybody = weights.sum(axis=-1)
+    any_arrival = weights.sum(axis=-1)
     server = np.abs(weights - weights.mean(axis=-1, keepdims=True)).sum(axis=-1)
     heard = arrival_share > 0
-    imbalance = client**2 / np.where(heard, arrival_share, 1.0) + server**2 / np.where(heard, anybody, 1.0)
+    imbalance = client**2 / np.where(heard, arrival_share, 1.0) + server**2 / np.where(heard, any_arrival, 1.0)
     return np.where(heard, imbalance, 0.0)
 
 
@@ -366,30 +349,3 @@ def _nodes(num_clients: int) -> tuple[Floats, Floats]:
     """Gauss–Legendre on [0, 1], exact up to degree N − 1."""
     nodes, weights = np.polynomial.legendre.leggauss(num_clients // 2 + 1)
     return (nodes + 1) / 2, weights / 2
-
-
-# ---------------------------------------------------------------------- constants from recorded gradients
-def estimate_smoothness(models: ArrayLike, gradients: ArrayLike) -> float:
-    """L from below: largest ‖g_(i+1) − g_i‖ / ‖w_(i+1) − w_i‖ along a path; [K, d] each, of one client.
-
-    Gradients must be exact or on one fixed mini-batch, or noise is taken for curvature.
-    """
-    moved = np.linalg.norm(np.diff(np.asarray(models, float), axis=0), axis=-1)
-    turned = np.linalg.norm(np.diff(np.asarray(gradients, float), axis=0), axis=-1)
-    return float((turned[moved > 0] / moved[moved > 0]).max(initial=0.0))
-
-
-def estimate_noise2(gradients: ArrayLike) -> float:
-    """σ_F²: largest unbiased variance over B ≥ 2 mini-batches at one model; [..., B, d]."""
-    return float(np.var(np.asarray(gradients, float), axis=-2, ddof=1).sum(axis=-1).max())
-
-
-def estimate_gradient2(gradients: ArrayLike) -> float:
-    """ψ_F²: largest mean of ‖g‖² over mini-batches; [..., B, d]."""
-    return float(np.square(np.asarray(gradients, float)).sum(axis=-1).mean(axis=-1).max())
-
-
-def estimate_dissimilarity2(gradients: ArrayLike) -> float:
-    """ζ²: largest ‖g_n − mean over clients‖²; [..., N, d], each client's at its own model."""
-    of_clients = np.asarray(gradients, float)
-    return float(np.square(of_clients - of_clients.mean(axis=-2, keepdims=True)).sum(axis=-1).max())

@@ -350,7 +350,7 @@ def check_trackers(track: str) -> None:
         if name == "mlflow" and not os.environ.get("MLFLOW_TRACKING_URI"):
             packages += ["sqlalchemy", "alembic", "filelock"]  # for the database file
         if not all(map(_is_installed, packages)):
-            raise MissingExtraError(f'output.track = "{track}"', name)
+            raise MissingExtraError(f'output.track = "{track}"', "trackers")
 
 
 def _is_installed(package: str) -> bool:

@@ -27,8 +27,7 @@ MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.
 MOST_THREADS = 1024
 FORMAT = 4
 _WITHOUT_EFFECT = {
-    "output": ("folder", "checkpoint_every", "track"),
-    "data": ("folder",),
+    "output": ("checkpoint_every", "track"),
     "field": ("deadlines", "nobody_s", "shaping"),
 }
 """Fields that don't change results: where things lie, who watches, how long one waits for a client."""

@@ -141,7 +141,7 @@ class RoundRecord:
     noise_scale: Amount | None = None
     """B: at how many mini-batches noise and signal of the gradient are equal, as the server saw it before the round."""
     epsilon: Amount | None = None
-    """ε of the client that has revealed most so far, at `privacy.delta`; only with noise (docs/security.md). Null in
+    """ε of the client that has revealed most so far, at δ = 1e-5; only with noise (docs/security.md). Null in
     JSON if only activations or only updates are noisy: then nothing is guaranteed."""
     time_left_s: Amount | None = None
     """Of `budget.total_delay_s`, after the round; None without such a budget."""

@@ -14,7 +14,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, RoundCost, in_time
 from asfl.costs.round import Round
 from asfl.optimize import Learning, Problem
-from asfl.optimize.rate import lasting_prices
+from asfl.optimize.prices import lasting_prices
 from asfl.runs.records import RoundRecord
 from asfl.runs.state import Measured, Outcome, Run, State
 from asfl.schemes.base import asfl_decision, borrows, switches_of

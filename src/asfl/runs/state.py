@@ -16,7 +16,7 @@ from asfl.costs.holdings import Holdings
 from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
-from asfl.optimize.rate import Pace, Rate
+from asfl.optimize.prices import Pace, Rate
 from asfl.runs.records import Fault
 from asfl.runs.synthetic_learning import Drift, SyntheticLearning
 from asfl.schemes.base import Scheme, switches_of, watches_noise
@@ -193,7 +193,8 @@ class State:
                 held = beyond.layer_drift[:deepest]
                 drift = rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
             worth = float(beyond.worth(bits[own.arrived]).sum())
-            rate = rate.after(problem, float(charge.delay_s), charge.energy_j, worth, drift, deepest)
+            progress = max(float(problem.progress_of_cut[deepest] * problem.progress.of(worth)) - drift, 0.0)
+            rate = rate.after(problem.prices.cost(float(charge.delay_s), charge.energy_j), progress)
         return replace(
             self,
             round_index=self.round_index + 1,

@@ -65,7 +65,7 @@ class AdaptSflScheme:
 def _cut_that_stays(problem: Problem) -> int | None:
     """The cut while client sides differ; None: it may move."""
     cut, holdings = problem.round.previous_cut, problem.round.holdings
-    return cut if cut is not None and holdings is not None and holdings.apart[:cut].any() else None
+    return cut if cut is not None and holdings is not None and holdings.diverged[:cut].any() else None
 
 
 @dataclass(frozen=True)

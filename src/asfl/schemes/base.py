@@ -11,9 +11,8 @@ from asfl.config.randomness import random_stream
 from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import ExchangeRules
 from asfl.costs.round import Round
-from asfl.optimize import Problem, ooe_bcd, solve_jointly
-from asfl.optimize.problem import PUBLISHED, Switches
-from asfl.optimize.rate import solve_by_rate
+from asfl.optimize import Problem, solve
+from asfl.optimize.rules import PUBLISHED, Switches
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
@@ -81,8 +80,7 @@ def decided_by(scheme: Scheme, problem: Problem, seed: int) -> Decided:
 
 def asfl_decision(problem: Problem, solver: Literal["bcd", "joint"] | None = None) -> Decision:
     """What ASFL decides, by the solver given or configured; also what other schemes borrow."""
-    solve = solve_jointly if (solver or problem.rules.solver) == "joint" else ooe_bcd
-    return (solve(problem) if problem.prices is None else solve_by_rate(problem, solve)).decision
+    return solve(problem, solver).decision
 
 
 def borrowed_decision(problem: Problem) -> Decision:

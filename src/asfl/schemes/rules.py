@@ -14,11 +14,8 @@ from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.optimize import Problem, Rules
 from asfl.optimize.assign import assigned
-from asfl.optimize.problem import PUBLISHED, Switches
+from asfl.optimize.rules import PUBLISHED, Switches
 from asfl.schemes.base import Decided, Scheme, decided_by
-
-FAIR_SHARE = 0.8
-"""Of the average client's rounds, where it is decided how many take part: with less, the nearest clients' data rule."""
 
 
 def budgets_of(world: World, scheme: Scheme) -> Budgets:
@@ -27,29 +24,9 @@ def budgets_of(world: World, scheme: Scheme) -> Budgets:
 
 
 def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -> Rules:
-    """The decision rules of a configuration, with every "auto" turned into a number.
-
-    Where it is decided how many take part, at least two do: one alone doesn't tell how noisy gradients are. (A mix of
-    two isn't one yet: there, as usual, half of the clients that can be served.) And each client gets `FAIR_SHARE` of
-    what the average client does; but where batteries have a price, that says how often each client takes part.
-    """
-    rules = config.decision
-    few = switches.rate and not switches.mix
-    least = min(2, config.scenario.clients, config.radio.num_rbs) if few else None
-    floor: float | None = None if rules.participation_floor == "auto" else rules.participation_floor
-    relative = switches.rate and floor is None
-    if relative:
-        floor = FAIR_SHARE if config.budget.battery_j == "off" else 0.0
-    return Rules.of(
-        rules,
-        config.scenario.clients,
-        config.radio.num_rbs,
-        delay_budget_s=budgets.delay_s,
-        energy_budget_j=budgets.energy_j,
-        min_participants=least if rules.min_participants == "auto" else rules.min_participants,
-        participation_floor=floor,
-        relative_floor=relative,
-    )
+    """The decision rules of a configuration, with every "auto" turned into a number."""
+    clients, num_rbs, batteries = config.scenario.clients, config.radio.num_rbs, config.budget.battery_j != "off"
+    return Rules.of(config.decision, clients, num_rbs, budgets, switches, batteries=batteries)
 
 
 def decide(scheme: Scheme, problem: Problem, reserves: Reserves | None = None) -> Decided:

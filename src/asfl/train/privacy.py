@@ -24,6 +24,7 @@ from torch import Tensor
 from asfl.config import Privacy
 from asfl.config.errors import MissingExtraError
 from asfl.config.randomness import random_stream
+from asfl.config.tree import DELTA
 from asfl.models.cuttable import Carry
 
 RngOf = Callable[[str, int, int, int], torch.Generator]
@@ -80,7 +81,7 @@ def _normal(like: Tensor, rng: torch.Generator) -> Tensor:
 
 @lru_cache(maxsize=4096)
 def epsilon(privacy: Privacy, releases: int) -> float:
-    """ε at the configured δ, once a sample was in so many mini-batches; infinite: one of the two isn't hidden."""
+    """ε at δ = `DELTA`, once a sample was in so many mini-batches; infinite: one of the two isn't hidden."""
     if not (privacy.activation_noise and privacy.update_noise):
         return math.inf
     if not releases:
@@ -93,5 +94,5 @@ def epsilon(privacy: Privacy, releases: int) -> float:
     spent = sum(compute_rdp(q=1.0, noise_multiplier=noise / 2, steps=releases, orders=_ORDERS) for noise in both)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that other orders may be tighter still
-        found, _ = get_privacy_spent(orders=_ORDERS, rdp=spent, delta=privacy.delta)
+        found, _ = get_privacy_spent(orders=_ORDERS, rdp=spent, delta=DELTA)
     return float(found)

@@ -211,12 +211,15 @@ def test_tables_are_sorted_saved_and_keep_their_first_column(browser: Any, tmp_p
     assert browser.execute_script(f"return {names}") == sorted(browser.execute_script(f"return {names}"))
 
     title = browser.execute_script(f"return {table}.closest('figure').querySelector('b').textContent")
+    browser.execute_script(f"{table}.tBodies[0].rows[0].cells[1].textContent = '=cmd()'")
+    browser.execute_script(f"{table}.tBodies[0].rows[0].cells[2].textContent = '-1.5 %'")
     browser.execute_script(f"{table}.closest('figure').querySelector('.csv').click()")
     wait_until(lambda: bool(list(tmp_path.glob("*.csv"))))
     (file,) = tmp_path.glob("*.csv")
     header, *rows = file.read_text("utf-8-sig").splitlines()
     assert title
     assert header.startswith('"')
+    assert rows[0].split(",")[1:3] == ['"\'=cmd()"', '"-1.5 %"']  # no formula
     assert [row.split('"')[1] for row in rows] == browser.execute_script(f"return {names}")
 
     _resize(browser, 360)

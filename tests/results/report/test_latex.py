@@ -6,10 +6,9 @@ from pathlib import Path
 from made_up import made_up_run
 from run_folders import comparison_folder
 
-from asfl.results.latex import escape, latex_tables
 from asfl.results.page import Report
 from asfl.results.summary import Summary
-from asfl.results.tables import Table, tables_of
+from asfl.results.tables import Table, escape_latex, latex_tables, tables_of
 
 
 def test_numbers_with_their_spread(tmp_path: Path) -> None:
@@ -36,11 +35,11 @@ def test_not_reached_and_one_seed() -> None:
 
 
 def test_several_worlds_and_special_characters() -> None:
-    table = Table("a", "50 %", "", ["x_1", "y"], [["a&b", "−1 ± 2"]])
+    table = Table(key="a", title="50 %", header=["x_1", "y"], rows=[["a&b", "−1 ± 2"]])
     text = latex_tables([("rate_1", [table]), ("rate #2", [table])])
     assert r"\caption{50 \% (rate\_1). }" in text
     assert r"\label{tab:asfl-2-a}" in text
     assert r"a\&b & $-$1 $\pm$ 2 \\" in text
-    assert escape(r"\input{x}~^<>") == (
+    assert escape_latex(r"\input{x}~^<>") == (
         r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
     )

@@ -26,8 +26,7 @@ from asfl.results.charts.one_run import client_map, map_columns, panels
 from asfl.results.curves import RunFolder
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not
-from asfl.results.page.collect import collect, signature
-from asfl.results.page.origins import compare_command, nearest_preset, run_command
+from asfl.results.page.collect import collect, compare_command, nearest_preset, run_command, signature
 from asfl.results.summary import Excess
 from asfl.runs.files import sealed_json
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
@@ -354,7 +353,7 @@ def test_mistakes(asfl: Asfl, tmp_path: Path) -> None:
     [
         ({"folders": []}, "no folder given"),
         ({"folders": [Path("none")]}, "none is neither a run nor a comparison"),
-        ({"folders": [Path("broken")]}, "not the sealed record of a round"),
+        ({"folders": [Path("broken")]}, "not the record of a round with its checksum"),
         ({"folders": [Path("begun")]}, "no run has begun yet"),
         ({"folders": [Path("above/run")], "out": Path("above")}, "--out above is a folder"),
         ({"folders": [Path("above/run")], "out": Path("file/page.html")}, "can't write file/page.html"),
@@ -452,4 +451,4 @@ def test_runs_that_go_on_are_compared_where_all_have_been(tmp_path: Path) -> Non
     second = run_folder(tmp_path / "fedavg", "fedavg", (0.1,), rounds=9)
     (group,) = collect([first, second]).groups
     assert {len(run.records) for run in group.counted} == {1}
-    assert "after round 1, which everybody has played" in page(Report.of([first, second]))
+    assert "after round 1, which all have played" in page(Report.of([first, second]))

@@ -81,7 +81,7 @@ def test_a_claim_about_the_same_runs_counts_once(
     assert 0 < len(second) < len(data[1]["findings"])
     assert {one["about"] for one in first}.isdisjoint({one["about"] for one in second})
     index = "\n".join(tool._index(both, "", tmp_path))
-    assert f"{sum(one['verdict'] == 'holds' for one in [*first, *second])} × holds" in index.partition("In all: ")[2]
+    assert f"holds {sum(one['verdict'] == 'holds' for one in [*first, *second])}" in index.partition("In all: ")[2]
 
 
 def test_without_anybody_to_compare_with_nothing_is_said(tool: ModuleType, tmp_path: Path) -> None:

@@ -148,6 +148,6 @@ def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypat
     assert "left as recorded: all runs on gone.npz" in result.stderr
     page = (tmp_path / "out" / "pareto" / "results.md").read_text("utf-8")
     assert "--recharge --set compute.server_hz=1e12" in page
-    assert f"{RECORDED}: s / J | {CONFIGURED}: s / J" in page
+    assert f"{RECORDED}: s/J | {CONFIGURED}: s/J" in page
     assert_refused(asfl(*words, "--set", "radio.num_rbs=4"), "can't be recharged")
     assert_refused(asfl("reproduce", "pareto", "--recharge"), "--recharge doesn't count here")

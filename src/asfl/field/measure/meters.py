@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asfl.config.errors import AsflError
-from asfl.config.registry import Registry
+from asfl.config.plugins import Registry
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -13,7 +12,6 @@ from asfl.config.units import number, percent
 from asfl.results.charts.chart import (
     BUDGET,
     FAINT,
-    MEDIAN,
     OTHER,
     SECOND,
     Axis,
@@ -29,16 +27,17 @@ from asfl.results.charts.chart import (
     Series,
     binned,
     is_ours,
+    lines_panel,
     look_of,
-    over_rounds,
     scaled,
     spans_magnitudes,
+    trailing_mean,
 )
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.one_run import blocks, is_measured, links
 from asfl.results.curves import Curve, Resource, Run, finished_runs, together
-from asfl.results.quantities import CURVE_AXES, QUANTITIES, amount, partly, share
-from asfl.results.summary import Outcome, Statistic, Summary, moves, paired
+from asfl.results.summary import Outcome, Statistic, Summary, moves, paired, summarize_run
+from asfl.results.tables import CURVE_AXES, QUANTITIES, amount, partly, share
 from asfl.runs.comparison import Comparison, read_front
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING, OURS, PLUS
@@ -143,42 +142,72 @@ def _band(runs: Sequence[Run]) -> str:
 
 
 # ---------------------------------------------------------------------- the way to a target
+def bars_panel(
+    title: str,
+    label: str,
+    rows: Mapping[str, Sequence[float]],
+    look: Callable[[str], Look] = look_of,
+    *,
+    texts: Mapping[str, str] | None = None,
+    hover: Mapping[str, str] | None = None,
+    levels: Sequence[Level] = (),
+) -> Panel:
+    """A row for each name, the first on top: the median over seeds, its interval, a dot per seed, and a text behind.
+
+    Medians are points where values differ by orders of magnitude, as bars would begin anywhere on a logarithmic scale.
+    """
+    names, texts = list(rows), texts or {}
+    known = [place for place, name in enumerate(names) if rows[name]]
+    stats = [Statistic.of(rows[names[place]]) for place in known]
+    medians, looks = [stat.median for stat in stats], [look(names[place]) for place in known]
+    said = [(hover or {}).get(names[place], "") for place in known]
+    every = [value for values in rows.values() for value in values if value > 0]
+    logarithmic = spans_magnitudes(every)
+    series: list[Series] = [
+        Points(x=medians, y=known, look=looks, size=9, hover=said)
+        if logarithmic
+        else Bars(places=known, lengths=medians, look=looks, width=0.66, horizontal=True, hover=said)
+    ]
+    several = [(place, stat) for place, stat in zip(known, stats, strict=True) if stat.seeds > 1]
+    if several:
+        places, ends = [place for place, _ in several], ([s.low for _, s in several], [s.high for _, s in several])
+        middle = [stat.median for _, stat in several]
+        series.append(Points(x=middle, y=places, x_ends=ends, look=Look(BUDGET), size=1))
+        dots = [(value, place) for place in places for value in rows[names[place]]]
+        series.append(Points(x=[x for x, _ in dots], y=[y for _, y in dots], look=Look(BUDGET), size=2.5))
+    for place, name in enumerate(names):
+        if not rows[name]:
+            series.append(Note("not reached", None, place, FAINT, italic=True))
+        elif name in texts:
+            series.append(Note(texts[name], max(rows[name]), place))
+    floor, top = (min(every) / 2 if logarithmic else 0.0), max(every, default=1.0)
+    most = (floor * (top / floor) ** 1.35 if logarithmic else 1.35 * top) if texts else None
+    x = Axis(label, "log" if logarithmic else "linear", floor, most)
+    y = Axis(low=-0.6, high=len(names) - 0.4, ticks=dict(enumerate(names)), reversed=True, grid=False)
+    return Panel(title, [*series, *levels], x, y)
+
+
+def side_by_side(panels: Sequence[Panel], width_in: float, note: str = "") -> Chart:
+    """Panels with the same rows, which only the first one names."""
+    first, *others = panels
+    unnamed = [replace(one, y=replace(one.y, ticks=dict.fromkeys(one.y.ticks or {}, ""))) for one in others]
+    return Chart([[first, *unnamed]], width_in, 1.5 + 0.38 * len(first.y.ticks or {}), note=note)
+
+
 def way_panel(
     summary: Summary, target: float, resource: Resource, look: Callable[[str], Look] = look_of, title: str = ""
 ) -> Panel:
     """Delay or energy to a target by scheme, the fastest on top; schemes that didn't reach it are named, too."""
-    order = summary.fastest_first(target)
-    stats = [summary.to_reach(name, target, resource) for name in order]
-    values = [list(summary.reached(name, target, resource).values()) for name in order]
-    every = [value for of_one in values for value in of_one if value > 0]
-    logarithmic, unit = spans_magnitudes(every), "s" if resource == "delay_s" else "J"
-    floor, top = (min(every) / 2 if logarithmic else 0.0), max(every, default=1.0)
-    rows = [row for row, stat in enumerate(stats) if stat.seeds]
-    medians, looks = [stats[row].median for row in rows], [look(order[row]) for row in rows]
-    texts = {row: amount(stats[row]) + partly(stats[row], len(summary.runs[order[row]])) for row in rows}
-    saved = {row: _saves(summary, order[row], target, resource) for row in rows}
-    hover = [f"{order[row]}: {texts[row]} {unit}" + (f"\n{saved[row]}" if saved[row] else "") for row in rows]
-    series: list[Series] = []
-    if logarithmic:  # where a bar would begin is arbitrary there
-        series.append(Points(x=medians, y=rows, look=looks, size=9, hover=hover))
-    else:
-        series.append(Bars(places=rows, lengths=medians, look=looks, width=0.66, horizontal=True, hover=hover))
-    spread = [row for row in rows if stats[row].seeds > 1]
-    if spread:
-        ends = [stats[row].low for row in spread], [stats[row].high for row in spread]
-        series.append(Points(x=[stats[row].median for row in spread], y=spread, x_ends=ends, look=Look(BUDGET), size=1))
-        dots = [(value, row) for row in spread for value in values[row]]
-        series.append(Points(x=[x for x, _ in dots], y=[y for _, y in dots], look=Look(BUDGET), size=2.5))
-    for row, stat in enumerate(stats):
-        if stat.seeds:
-            text = number(stat.median) + partly(stat, len(summary.runs[order[row]]))
-            series.append(Note(text, max(values[row]), row))
-        else:
-            series.append(Note("not reached", None, row, FAINT, italic=True))
-    most = floor * (top / floor) ** 1.35 if logarithmic else 1.35 * top
-    x = Axis(unit, "log" if logarithmic else "linear", floor, most)
-    y = Axis(low=-0.6, high=len(order) - 0.4, ticks=dict(enumerate(order)), reversed=True, grid=False)
-    return Panel(title or f"{'Delay' if unit == 's' else 'Energy'} to {percent(target)}", series, x, y)
+    unit, rows, texts, hover = "s" if resource == "delay_s" else "J", {}, {}, {}
+    for name in summary.fastest_first(target):
+        rows[name] = list(summary.reached(name, target, resource).values())
+        stat = Statistic.of(rows[name])
+        some = partly(stat, len(summary.runs[name]))
+        texts[name] = number(stat.median) + some
+        saved = _saves(summary, name, target, resource)
+        hover[name] = f"{name}: {amount(stat)}{some} {unit}" + (f"\n{saved}" if saved else "")
+    title = title or f"{'Delay' if unit == 's' else 'Energy'} to {percent(target)}"
+    return bars_panel(title, unit, rows, look, texts=texts, hover=hover)
 
 
 def _saves(summary: Summary, scheme: str, target: float, resource: Resource) -> str:
@@ -193,14 +222,8 @@ def way(summary: Summary, target: float) -> Chart:
     """Delay and energy side by side."""
     delay = way_panel(summary, target, "delay_s", title=f"Delay to {percent(target)} accuracy")
     energy = way_panel(summary, target, "energy_j", title=f"Energy to {percent(target)} accuracy, all clients")
-    unnamed = replace(energy, y=replace(energy.y, ticks=dict.fromkeys(energy.y.ticks or {}, "")))
-    several = len(summary.seeds) > 1
-    note = (
-        f"median and its interval over the seeds that reached it, of {len(summary.seeds)}; dots: seeds"
-        if several
-        else ""
-    )
-    return Chart([[delay, unnamed]], 10.5, 1.5 + 0.36 * len(summary.ranked), note=note)
+    note = f"median and its interval over the seeds that reached it, of {len(summary.seeds)}; dots: seeds"
+    return side_by_side([delay, energy], 10.5, note if len(summary.seeds) > 1 else "")
 
 
 # ---------------------------------------------------------------------- cuts, queues, discrepancy, packet errors
@@ -229,32 +252,24 @@ def first_of_each(runs: Sequence[Run]) -> dict[str, Run]:
     return {run.scheme: first[run.scheme] for run in runs if run.scheme in first}  # in the order of the schemes
 
 
-def rounds_panel(
-    runs: Mapping[str, Sequence[Run]],
-    value: Callable[[RoundRecord], float],
-    title: str,
-    label: str,
-    look: Callable[[str], Look] = look_of,
-    *,
-    window: int = 1,
-) -> Panel:
+def means_over_runs(
+    runs: Mapping[str, Sequence[Run]], value: Callable[[RoundRecord], float], window: int = 1
+) -> dict[str, list[float]]:
     """A number round after round: the mean of each scheme's seeds, and of so many rounds up to each."""
-    lines, tops = [], []
+    found = {}
     for name, of_scheme in runs.items():
         shortest = min((len(run.records) for run in of_scheme), default=0)
         if shortest:
-            mean = np.mean([[value(record) for record in run.records[:shortest]] for run in of_scheme], axis=0)
-            smooth = [float(np.mean(mean[max(0, end - window) : end])) for end in range(1, shortest + 1)]
-            lines.append(over_rounds(smooth, look(name), name, group=name))
-            tops.append(max(smooth))
-    return Panel(title, lines, Axis("round"), scaled(label, tops), choice="y")
+            every = [[value(record) for record in run.records[:shortest]] for run in of_scheme]
+            found[name] = trailing_mean(np.mean(every, axis=0).tolist(), window)
+    return found
 
 
 def cuts_and_queues(runs: Sequence[Run]) -> Chart:
     first = first_of_each(runs)
     alone = {name: [run] for name, run in first.items()}
     queues = [
-        rounds_panel(alone, value, title, "backlog", window=WINDOW)
+        lines_panel(title, "backlog", means_over_runs(alone, value, WINDOW))
         for title, value in (
             (f"Delay queue (mean of {WINDOW} rounds)", lambda record: record.delay_queue),
             ("Energy queue, mean over clients", lambda record: fmean(record.energy_queue)),
@@ -265,33 +280,28 @@ def cuts_and_queues(runs: Sequence[Run]) -> Chart:
 
 
 def losses_panel(runs: Mapping[str, Sequence[Run]]) -> Panel | None:
-    """Packets expected to be lost, of those sent, and packets that were."""
+    """Per cent of the packets sent that were expected to be lost, and that were; None if none was sent."""
     found = {}
     for name, of_scheme in runs.items():
-        pairs = [pair for run in of_scheme if (pair := _lost(run.records)) is not None]
+        pairs = []
+        for run in of_scheme:
+            rate, sent, arrived = (
+                np.array([getattr(record, field) for record in run.records], float)
+                for field in ("packet_error_rate", "rb_count", "arrived")
+            )
+            if (served := sent > 0).any():
+                pairs.append((100 * rate[served].mean(), 100 * (1 - arrived[served].mean())))
         if pairs:
             found[name] = np.mean(pairs, axis=0)
     if not found:
         return None
-    shares, places = np.array(list(found.values())), np.arange(len(found))
-    bars = [
-        Bars(
-            places=places + off, lengths=shares[:, which], look=Look(color), name=name, width=0.38, hover="%{y:.4~g} %"
-        )
-        for which, (name, off, color) in enumerate((("expected", -0.2, OTHER), ("realised", 0.2, SECOND)))
-    ]
-    names = Axis(ticks=dict(enumerate(found)), grid=False)
-    return Panel("", bars, names, Axis("packets lost, %", low=0), legend=True)
-
-
-def _lost(records: Sequence[RoundRecord]) -> tuple[float, float] | None:
-    """Per cent of the packets that were sent; None if none was."""
-    rate, sent, arrived = (
-        np.array([getattr(record, name) for record in records], float)
-        for name in ("packet_error_rate", "rb_count", "arrived")
+    shares, places, hover = np.array(list(found.values())), np.arange(len(found)), "%{y:.4~g} %"
+    expected = Bars(
+        places=places - 0.2, lengths=shares[:, 0], look=Look(OTHER), name="expected", width=0.38, hover=hover
     )
-    served = sent > 0
-    return (float(100 * rate[served].mean()), float(100 * (1 - arrived[served].mean()))) if served.any() else None
+    came = Bars(places=places + 0.2, lengths=shares[:, 1], look=Look(SECOND), name="realised", width=0.38, hover=hover)
+    names = Axis(ticks=dict(enumerate(found)), grid=False)
+    return Panel("", [expected, came], names, Axis("packets lost, %", low=0), legend=True)
 
 
 def charts_of(summary: Summary, runs: Sequence[Run]) -> Iterator[tuple[str, Chart]]:
@@ -403,108 +413,67 @@ def ablation(summary: Summary, target: float) -> Chart:
     """Delay and energy to a target as multiples of the whole scheme's, paired by seed; and the final accuracy."""
     schemes = [PLUS, *(name for name in summary.ranked if name != PLUS)]
     panels = []
-    for what, resource in (("Delay", "delay_s"), ("Energy", "energy_j")):
-        whole = summary.reached(PLUS, target, resource)  # type: ignore[arg-type]
-        rows = [
-            [their / our for our, their in paired(whole, summary.reached(name, target, resource)) if our > 0]  # type: ignore[arg-type]
-            for name in schemes
-        ]
-        panels.append(
-            _bars_panel(f"{what} to {percent(target)}", f"times that of {PLUS}", schemes, rows, Level(1, upright=True))
-        )
-    ends = [[100 * one for one in summary.by_seed(name, "final_accuracy").values()] for name in schemes]
+    resources: tuple[tuple[str, Resource], ...] = (("Delay", "delay_s"), ("Energy", "energy_j"))
+    for what, resource in resources:
+        whole = summary.reached(PLUS, target, resource)
+        pairs = {name: paired(whole, summary.reached(name, target, resource)) for name in schemes}
+        ratios = {name: [their / our for our, their in of_one if our > 0] for name, of_one in pairs.items()}
+        label, one = f"times that of {PLUS}", [Level(1, upright=True)]
+        panels.append(bars_panel(f"{what} to {percent(target)}", label, ratios, levels=one))
     levels, label = list[Level](), "%"
     if CEILING in summary.runs:
-        levels.append(
-            Level(100 * summary.over_seeds(CEILING, "final_accuracy").median, "", look_of(CEILING), upright=True)
-        )
-        label = "%; dashed: the ceiling, central"
-    panels.append(_bars_panel("Accuracy at the end", label, schemes, ends, *levels))
-    for place in (1, 2):
-        axis = panels[place].y
-        panels[place] = replace(panels[place], y=replace(axis, ticks=dict.fromkeys(axis.ticks or {}, "")))
-    return Chart([panels], 11.5, 1.4 + 0.42 * len(schemes))
-
-
-def _bars_panel(title: str, label: str, names: Sequence[str], rows: Sequence[Sequence[float]], *levels: Level) -> Panel:
-    """Medians as bars, and a dot per seed."""
-    known = [row for row, values in enumerate(rows) if values]
-    medians, looks = [float(np.median(rows[row])) for row in known], [look_of(names[row]) for row in known]
-    bars = Bars(places=known, lengths=medians, look=looks, width=0.66, horizontal=True)
-    dots = [(value, row) for row in known for value in rows[row]]
-    seeds = Points(x=[x for x, _ in dots], y=[y for _, y in dots], look=Look(BUDGET), size=2)
-    missing = [Note("not reached", None, row, FAINT, italic=True) for row, values in enumerate(rows) if not values]
-    y = Axis(low=-0.5, high=len(names) - 0.5, ticks=dict(enumerate(names)), reversed=True, grid=False)
-    return Panel(title, [bars, seeds, *levels, *missing], Axis(label, low=0), y)
+        best = 100 * summary.over_seeds(CEILING, "final_accuracy").median
+        levels, label = [Level(best, "", look_of(CEILING), upright=True)], "%; dashed: the ceiling, central"
+    ends = {name: [100 * one for one in summary.by_seed(name, "final_accuracy").values()] for name in schemes}
+    return side_by_side([*panels, bars_panel("Accuracy at the end", label, ends, levels=levels)], 11.5)
 
 
 def quantities(summary: Summary, names: Sequence[str]) -> Chart:
-    """A bar per scheme, a dot per seed; points on a logarithmic scale if schemes differ by orders of magnitude."""
-    schemes, panels = list(summary.runs), []
-    places = list(range(len(schemes)))
-    looks = [look_of(scheme) for scheme in schemes]
-    for name in names:
-        shown = QUANTITIES[name]
-        medians = [shown.scale * summary.over_seeds(scheme, name).median for scheme in schemes]
-        if spans_magnitudes(medians):  # where a bar would begin is arbitrary there
-            series: list[Series] = [Points(x=places, y=medians, look=looks, size=9)]
-        else:
-            series = [Bars(places=places, lengths=medians, look=looks, width=0.66)]
-        seeds = [(place, shown.scale * v) for place in places for v in summary.by_seed(schemes[place], name).values()]
-        series.append(Points(x=[x for x, _ in seeds], y=[y for _, y in seeds], look=Look(BUDGET), size=2))
-        x = Axis(ticks=dict(enumerate(schemes)), grid=False)
-        panels.append(Panel(shown.in_words.capitalize(), series, x, scaled(shown.unit, medians)))
-    return Chart([panels], 4.75 * len(panels), 3.6)
+    """A bar per scheme, a dot per seed."""
+    panels = []
+    for shown in (QUANTITIES[name] for name in names):
+        rows = {
+            scheme: [shown.scale * one for one in summary.by_seed(scheme, shown.name).values() if not math.isnan(one)]
+            for scheme in summary.runs
+        }
+        known = {scheme: values for scheme, values in rows.items() if values}
+        panels.append(bars_panel(shown.in_words.capitalize(), shown.unit, known if len(names) == 1 else rows))
+    return side_by_side(panels, 4.75 * len(panels))
 
 
 def resplits(runs: Sequence[Run]) -> Chart:
-    """How delay and the delay of re-splits add up, and how often the cut moves; a faint line per seed."""
-    totals, parts, shares = [], [], []
-    for run in runs:
-        totals.append(list(accumulate(record.delay_s for record in run.records)))
-        parts.append(list(accumulate(record.resplit_delay_s for record in run.records)))
-        moved = moves(run.records)
-        shares.append([100 * fmean(moved[max(0, end - WINDOW) : end]) for end in range(1, len(moved) + 1)])
-    part = np.mean([part[-1] / whole[-1] for part, whole in zip(parts, totals, strict=True) if whole[-1]])
-    delays = [*_mean_line(totals, MEDIAN, "all of it"), *_mean_line(parts, look_of(OURS).color, "re-splits")]
-    title = f"Delay so far; re-splits take {percent(float(part), 1)}"
-    left = Panel(title, delays, Axis("round"), Axis("s", low=0), legend=True)
-    moving = _mean_line(shares, look_of(OURS).color, "")
-    right = Panel(
-        f"Rounds where the cut moves, of the last {WINDOW}", moving, Axis("round"), Axis("%", low=0, high=100)
+    """How delay and the delay of re-splits add up, and how often the cut moves; means over seeds."""
+    shortest = min(len(run.records) for run in runs)
+    parts = {"all of it": "delay_s", "re-splits": "resplit_delay_s"}
+    so_far = {
+        name: np.mean([np.cumsum([getattr(r, field) for r in run.records[:shortest]]) for run in runs], axis=0)
+        for name, field in parts.items()
+    }
+    shares = [summarize_run(run, []).resplit_share for run in runs]
+    title = f"Delay so far; re-splits take {percent(fmean(shares), 1)}"
+    delays = replace(lines_panel(title, "s", so_far), y=Axis("s", low=0), legend=True)
+    moved = 100 * np.mean([moves(run.records[:shortest]) for run in runs], axis=0)
+    moving = lines_panel(
+        f"Rounds where the cut moves, of the last {WINDOW}", "%", {OURS: trailing_mean(moved.tolist(), WINDOW)}
     )
-    return Chart([[left, right]], 9.5, 3.8)
-
-
-def _mean_line(lines: Sequence[Sequence[float]], colour: str, label: str) -> list[Line]:
-    shortest = min(map(len, lines))
-    mean = np.mean([line[:shortest] for line in lines], axis=0)
-    return [
-        *(over_rounds(line, Look(colour, (), 0.8, 0.35)) for line in lines),
-        over_rounds(mean, Look(colour, (), 2.2), label),
-    ]
+    return Chart([[delays, replace(moving, y=Axis("%", low=0, high=100))]], 9.5, 3.8)
 
 
 def sweep_chart(
     varied: str, labels: Sequence[str], summaries: Sequence[Summary], names: Sequence[str], target: float | None = None
 ) -> Chart:
     """Numbers against what is varied, a line per scheme with the interval over seeds; also of the way to a target."""
+    schemes = list(dict.fromkeys(scheme for summary in summaries for scheme in summary.runs))
     panels = []
-    for name in names:
-        shown = QUANTITIES[name]
-        title = shown.in_words.capitalize() + (" after the last round" if name == "final_accuracy" else "")
-        stats = _by_scheme(summaries, lambda one, scheme, name=name: one.over_seeds(scheme, name))  # type: ignore[misc]
+    for shown in (QUANTITIES[name] for name in names):
+        title = shown.in_words.capitalize() + (" after the last round" if shown.name == "final_accuracy" else "")
+        stats = {scheme: [one.over_seeds(scheme, shown.name) for one in summaries] for scheme in schemes}
         panels.append(_sweep_panel(title, shown.unit, varied, labels, stats, shown.scale))
     ways: tuple[tuple[str, str, Resource], ...] = (("Delay", "s", "delay_s"), ("Energy", "J", "energy_j"))
     for what, unit, resource in ways if target is not None else ():
-        stats = _by_scheme(summaries, lambda one, scheme, of=resource: one.to_reach(scheme, target, of))  # type: ignore[misc]
+        stats = {scheme: [one.to_reach(scheme, target or 0, resource) for one in summaries] for scheme in schemes}
         panels.append(_sweep_panel(f"{what} to {percent(target or 0)}", unit, varied, labels, stats))
     return Chart([panels], 3.4 * len(panels) + 1.6, 4.2, legend="right")
-
-
-def _by_scheme(summaries: Sequence[Summary], value: Callable[[Summary, str], Statistic]) -> dict[str, list[Statistic]]:
-    schemes = dict.fromkeys(scheme for summary in summaries for scheme in summary.runs)
-    return {scheme: [value(summary, scheme) for summary in summaries] for scheme in schemes}
 
 
 def _sweep_panel(

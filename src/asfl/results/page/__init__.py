@@ -1,5 +1,383 @@
-"""The report as one HTML page that needs nothing from elsewhere."""
+"""The whole page: what the template shows, the charts as JSON beside it, and the script that draws them."""
 
-from asfl.results.page.build import Report, chart_library, page, place_for
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from importlib import resources
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Report", "chart_library", "page", "place_for"]
+from asfl._version import __version__
+from asfl.config import by_name
+from asfl.config.errors import AsflError, MissingExtraError
+from asfl.config.show import own_settings
+from asfl.config.tree import DELTA
+from asfl.config.units import format_si, number, percent
+from asfl.results.charts import comparison, one_run
+from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, lines_panel, look_of
+from asfl.results.charts.plotly import TEMPLATE, Json, dark_twin, dark_twins, figure
+from asfl.results.charts.world import label_panel, layer_panels
+from asfl.results.curves import Curve, Run, RunFolder
+from asfl.results.page.bounds import bounds_of, queue_bounds
+from asfl.results.page.collect import (
+    Collected,
+    RunGroup,
+    collect,
+    compare_command,
+    label_mixes,
+    mix_key,
+    profile_of,
+    run_command,
+)
+from asfl.results.summary import Summary, said_once, trained_and_charged
+from asfl.results.tables import CURVE_AXES, Table, tables_of
+from asfl.results.words import in_words
+from asfl.schemes import CEILING, OURS, SCHEMES
+
+PLOTLY_PATH = "plotly.js"
+"""Where a served page finds the chart library; a file carries it inside."""
+_FACTS = ("asfl", "python", "torch", "numpy", "platform", "git_commit", "started")
+"""Shown; where the data lay on a disk is private."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was read, and its numbers: all that page, figures and LaTeX tables are made from."""
+
+    collected: Collected
+    summaries: Sequence[Summary]
+    """One per group of runs."""
+
+    @classmethod
+    def of(cls, folders: Sequence[Path], targets: Sequence[float] | None = None) -> "Report":
+        collected = collect(folders)
+        return cls(collected, [group.summary(targets) for group in collected.groups])
+
+    @property
+    def pairs(self) -> list[tuple[RunGroup, Summary]]:
+        return list(zip(self.collected.groups, self.summaries, strict=True))
+
+    def tables(self) -> list[tuple[str, list[Table]]]:
+        """By world."""
+        return [(group.title, tables_of(summary)) for group, summary in self.pairs if summary.runs]
+
+    def runs(self) -> list[tuple[Summary, list[Run]]]:
+        """By world: the runs behind the numbers."""
+        return [(summary, list(group.counted)) for group, summary in self.pairs if summary.runs]
+
+
+def place_for(folders: Sequence[Path], wanted: Path | None) -> Path:
+    """Where a page goes: as wanted, else `report.html` in the folder it is about, or here if it is about several.
+
+    Refused if another file than an earlier report is there.
+    """
+    place = wanted or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    if place.is_dir():
+        raise AsflError(f"--out {place} is a folder; give a file name, such as {place / 'report.html'}")
+    if place.suffix.lower() not in (".html", ".htm"):
+        raise AsflError(f"--out {place}: the page is HTML, so its name ends in .html; PDF and SVG figures go beside it")
+    if place.exists() and not _is_report(place):
+        raise AsflError(f"{place} exists and isn't a report of asfl; give --out another name")
+    return place
+
+
+def _is_report(file: Path) -> bool:
+    try:
+        with file.open("rb") as content:
+            return b"ASFL report</title>" in content.read(8192)
+    except OSError:
+        return False
+
+
+def chart_library() -> str:
+    """The script that draws; it makes no requests."""
+    try:
+        import jinja2  # noqa: F401 - missing before anything is read, not after
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtraError("the report", "report") from None
+    return str(get_plotlyjs())
+
+
+def page(report: Report, *, data_dir: Path | None = None, version: str = "", library: str | None = None) -> str:
+    """One HTML file. With a `version` it is a served page, which asks for newer ones and loads the library apart."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise MissingExtraError("the report", "report") from None
+
+    def file(name: str) -> Markup:
+        return Markup((resources.files(__package__) / "templates" / name).read_text("utf-8"))
+
+    drawn = _Drawn(report, data_dir)
+    environment = Environment(
+        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("page.html").render(
+        report=report,
+        collected=report.collected,
+        drawn=drawn,
+        data=Markup(_as_script(drawn.data)),
+        facts=_facts,
+        sentences=_sentences,
+        bounds={label: bounds_of(run, _beside(report.collected, run)) for label, (_, run) in drawn.inside.items()},
+        charged=said_once(trained_and_charged(group.config) for group in report.collected.groups),
+        commands=[
+            (group.title, compare_command(group), "\n".join(map(run_command, group.runs)))
+            for group in report.collected.groups
+        ],
+        versions=_versions(report.collected),
+        fields=_fields(report.collected),
+        version=version,
+        library=Markup("" if version else chart_library() if library is None else library),
+        plotly_path=PLOTLY_PATH,
+        style=file("style.css"),
+        program=file("page.js"),
+        asfl=__version__,
+    )
+
+
+def _as_script(data: Json) -> str:
+    """JSON that can't end the script it stands in."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+class _Drawn:
+    """All charts, by the id of their place and the choice under which they are shown; and what can be chosen."""
+
+    def __init__(self, report: Report, data_dir: Path | None) -> None:
+        collected = report.collected
+        self.looks, self.charts, self.chosen = _looks(collected), dict[str, dict[str, Json | str]](), dict[str, str]()
+        self.notes = list(collected.notes)
+        self.labels = _labels(collected)
+        self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
+        self.maps = {name: found[0] for name, found in one_run.MAPS.items() if name not in ("uplink", "snr")}
+        self._accuracy(report)
+        self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
+        self._inside(collected, data_dir)
+        self._of_all_rounds(collected)
+        self.layers = [found for n, group in enumerate(collected.groups) if (found := self._layers(n, group))]
+
+    @property
+    def data(self) -> Json:
+        return {"charts": self.charts, "chosen": self.chosen, "dark": dark_twins(self.charts), "template": TEMPLATE}
+
+    def legend(self) -> list[Json]:
+        """How each series looks, on a light page and on a dark one."""
+        return [
+            {
+                **{"name": name, "light": look.color, "dark": dark_twin(look.color), "width": look.width + 0.6},
+                **{"dash": " ".join(f"{part * look.width:.3g}" for part in look.dash), "ours": is_ours(name)},
+            }
+            for name, look in self.looks.items()
+        ]
+
+    def _put(self, place: str, panel: Panel | None, key: str = "", **chosen: str) -> None:
+        if panel is not None and panel.series:
+            self.charts.setdefault(place, {})[key] = figure(panel)
+            self.chosen |= chosen
+
+    def _accuracy(self, report: Report) -> None:
+        """Finished seeds as median and range, unfinished runs one by one."""
+        every = [one for group in report.collected.groups for one in _learnt(group, self.looks)]
+        targets = sorted({target for summary in report.summaries for target in summary.targets})
+        for axis in CURVE_AXES if every else ():
+            costs = report.collected.costs if axis == "delay" else ""
+            panel = comparison.accuracy_panel(every, axis, targets, unit=costs)
+            self._put("chart-accuracy", panel, axis, axis="delay")
+
+    def _way(self, n: int, group: RunGroup, summary: Summary) -> Json:
+        main, names = summary.main_target(), [percent(target) for target in summary.targets]
+        chosen = {f"target-{n}": names[0] if main is None else percent(main)}
+
+        def look(scheme: str) -> Look:
+            return self.looks[group.series(scheme)]
+
+        for name, target in zip(names, summary.targets, strict=True):
+            self._put(f"chart-delay-{n}", comparison.way_panel(summary, target, "delay_s", look), name, **chosen)
+            self._put(f"chart-energy-{n}", comparison.way_panel(summary, target, "energy_j", look), name)
+        return {
+            "number": n,
+            "title": group.title,
+            "targets": {name: name for name in names},
+            "size": _size(summary.runs),
+        }
+
+    def _inside(self, collected: Collected, data_dir: Path | None) -> None:
+        mixes, notes = label_mixes(collected.runs, data_dir)
+        self.notes += notes
+        columns = one_run.map_columns(collected.runs)
+        first = next((label for label, (_, run) in self.labels.items() if run.scheme == OURS and run.records), None)
+        chosen = {"run": first or next(iter(self.inside), ""), "map": "rbs"}
+        for key, mix in mixes.items():
+            self._put("chart-mix", label_panel(mix), f"mix of {key}", **chosen)
+        for label, (series, run) in self.inside.items():
+            if (key := mix_key(run.manifest.config)) in mixes:
+                self.charts["chart-mix"][label] = f"mix of {key}"  # drawn once, however many runs share it
+            for name, panel in one_run.panels(run, self.looks[series].color, queue_bounds(run)).items():
+                self._put(f"chart-{name}", panel, label, **chosen)
+            for name in one_run.maps_of(run) if run.records else ():
+                self._put("chart-map", one_run.client_map(run, name, columns), f"{label}|{name}", **chosen)
+                self.maps[name] = one_run.MAPS[name][0]
+
+    def _of_all_rounds(self, collected: Collected) -> None:
+        """Discrepancy, spread and packet errors by series."""
+        counted = {
+            group.series(scheme): [run for run in group.counted if run.scheme == scheme]
+            for group in collected.groups
+            for scheme in group.schemes
+            if scheme != CEILING
+        }
+        for name, label in (("discrepancy", "discrepancy, updates"), ("spread", "spread, squared weights")):
+            means = comparison.means_over_runs(counted, attrgetter(name))
+            panel = lines_panel("", label, means, self.looks.__getitem__, choice="y")
+            self._put("chart-discrepancy", panel, name, drift="discrepancy")
+        self._put("chart-losses", comparison.losses_panel(counted))
+
+    def _layers(self, n: int, group: RunGroup) -> Json | None:
+        profile, why = profile_of(group)
+        if profile is None:
+            self.notes += [why] if why not in self.notes else []
+            return None
+        for place, panel in zip((f"chart-bits-{n}", f"chart-flops-{n}"), layer_panels(profile), strict=True):
+            self._put(place, panel)
+        first = comparison.first_of_each([run for run in group.runs if not run.is_ceiling])
+        self._put(f"chart-cuts-{n}", comparison.cuts_panel(first) if first else None)
+        title = profile.name + (f" ({group.title})" if group.title else "")
+        return {"number": n, "title": title, "size": _size(first)}
+
+
+def _size(rows: Sized) -> str:
+    count = len(rows)
+    return "bars-one" if count <= 2 else "bars-few" if count <= 4 else "bars-some" if count <= 8 else "bars-many"
+
+
+def _looks(collected: Collected) -> dict[str, Look]:
+    """By series: those of the files; of several worlds, a scheme's colour and a world's dashes."""
+    several, only_one_scheme = len(collected.groups) > 1, len({run.scheme for run in collected.runs}) == 1
+    found = {}
+    for place, group in enumerate(collected.groups):
+        for scheme in group.schemes:
+            look = look_of(list(SCHEMES)[place % len(SCHEMES)] if several and only_one_scheme else scheme)
+            dash = DASHES[place % len(DASHES)] if several else look.dash
+            found[group.series(scheme)] = replace(look, dash=dash, width=look_of(scheme).width)
+    return found
+
+
+def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[comparison.Learnt]:
+    for scheme in group.schemes:
+        series = group.series(scheme)
+        known = [(run, curve) for run in group.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
+        done = [curve for run, curve in known if run.finished]
+        if done:
+            said = f"median of {len(done)} seeds" if len(done) > 1 else ""
+            yield comparison.Learnt(scheme, series, done, looks[series], said)
+        for run, curve in known:
+            if not run.finished:
+                thin = replace(looks[series], width=1, opacity=0.75)
+                said = f"seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
+                yield comparison.Learnt(scheme, series, [curve], thin, said, ends=False)
+
+
+def _finite(run: RunFolder) -> Curve:
+    """Its evaluations up to a dead link."""
+    return Curve.of(r for r in run.records if math.isfinite(r.total_delay_s) and math.isfinite(r.total_energy_j))
+
+
+def _labels(collected: Collected) -> dict[str, tuple[str, RunFolder]]:
+    """Every run under a name of its own, with its series."""
+    found: dict[str, tuple[str, RunFolder]] = {}
+    for group in collected.groups:
+        for run in group.runs:
+            series = group.series(run.scheme)
+            label = f"{series} seed {run.seed}"
+            found[label if label not in found else f"{label} in {run.folder}"] = series, run
+    return found
+
+
+def _beside(collected: Collected, run: RunFolder) -> list[RunFolder]:
+    """Other runs of its world and seed that decide something."""
+    group = next(group for group in collected.groups if run in group.runs)
+    return [other for other in group.runs if other.seed == run.seed and other is not run and not other.is_ceiling]
+
+
+# ---------------------------------------------------------------------- words
+def _sentences(group: RunGroup, summary: Summary) -> list[str]:
+    if not group.counted:
+        return ["No round has been played yet."]
+    rounds = len(group.counted[0].records)
+    so_far = f"No run is finished: what follows compares them after round {rounds}, which all have played."
+    return [*([] if group.finished else [so_far]), *in_words(summary)]
+
+
+def _facts(group: RunGroup) -> dict[str, str]:
+    config, seeds = group.config, sorted({run.seed for run in group.runs})
+    consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
+    budgets = [run.manifest.budgets for run in group.runs]
+    of_world = {
+        "schemes": str(len(group.schemes)),
+        "rounds": str(config.training.rounds),
+        "model": trained_and_charged(config) or config.model_spec.name,
+        "clients, blocks": f"{config.scenario.clients}, {config.radio.num_rbs}",
+    }
+    return {
+        "runs finished": f"{len(group.finished)} of {len(group.runs)}",
+        "seeds" if len(seeds) > 1 else "seed":
+            f"{seeds[0]} – {seeds[-1]}" if consecutive else ", ".join(map(str, seeds)),
+        **({"own settings": own} if (own := own_settings(config)) else {}),
+        **({} if group.title else of_world),  # one of several has a title that says what sets it apart
+        "delay budget a round": _span([one.delay_s for one in budgets], "s"),
+        "energy budget a client": _span([one.energy_j for one in budgets], "J"),
+        **({"privacy": _privacy(group)} if config.privacy.noisy else {}),
+    }  # fmt: skip
+
+
+def _privacy(group: RunGroup) -> str:
+    """ε after the last round."""
+    ends = [run.records[-1].epsilon for run in group.runs if run.records]
+    if (known := [end for end in ends if end is not None]) and len(known) == len(ends):
+        span = " – ".join(dict.fromkeys((number(min(known)), number(max(known)))))
+        return f"ε = {span} at δ = {DELTA:g}, for one image of one client"
+    return "no guarantee: both activations and updates need noise" if ends else "–"
+
+
+def _span(values: Sequence[float], unit: str) -> str:
+    low, high = format_si(min(values), unit), format_si(max(values), unit)
+    return low if low == high else f"{low} – {high}"
+
+
+# ---------------------------------------------------------------------- where it comes from
+def _fields(collected: Collected) -> dict[str, dict[str, str]]:
+    """Every field of the configuration: its value, or several and who has which; those that differ come first."""
+    trees = [(run.folder.name, by_name(run.manifest.config.model_dump(mode="json"))) for run in collected.runs]
+    holders: dict[str, dict[str, list[str]]] = {}
+    for folder, tree in trees:
+        for name, value in tree.items():
+            holders.setdefault(name, {}).setdefault(_text(value), []).append(folder)
+    told = {
+        name: {value: ", ".join(who) if len(who) <= 3 else f"{len(who)} runs" for value, who in values.items()}
+        for name, values in holders.items()
+    }
+    return dict(sorted(told.items(), key=lambda field: len(field[1]) == 1))
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None or value == "" else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _versions(collected: Collected) -> list[tuple[str, str]]:
+    """What the runs were made with; where they differ, all values."""
+    rows = []
+    for fact in _FACTS:
+        seen = list(dict.fromkeys(_text(run.manifest.facts.get(fact)) for run in collected.runs))
+        if fact == "started" and len(seen) > 1:
+            seen = [f"{min(seen)} to {max(seen)}"]
+        if seen != ["–"]:
+            rows.append(("asfl version" if fact == "asfl" else fact.replace("_", " "), ", ".join(seen)))
+    threads = sorted({run.manifest.threads for run in collected.runs})
+    return [*rows, ("threads", ", ".join(map(str, threads)))]

@@ -1,24 +1,31 @@
 """The paper's bounds of one run beside what was measured, as far as records tell (see `asfl.results.theory`).
 
-T_max and E_max of Assumption 4 are taken from the run itself: the dearest round there was. So the bounds are those of
-hindsight, the tightest the theorems can give.
+Lemma 4, Theorems 2 and 3: T_max and E_max of Assumption 4 are taken from the run itself, the dearest round there was.
+So the bounds are those of hindsight, the tightest the theorems can give. Theorem 1: runs of ASFL measure the gradient
+of the average model in a few rounds, and L, σ² and ψ² with it (`asfl.train.gradients`).
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.config.units import number
+from asfl.costs.modelled import ASFL
 from asfl.results import theory
-from asfl.results.curves import RunFolder
+from asfl.results.curves import Run, RunFolder
 from asfl.results.summary import Excess
+from asfl.results.tables import Table
+from asfl.runs.records import RoundRecord
+from asfl.schemes import SCHEMES
 
 Floats = NDArray[np.float64]
-EMPTY = "says nothing: it is above the worst round"
 
 
+# ---------------------------------------------------------------------- Lemma 4, Theorems 2 and 3
 @dataclass(frozen=True)
 class Check:
     """One bound and the number it bounds."""
@@ -28,7 +35,18 @@ class Check:
     """Lemma or theorem."""
     measured: float
     bound: float
-    verdict: str
+    worst: float = math.inf
+    """What can't be exceeded anyway."""
+
+    @property
+    def says_nothing(self) -> bool:
+        return self.bound >= self.worst * (1 - 1e-9)
+
+    @property
+    def verdict(self) -> str:
+        if self.measured > self.bound * (1 + 1e-6) + 1e-9:
+            return "does not hold"
+        return "holds, but says nothing: it is above the worst round" if self.says_nothing else "holds"
 
 
 def why_not(run: RunFolder) -> str:
@@ -48,32 +66,31 @@ def queue_bounds(run: RunFolder) -> tuple[float, float]:
     if why_not(run):
         return math.nan, math.nan
     own = Excess.of(run)
-    most_delay, most_energy = own.excess[:, 0].max(), own.excess[:, 1:].max()
-    rounds, weights = len(own.excess), {"keep": own.keep, "add": own.add}
-    return (
-        theory.queue_bound(float(most_delay), rounds, **weights),
-        theory.queue_bound(float(most_energy), rounds, **weights),
-    )
+    most = float(own.excess[:, 0].max()), float(own.excess[:, 1:].max())
+    delay, energy = (theory.queue_bound(one, len(own.excess), keep=own.keep, add=own.add) for one in most)
+    return delay, energy
 
 
 def check_queues(run: RunFolder) -> list[Check]:
     """Lemma 4 and Theorem 2, printed and as it should be."""
     own, rules = Excess.of(run), run.manifest.config.decision
-    rounds, worst_client = len(own.excess), int(own.excess[:, 1:].mean(axis=0).argmax()) + 1
+    worst_client = int(own.excess[:, 1:].mean(axis=0).argmax()) + 1
     limits = queue_bounds(run)
     from_queues = theory.average_excess_bound(own.queues, keep=own.keep, add=own.add)
     found = []
-    for name, columns, limit, one in (
-        ("delay", slice(0, 1), limits[0], 0),
-        (f"energy of client {worst_client - 1}, the worst", slice(1, None), limits[1], worst_client),
-    ):
-        queue = "delay queue" if one == 0 else "energy queue of any client"
-        found.append(_holds(f"largest {queue}", "Lemma 4", float(own.queues[:, columns].max()), limit))
-        mean, worst = float(own.excess[:, one].mean()), float(own.excess[:, columns].max())
-        found.append(_holds(f"{name}: mean over budget", "from the queues, (44)", mean, float(from_queues[one]), worst))
+    for name, queue, columns, limit, one in (
+        ("delay", "delay queue", slice(0, 1), limits[0], 0),
+        (f"energy of client {worst_client - 1}, the worst", "energy queue of any client", slice(1, None), limits[1],
+         worst_client),
+    ):  # fmt: skip
+        what, mean = f"{name}: mean over budget", float(own.excess[:, one].mean())
+        worst = float(own.excess[:, columns].max())
+        found.append(Check(f"largest {queue}", "Lemma 4", float(own.queues[:, columns].max()), limit))
+        found.append(Check(what, "from the queues, (44)", mean, float(from_queues[one]), worst))
         if rules.queue_rule == "printed":
-            limit = theory.printed_violation_bound(_root(own.excess[:, columns]), rounds, rules.queue_memory)
-            found.append(_holds(f"{name}: mean over budget", "Theorem 2, (42)", mean, limit, worst))
+            root = _root(own.excess[:, columns])
+            limit = theory.printed_violation_bound(root, len(own.excess), rules.queue_memory)
+            found.append(Check(what, "Theorem 2, (42)", mean, limit, worst))
     return found
 
 
@@ -95,12 +112,8 @@ def check_gap(run: RunFolder, others: Sequence[RunFolder]) -> list[Check]:
         if not np.isfinite([objective, other_objective]).all():
             continue
         both = np.vstack([own.excess, theirs.excess])
-        bounds = theory.ExcessBounds(
-            delay=_root(both[:, :1]),
-            energy=_root(both[:, 1:]),
-            most_delay=float(both[:, 0].max()),
-            most_energy=float(both[:, 1:].max()),
-        )
+        delay, energy = both[:, :1], both[:, 1:]
+        bounds = theory.ExcessBounds(_root(delay), _root(energy), float(delay.max()), float(energy.max()))
         slack = theory.smallest_slack(
             own.queues, objective, theirs.excess, other_objective, bounds,
             penalty_weight=rules.penalty_weight, keep=own.keep, add=own.add,
@@ -108,7 +121,7 @@ def check_gap(run: RunFolder, others: Sequence[RunFolder]) -> list[Check]:
         constant = theory.printed_gap_constant(bounds, own.excess.shape[1] - 1, rules.queue_memory)
         limit = theory.performance_gap_bound(constant, slack, rules.penalty_weight)
         gap, worst = (float(value - other_objective.mean()) for value in (objective.mean(), objective.max()))
-        found.append(_holds(f"objective above that of {other.scheme}", "Theorem 3, (46)", gap, limit, worst))
+        found.append(Check(f"objective above that of {other.scheme}", "Theorem 3, (46)", gap, limit, worst))
     return found
 
 
@@ -117,10 +130,201 @@ def _root(excess: Floats) -> float:
     return float(np.abs(excess).max())
 
 
-def _holds(what: str, source: str, measured: float, bound: float, worst: float = math.inf) -> Check:
-    """`worst`: what can't be exceeded anyway."""
-    if measured > bound * (1 + 1e-6) + 1e-9:
-        verdict = "does not hold"
-    else:
-        verdict = f"holds, but {EMPTY}" if bound >= worst * (1 - 1e-9) else "holds"
-    return Check(what, source, measured, bound, verdict)
+def bounds_of(run: RunFolder, others: Sequence[RunFolder]) -> list[Table | str]:
+    """Theorems 2 and 3, then 1, of one run; or why they can't be told. `others`: of the same world and seed."""
+    return [why_not(run) or _queue_table(run, others), *(theorem_1(run) if run.records else [])]
+
+
+def _queue_table(run: RunFolder, others: Sequence[RunFolder]) -> Table:
+    checks = [*check_queues(run), *check_gap(run, others)]
+    normalised, empty = run.manifest.config.decision.equations == "corrected", sum(one.says_nothing for one in checks)
+    note = (
+        ("Queues and excess are in units of the budget. " if normalised else "In seconds and joules. ")
+        + "T_max and E_max are the dearest round of this run. "
+        + (f"{empty} of {len(checks)} bounds hold but say nothing." if empty else "")
+    )
+    rows = [[one.what, _signed(one.measured), _signed(one.bound), one.source, one.verdict] for one in checks]
+    header = ["what", "measured", "bound", "from", "verdict"]
+    return Table(key="bounds", title="Bounds and what was measured.", note=note, header=header, rows=rows)
+
+
+# ---------------------------------------------------------------------- Theorem 1
+_CONSTANTS = (
+    ("ψ²", "the largest ‖g‖² of a client's mini-batch"),
+    (
+        "L",
+        "the largest change of a client's gradient on one mini-batch, per length of a short step along it: from below",
+    ),
+    ("σ²", "half the largest squared difference of two gradients of one client, for the size of a mini-batch"),
+    ("F(w̄¹) − F*", "the first training loss, as none is below 0"),
+)
+"""How each constant is estimated."""
+_NEEDED = frozenset({"norm2", "noise2", "client_norm2", "smoothness"})
+_OF_STEPS = frozenset({"smallest_rate", "largest_rate", "misaligned", "moved", "length2"})
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What was measured of the gradient of the average model, and of the steps, up to some round."""
+
+    records: Sequence[RoundRecord]
+    constants: theory.LearningConstants
+    gradients: list[dict[str, float]]
+    rounds: Floats
+    """[K] how many each measurement stands for: those since the one before, as no round between was measured."""
+    share: Floats
+    """[R] of clients that arrived."""
+
+    @classmethod
+    def of(cls, records: Sequence[RoundRecord], learning_rate: float) -> "Seen | None":
+        """Up to the last round that was measured; None if there is none."""
+        records = records[: max((record.round for record in records if record.gradient), default=0)]
+        at = [(record.round, record.gradient) for record in records if record.gradient]
+        losses = [record.train_loss for record in records if record.train_loss is not None]
+        found = [gradient for _, gradient in at]
+        if not losses or not all(gradient.keys() >= _NEEDED for gradient in found):
+            return None
+        worst = {name: max(gradient[name] for gradient in found) for name in _NEEDED}
+        constants = theory.LearningConstants(
+            smoothness=worst["smoothness"],
+            noise2=worst["noise2"],
+            gradient2=max(worst["client_norm2"], worst["norm2"]),
+            initial_gap=losses[0],
+            learning_rate=learning_rate,
+        )
+        share = np.array([fmean(record.arrived) for record in records])
+        return cls(records, constants, found, np.diff([0, *(number for number, _ in at)]).astype(float), share)
+
+    def mean(self, *, by_arrivals: bool = False) -> float:
+        """Of ‖∇F(w̄)‖² so far; each round counts as much as any, or by its share of arrivals."""
+        norm2, weights = [gradient["norm2"] for gradient in self.gradients], self.rounds
+        if by_arrivals and self.share.any():
+            ends = np.cumsum(self.rounds).astype(int)
+            weights = np.diff([0.0, *np.cumsum(self.share)[ends - 1]])
+        return float(np.average(norm2, weights=weights))
+
+    @property
+    def largest_rate(self) -> float:
+        """D of any number; η without memory."""
+        return max([self.constants.learning_rate, *(gradient.get("largest_rate", 0.0) for gradient in self.gradients)])
+
+    def plain(self) -> dict[str, theory.GradientBound]:
+        """Of plain gradient steps. ‖w̄ˢ‖² isn't recorded, so the printed bound lacks its losses."""
+        arrived = np.array([record.arrived for record in self.records], float)  # [R, N]
+        rates = np.array([record.packet_error_rate for record in self.records], float)
+        spread, count = np.array([record.spread for record in self.records]), arrived.sum(axis=1)
+        inverse = np.divide(1.0, count, out=np.zeros_like(count), where=count > 0)
+        constants, shift = self.constants, self._shift()
+        return {
+            "as printed, (22)": theory.printed_gradient_bound(constants, spread, np.zeros(len(spread))),
+            "corrected": theory.corrected_gradient_bound(constants, spread, 1 - arrived.mean(axis=1), inverse, shift),
+            "weighed by arrivals": theory.arrival_weighted_gradient_bound(constants, spread, rates, shift),
+        }
+
+    def with_memory(self) -> theory.GradientBound | None:
+        """For steps −D m; None if none were measured."""
+        known = [(g, n) for g, n in zip(self.gradients, self.rounds, strict=True) if g.keys() >= _OF_STEPS]
+        if not known:
+            return None
+        weights = [rounds for _, rounds in known]
+        stepped = float((self.share > 0).mean())  # a round without arrivals has no step
+        of = {name: stepped * float(np.average([g[name] for g, _ in known], weights=weights)) for name in _OF_STEPS}
+        least = min(gradient["smallest_rate"] for gradient, _ in known)
+        return theory.preconditioned_gradient_bound(
+            self.constants, least, of["misaligned"], of["moved"], of["length2"], self.share, self._shift()
+        )
+
+    def _shift(self) -> Floats:
+        return np.sqrt([record.resplit_shift for record in self.records])
+
+    def verdict(self, bound: theory.GradientBound, measured: float, rate: float) -> str:
+        """`rate`: the largest of any number, η without memory."""
+        if measured > bound.total * (1 + 1e-6):
+            return "does not hold"
+        if bound.total < self.constants.gradient2:
+            return "holds"
+        steps = rate * self.constants.smoothness
+        long = f", with steps of {_signed(steps)}/L" if steps > 1 else ""
+        return f"holds, but says nothing: it is above ψ²{long}"
+
+
+def not_covered(run: Run) -> str:
+    """Why Theorem 1 for plain steps isn't about this run; empty if it is."""
+    assert run.config is not None
+    config = run.config.for_scheme(run.scheme)
+    training = config.training
+    if training.local_steps > 1:
+        return f"Theorem 1 doesn't cover {training.local_steps} steps a round"
+    if config.privacy.noisy or config.robust.average != "mean" or config.robust.clip:
+        return "Theorem 1 doesn't cover noise, clipping or robust means, which change the mean gradient"
+    if training.optimizer != "sgd":
+        return f"Theorem 1 doesn't cover {training.optimizer.capitalize()}, whose steps aren't gradients"
+    return ""
+
+
+def theorem_1(run: Run) -> list[Table | str]:
+    """Printed, corrected, weighed by arrivals and for steps with memory, part by part; then that for this run's steps
+    along it. Or why there is nothing to show.
+    """
+    if run.scheme not in SCHEMES or replace(SCHEMES.named(run.scheme).exchange, reports=True) != ASFL:
+        return ["Theorem 1 is about ASFL's round; this scheme trains in another way."]
+    assert run.config is not None
+    rate, reason = run.config.for_scheme(run.scheme).training.learning_rate, not_covered(run)
+    seen = Seen.of(run.records, rate)
+    if seen is None:
+        return ["Theorem 1: this run hasn't measured a gradient yet, so there is nothing to compare with."]
+    rows = []
+    for name, bound in seen.plain().items():
+        measured = seen.mean(by_arrivals="weighed" in name)
+        verdict = "not covered" if reason else seen.verdict(bound, measured, rate)
+        rows.append([name, *_parts(bound), _signed(measured), verdict])
+    memory = seen.with_memory()
+    if memory is not None:
+        measured = seen.mean(by_arrivals=True)
+        verdict = seen.verdict(memory, measured, seen.largest_rate)
+        rows.append(["for steps −D m", *_parts(memory), _signed(measured), verdict])
+    header = ["bound of mean ‖∇F‖²", "start", "noise", "drift", "losses", "re-split", "total", "measured", "verdict"]
+    title = "Theorem 1 along the run."
+    table = Table(key="theorem-1", title=title, note=_note(reason, seen), header=header, rows=rows)
+    return [table, _along(run, rate, reason, with_memory=memory is not None)]
+
+
+def _along(run: Run, rate: float, reason: str, *, with_memory: bool) -> Table:
+    """What was measured so far beside the bound of that many rounds: for steps −D m where there are such."""
+    rows = []
+    for record in run.records:
+        seen = Seen.of(run.records[: record.round], rate) if record.gradient else None
+        if seen is None:
+            continue
+        memory = seen.with_memory()
+        bound, mean = memory or seen.plain()["corrected"], seen.mean(by_arrivals=memory is not None)
+        verdict = "not covered" if reason and memory is None else seen.verdict(bound, mean, seen.largest_rate)
+        numbers = (seen.gradients[-1]["norm2"], mean, bound.total, seen.largest_rate * seen.constants.smoothness)
+        rows.append([str(record.round), *map(_signed, numbers), verdict])
+    which = "for steps −D m, by arrivals" if with_memory else "corrected"
+    header = ["round", "‖∇F‖² after it", "mean so far", f"bound ({which})", "largest rate · L", "verdict"]
+    note = "Constants are those seen until then. Each measurement stands for the rounds since the one before."
+    return Table(key="theorem-1-along", title="Theorem 1, round by round.", note=note, header=header, rows=rows)
+
+
+def _parts(bound: theory.GradientBound) -> list[str]:
+    parts = (bound.start, bound.noise, bound.drift, bound.losses, bound.resplit, bound.total)
+    return [_signed(part) for part in parts]
+
+
+def _note(reason: str, seen: Seen) -> str:
+    constants = seen.constants
+    values = (constants.gradient2, constants.smoothness, constants.noise2, constants.initial_gap)
+    how = "; ".join(
+        f"{name} = {_signed(value)}: {text}" for (name, text), value in zip(_CONSTANTS, values, strict=True)
+    )
+    warning = f"{reason}: those bounds are what they would be for plain steps, and guarantee nothing. "
+    return (
+        f"{warning if reason else ''}Measured: ‖∇F(w̄)‖² after {len(seen.gradients)} of the rounds, on other mini-"
+        f"batches than were trained with. Estimated from the records: {how}. As L is a lower estimate, a verdict is no "
+        "proof. ‖w̄ˢ‖² isn't recorded, so the printed bound lacks its losses and is larger still."
+    )
+
+
+def _signed(value: float) -> str:
+    return "∞" if value == math.inf else number(value).replace("-", "−")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from asfl.config.errors import AsflError
-from asfl.results.page.build import PLOTLY_PATH
+from asfl.results.page import PLOTLY_PATH
 from asfl.runs.http_server import Asked, HttpServer, Reply
 
 ADDRESS = "127.0.0.1"

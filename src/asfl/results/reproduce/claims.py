@@ -4,21 +4,23 @@ A difference is clear if 0 is outside the 95 % bootstrap interval of its median 
 have its sign. A claim *holds* if the difference is clear, has the claimed sign, and its median at least the claimed
 size. It *holds weaker* if just the size is missing. It is *mixed* if accuracies differ in what they say. Where the runs
 of one scheme alone reached an accuracy, nothing is known of the other's costs: *not shown*. Accuracies are compared
-after equally many mini-batches, seconds or joules, as many as both runs have.
+after equally many mini-batches, seconds or joules, as many as both runs have. A claim about a scheme that wasn't
+trained is left out.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from typing import Literal, Protocol
 
 import numpy as np
 
 from asfl.config.units import number, percent
 from asfl.results.curves import Curve, Resource, Run
-from asfl.results.quantities import QUANTITIES
 from asfl.results.summary import Outcome, Statistic, Summary, moves, paired
+from asfl.results.tables import QUANTITIES
 from asfl.schemes import OURS
 
 Verdict = Literal["holds", "holds weaker", "mixed", "not clear", "doesn't hold", "not shown"]
@@ -61,31 +63,36 @@ class Claim(Protocol):
         ...
 
 
+Said = tuple[str, str, Verdict]
+"""The claim, what is found here, and the verdict."""
+
+
 class ClaimOfEach:
     """A claim that is checked in every world by itself."""
+
+    among_all = False
+    """Whether all schemes there matter to it."""
 
     def check(self, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
         most = max(len(outcome.summary.runs) for outcome in outcomes)
         for outcome in outcomes:
             if len(outcome.summary.runs) == 1 < most:  # a scheme alone, with another setting than elsewhere
                 continue
-            claim, here, verdict = self.say(outcome)
-            seeds, about = len(outcome.summary.seeds), about_runs(claim, [outcome], among_all=self.among_all)
-            yield Finding(outcome.preset, outcome.label, claim, here, verdict, seeds, about)
+            if said := self.say(outcome):
+                yield _finding([outcome], outcome.label, *said, among_all=self.among_all)
 
-    @property
-    def among_all(self) -> bool:
-        """Whether all schemes there matter to it."""
-        return False
-
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
-        """The claim, what is found here, and the verdict."""
+    def say(self, outcome: Outcome) -> Said | None:
+        """None if a scheme that it is about has no runs there."""
         raise NotImplementedError
 
 
-def about_runs(claim: str, outcomes: Sequence[Outcome], *, among_all: bool) -> str:
+def _finding(
+    outcomes: Sequence[Outcome], label: str, claim: str, here: str, verdict: Verdict, *, among_all: bool
+) -> Finding:
     schemes = sorted({name for outcome in outcomes for name in outcome.summary.runs}) if among_all else []
-    return "; ".join([claim, *(outcome.world for outcome in outcomes), *schemes])
+    about = "; ".join([claim, *(outcome.world for outcome in outcomes), *schemes])
+    seeds = max(len(outcome.summary.seeds) for outcome in outcomes)
+    return Finding(outcomes[0].preset, label, claim, here, verdict, seeds, about)
 
 
 def judge(difference: Statistic, claimed: float = 0.0) -> Verdict:
@@ -123,7 +130,7 @@ def with_range(values: Sequence[float], decimals: int | None = 1, scale: float =
     median, low, high = (
         number(one) if decimals is None else f"{round(one, decimals) + 0.0:.{decimals}f}" for one in ends
     )
-    return median if math.isnan(stat.low) else f"{median} ({low} to {high})"
+    return median if math.isnan(stat.low) else f"{median} ({low}…{high})"
 
 
 def at_equal(outcome: Outcome, ours: str, theirs: str, axis: Axis) -> list[tuple[float, float]]:
@@ -149,6 +156,10 @@ def _evaluations(run: Run, axis: Axis) -> dict[float, float]:
     return dict(zip(taken, curve.accuracy, strict=True))
 
 
+def _of(ours: str) -> str:
+    return "" if ours == OURS else f"{ours}: "
+
+
 @dataclass(frozen=True)
 class Saves(ClaimOfEach):
     """Less delay or energy than another scheme, to the same accuracy."""
@@ -161,45 +172,42 @@ class Saves(ClaimOfEach):
     ours: str = OURS
 
     @property
-    def among_all(self) -> bool:
+    def among_all(self) -> bool:  # type: ignore[override]
         return self.against == BEST
 
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
-        what = "delay" if self.resource == "delay_s" else "energy"
-        summary, size = outcome.summary, f"{percent(self.by)} " if self.by else ""
-        whose = "" if self.ours == OURS else f"{self.ours}: "
-        claim = f"{whose}{what} to an accuracy {size}below {self.against}"
-        absent = [one for one in (self.ours, self.against) if one != BEST and one not in summary.runs]
-        if absent:
-            return claim, f"no run of {absent[0]}", "not shown"
-        known = [target for target in summary.targets if self._other(summary, target) in summary.runs]
-        said = [self._at(summary, target) for target in known]
-        here = "; ".join(text for text, _ in said if text)
-        return claim, here or "no accuracy that either reached", agreement([verdict for _, verdict in said])
+    def say(self, outcome: Outcome) -> Said | None:
+        """What is found at the accuracy where least is saved; the verdict is about all accuracies."""
+        summary = outcome.summary
+        if {self.ours, self.against} - {BEST} - summary.runs.keys():
+            return None
+        what, size = "delay" if self.resource == "delay_s" else "energy", f"{percent(self.by)} " if self.by else ""
+        claim = f"{_of(self.ours)}{what} to an accuracy {size}below {self.against}"
+        judged, verdicts, too_few = list[tuple[float, str]](), list[Verdict](), list[str]()
+        for target in summary.targets:
+            other = self._other(summary, target)
+            ours, theirs = (summary.reached(scheme, target, self.resource) for scheme in (self.ours, other))
+            saved = [1 - our / their for our, their in paired(ours, theirs) if their > 0]
+            if saved:
+                named = f" ({other})" if self.against == BEST else ""
+                text = f"to {percent(target)} {with_range(saved, 0)} %{named}, {in_seeds(saved, len(summary.seeds))}"
+                if 2 * len(saved) > len(summary.seeds):
+                    judged.append((Statistic.of(saved).median, text))
+                    verdicts.append(judge(Statistic.of(saved), self.by))
+                else:
+                    too_few.append(text)
+            elif ours or theirs:
+                only = "never with the same seed" if ours and theirs else f"only {self.ours if ours else other}"
+                too_few.append(f"to {percent(target)} {only}")
+        weakest = f"{'weakest ' if len(judged) > 1 else ''}{min(judged)[1]}" if judged else "; ".join(too_few)
+        return claim, weakest or "no accuracy that either reached", agreement(verdicts)
 
     def _other(self, summary: Summary, target: float) -> str:
         """The scheme it is compared with; the best one may be another for each accuracy."""
         if self.against != BEST:
             return self.against
-        needed = {
-            name: summary.to_reach(name, target, self.resource)
-            for name in summary.ranked
-            if not name.startswith(self.ours)
-        }
+        others = [name for name in summary.ranked if not name.startswith(self.ours)]
+        needed = {name: summary.to_reach(name, target, self.resource) for name in others}
         return min(needed, key=lambda name: needed[name].median if needed[name].seeds else math.inf, default="")
-
-    def _at(self, summary: Summary, target: float) -> tuple[str, Verdict]:
-        """What is found at one accuracy, and the verdict; an empty text if neither got there."""
-        other = self._other(summary, target)
-        ours, theirs = (summary.reached(scheme, target, self.resource) for scheme in (self.ours, other))
-        saved = [1 - our / their for our, their in paired(ours, theirs) if their > 0]
-        to, trained = f"to {percent(target)}", len(summary.seeds)
-        if not saved:
-            alone = self.ours if ours and not theirs else other if theirs and not ours else ""
-            return (f"{to} only {alone}" if alone else f"{to} never with the same seed" if ours else ""), "not shown"
-        named = f" ({other})" if self.against == BEST else ""
-        text = f"{to} {with_range(saved, 0)} %{named}, {in_seeds(saved, trained)}"
-        return text, judge(Statistic.of(saved), self.by) if 2 * len(saved) > trained else "not shown"
 
 
 @dataclass(frozen=True)
@@ -210,25 +218,21 @@ class MostAccurate:
 
     def check(self, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
         texts, places = [], []
-        for outcome in outcomes:
+        for outcome in (outcome for outcome in outcomes if OURS in outcome.summary.runs):
             text, place = self._place(outcome)
             texts.append(f"{outcome.label}: {text}" if outcome.label else text)
-            places.append(place)
-        known = [place for place in places if place is not None]
+            places += [] if place is None else [place]
         verdict: Verdict = "not shown"
-        if known:
-            first = sum(place > 0 for place in known)
-            level = sum(place == 0 for place in known)
-            won, not_lost = 2 * first > len(known), 2 * (first + level) > len(known)
+        if places:
+            first, level = sum(place > 0 for place in places), sum(place == 0 for place in places)
+            won, not_lost = 2 * first > len(places), 2 * (first + level) > len(places)
             verdict = "holds" if won else "not clear" if not_lost else "doesn't hold"
         claim = f"most accurate at {EQUAL[self.at]}" + (" in most cases" if len(outcomes) > 1 else "")
-        seeds, about = max(len(o.summary.seeds) for o in outcomes), about_runs(claim, outcomes, among_all=True)
-        yield Finding(outcomes[0].preset, "", claim, "; ".join(texts), verdict, seeds, about)
+        if texts:
+            yield _finding(outcomes, "", claim, "; ".join(texts), verdict, among_all=True)
 
     def _place(self, outcome: Outcome) -> tuple[str, int | None]:
         """A text, and +1 if ASFL is clearly ahead of the best other, −1 if clearly behind, 0 if neither."""
-        if OURS not in outcome.summary.runs:
-            return "no run of ASFL", None
         others = [name for name in outcome.summary.ranked if not name.startswith(OURS)]
         pairs = {name: found for name in others if (found := at_equal(outcome, OURS, name, self.at))}
         leads = {name: [ours - theirs for ours, theirs in found] for name, found in pairs.items()}
@@ -242,23 +246,6 @@ class MostAccurate:
 
 
 @dataclass(frozen=True)
-class Lower(ClaimOfEach):
-    """A number of ASFL's runs is below that of another scheme, after as many rounds."""
-
-    quantity: str
-    than: str
-
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
-        quantity = QUANTITIES[self.quantity]
-        ours, theirs = (outcome.summary.by_seed(scheme, self.quantity) for scheme in (OURS, self.than))
-        lower = [their - our for our, their in paired(ours, theirs)]
-        our, their = (with_range(list(values.values()), None, quantity.scale) for values in (ours, theirs))
-        unit = " %" if quantity.unit == "%" else ""
-        here = f"{our} against {their}{unit}, {in_seeds(lower, len(outcome.summary.seeds))}"
-        return f"{quantity.in_words} below that of {self.than}", here, judge(Statistic.of(lower))
-
-
-@dataclass(frozen=True)
 class MoreAccurate(ClaimOfEach):
     """Than one other scheme, after as many rounds, or as much time or energy."""
 
@@ -268,18 +255,15 @@ class MoreAccurate(ClaimOfEach):
     ours: str = OURS
     at: Axis = "rounds"
 
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
+    def say(self, outcome: Outcome) -> Said | None:
+        if {self.ours, self.than} - outcome.summary.runs.keys():
+            return None
         leads = [ours - theirs for ours, theirs in at_equal(outcome, self.ours, self.than, self.at)]
         shown = [lead - self.by for lead in leads] if self.by < 0 else leads
-        whose = "" if self.ours == OURS else f"{self.ours}: "
         by = f"at most {-100 * self.by:g} points less" if self.by < 0 else f"{100 * self.by:g} points more"
-        claim = f"{whose}{by} accurate than {self.than} at {EQUAL[self.at]}"
-        here = (
-            f"{with_range(leads)} points, {in_seeds(shown, len(outcome.summary.seeds))}"
-            if leads
-            else "nothing to compare"
-        )
-        return claim, here, judge(Statistic.of(shown), max(self.by, 0.0))
+        claim = f"{_of(self.ours)}{by} accurate than {self.than} at {EQUAL[self.at]}"
+        won = f"{with_range(leads)} points, {in_seeds(shown, len(outcome.summary.seeds))}"
+        return claim, won if leads else "nothing to compare", judge(Statistic.of(shown), max(self.by, 0.0))
 
 
 @dataclass(frozen=True)
@@ -289,25 +273,22 @@ class NeverBehind(ClaimOfEach):
     resource: Resource
     by: float
     ours: str
+    among_all = True
 
-    @property
-    def among_all(self) -> bool:
-        return True
-
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
+    def say(self, outcome: Outcome) -> Said | None:
+        worst = list(filter(None, map(partial(self._worst, outcome), outcome.summary.seeds)))
+        if not worst:
+            return None
         what = "time" if self.resource == "delay_s" else "energy"
-        claim = f"{self.ours}: at no equal {what} more than {100 * self.by:g} points behind any other scheme"
-        worst = dict(filter(None, map(partial(self._worst, outcome), outcome.summary.seeds)))
-        leads = [ahead for ahead, _ in worst.values()]
-        whom = ", ".join(sorted({name for _, name in worst.values()}))
-        won = in_seeds([lead + self.by for lead in leads], len(outcome.summary.seeds))
-        here = (
-            f"at worst {with_range(leads)} points ahead of the best other ({whom}), {won}" if worst else "no other run"
-        )
-        return claim, here, judge(Statistic.of(lead + self.by for lead in leads))
+        claim = f"{self.ours} never more than {100 * self.by:g} points behind another scheme at equal {what}"
+        leads, others = [ahead for ahead, _ in worst], ", ".join(sorted({name for _, name in worst}))
+        margins = [lead + self.by for lead in leads]
+        won = in_seeds(margins, len(outcome.summary.seeds))
+        here = f"at worst {with_range(leads)} points ahead of the best other ({others}), {won}"
+        return claim, here, judge(Statistic.of(margins))
 
-    def _worst(self, outcome: Outcome, seed: int) -> tuple[int, tuple[float, str]] | None:
-        """How far ours is ahead of the best other where that is least, while both train; and who that is."""
+    def _worst(self, outcome: Outcome, seed: int) -> tuple[float, str] | None:
+        """How far ours is ahead of the best other where that is least, while both train; and which one that is."""
         runs = {run.scheme: run for run in outcome.runs if run.seed == seed and not run.is_ceiling}
         if self.ours not in runs:
             return None
@@ -319,7 +300,26 @@ class NeverBehind(ClaimOfEach):
             if known.size and (both := (at >= known[0]) & (at <= known[-1])).any():
                 lead = np.asarray(ours.smoothed) - np.interp(at, known, theirs.smoothed)
                 leads.append((float(lead[both].min()), name))
-        return (seed, min(leads)) if leads else None
+        return min(leads, default=None)
+
+
+@dataclass(frozen=True)
+class Lower(ClaimOfEach):
+    """A number of ASFL's runs is below that of another scheme, after as many rounds."""
+
+    quantity: str
+    than: str
+
+    def say(self, outcome: Outcome) -> Said | None:
+        if {OURS, self.than} - outcome.summary.runs.keys():
+            return None
+        quantity = QUANTITIES[self.quantity]
+        ours, theirs = (outcome.summary.by_seed(scheme, self.quantity) for scheme in (OURS, self.than))
+        lower = [their - our for our, their in paired(ours, theirs)]
+        our, their = (with_range(list(values.values()), None, quantity.scale) for values in (ours, theirs))
+        unit = " %" if quantity.unit == "%" else ""
+        here = f"{our} against {their}{unit}, {in_seeds(lower, len(outcome.summary.seeds))}"
+        return f"{quantity.in_words} below that of {self.than}", here, judge(Statistic.of(lower))
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class ShareOfDelay(ClaimOfEach):
 
     at_most: float
 
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
+    def say(self, outcome: Outcome) -> Said:
         shares = list(outcome.summary.by_seed(OURS, "resplit_share").values())
         below = [self.at_most - one for one in shares]
         claim = f"re-splits take no more than {percent(self.at_most)} of the delay"
@@ -340,20 +340,15 @@ class ShareOfDelay(ClaimOfEach):
 class MovesLessLater(ClaimOfEach):
     """The cut moves in most of the first three quarters of the rounds, and less often in the last."""
 
-    def say(self, outcome: Outcome) -> tuple[str, str, Verdict]:
-        parts = [_moves_early_and_late(moves(run.records)) for run in outcome.runs if run.scheme == OURS]
-        fewer = [before - after for before, after in parts]
-        early, late = (with_range(values, 0) for values in zip(*parts, strict=True))
+    def say(self, outcome: Outcome) -> Said:
+        every = [moves(run.records) for run in outcome.runs if run.scheme == OURS]
+        parts = [(moved[: 3 * len(moved) // 4], moved[3 * len(moved) // 4 :]) for moved in every]
+        early, late = ([fmean(part) if part else math.nan for part in of_one] for of_one in zip(*parts, strict=True))
+        fewer = [before - after for before, after in zip(early, late, strict=True)]
         claim = "the cut moves in almost every round at first, and seldom in the last quarter"
-        here = f"in {early} % of the rounds, then in {late} %"
-        often = Statistic.of(before for before, _ in parts).median > 0.5
+        here = f"in {with_range(early, 0)} % of the rounds, then in {with_range(late, 0)} %"
+        often = Statistic.of(early).median > 0.5
         return claim, here, judge(Statistic.of(fewer)) if often else "doesn't hold"
-
-
-def _moves_early_and_late(moved: Sequence[bool]) -> tuple[float, float]:
-    split = 3 * len(moved) // 4
-    early, late = moved[:split], moved[split:]
-    return (sum(early) / len(early) if early else math.nan), (sum(late) / len(late) if late else math.nan)
 
 
 @dataclass(frozen=True)
@@ -368,14 +363,7 @@ class Rises:
         rise = [after - before for before, after in paired(values[0], values[-1])]
         medians = [number(quantity.scale * Statistic.of(one.values()).median) for one in values]
         steps = [f"{outcome.label}: {median}" for outcome, median in zip(outcomes, medians, strict=True)]
-        seeds = max(len(outcome.summary.seeds) for outcome in outcomes)
         claim, unit = f"{quantity.in_words} rises", " %" if quantity.unit == "%" else ""
-        yield Finding(
-            outcomes[0].preset,
-            "",
-            claim,
-            f"{', '.join(steps)}{unit}; {in_seeds(rise, seeds)}",
-            judge(Statistic.of(rise)) if len(outcomes) > 1 else "not shown",
-            seeds,
-            about_runs(claim, outcomes, among_all=False),
-        )
+        here = f"{', '.join(steps)}{unit}; {in_seeds(rise, max(len(one.summary.seeds) for one in outcomes))}"
+        verdict = judge(Statistic.of(rise)) if len(outcomes) > 1 else "not shown"
+        yield _finding(outcomes, "", claim, here, verdict, among_all=False)

@@ -141,7 +141,7 @@ _PLACES = (
     Variant("server ten times as fast", (_FAST_SERVER,)),
     Variant("a quarter of the bandwidth", _NARROW),
     Variant("both", (_FAST_SERVER, *_NARROW)),
-    Variant("unequal processors", (_FAST_SERVER, "scenario.min_cpu_hz=3e8", "scenario.max_cpu_hz=3e9")),
+    Variant("unequal processors", (_FAST_SERVER, "scenario.max_cpu_hz=3e9", "scenario.min_cpu_hz=3e8")),
     Variant("36 clients", ("scenario.clients=36",)),
 )
 _PARETO = (
@@ -165,7 +165,7 @@ def _steps(rounds: int) -> tuple[Variant, ...]:
 
 
 def _as_long(rounds: int) -> tuple[Variant, ...]:
-    """As many rounds for everybody, whatever a tuned file gives `asfl-plus`."""
+    """As many rounds for all schemes, whatever a tuned file gives `asfl-plus`."""
     return (Variant("", (f"training.rounds={rounds}", f"schemes.{PLUS}.rounds_times=1")),)
 
 
@@ -187,7 +187,7 @@ _RECIPES = (
         "energy price", dict.fromkeys(get_args(Scale), _PRICES),
     ),
     Recipe(
-        "more-rounds", "Fig. 4", "the headline when everybody trains as many rounds as asfl-plus",
+        "more-rounds", "Fig. 4", "the headline with as many rounds for all schemes as asfl-plus has",
         (OURS, PLUS, "sl-best", "sfl-best", _MIXES, *SAME_TOOLS, CEILING),
         [*_saves(("sfl-best", 0.69, 0.56), ("sl-best", 0, 0)), *_GOALS],
         ["curves", "way", "pareto"], _MAIN,
@@ -241,7 +241,7 @@ _RECIPES = (
             *(Lower(what, name) for what in ("total_delay_s", "total_energy_j") for name in _OTHERS),
             *_goals(),
         ],
-        ["curves", "totals"], _MANY_ARMS, "trace",
+        ["totals", "curves"], _MANY_ARMS, "trace",
     ),
     Recipe(
         "fixed-cuts", "Fig. 10", "what adapting the cut is worth, against cuts fixed at 2 and 3",

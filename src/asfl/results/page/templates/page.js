@@ -98,8 +98,12 @@ function sortBy(header) {
   table.tBodies[0].append(...rows.sort((a, b) => compared(a.cells[column], b.cells[column])));
 }
 
+/** Whether a spreadsheet would compute a text: numbers with a sign and a unit are none. */
+const isFormula = (text) => /^[=+\-@]/.test(text) && !/^[+-][\d.,]+( ?[%A-Za-zµ]{1,3})?$/.test(text);
+
 function saveAsCsv(figure) {
-  const cell = (one) => `"${one.textContent.trim().replaceAll('"', '""')}"`;
+  const quoted = (text) => `"${isFormula(text) ? "'" : ""}${text.replaceAll('"', '""')}"`;
+  const cell = (one) => quoted(one.textContent.trim());
   const text = [...figure.querySelectorAll("tr")].map((row) => [...row.cells].map(cell).join(",")).join("\r\n");
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob(["\ufeff", text, "\r\n"], { type: "text/csv" }));

@@ -30,7 +30,8 @@ from renew_files import (
 )
 
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.radio.traces import pilots, read_trace
+from asfl.radio import renew as pilots
+from asfl.radio.traces import read_trace
 
 
 @pytest.mark.parametrize("taps", [1, 6], ids=["flat", "selective"])
@@ -276,7 +277,7 @@ def test_hdf5_whose_samples_cannot_be_decompressed(tmp_path: Path) -> None:
 def test_missing_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_argos(tmp_path / "argos.hdf5", channels(1))
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r"reading RENEW/Argos HDF5 files needs .*asfl\[traces\]"):
+    with pytest.raises(MissingExtraError, match=r"reading RENEW/Argos HDF5 files needs .*asfl\[channels\]"):
         read_trace(path)
 
 

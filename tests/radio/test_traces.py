@@ -255,8 +255,8 @@ def test_importing_and_reading_tables_needs_neither_h5py_nor_torch(tmp_path: Pat
 
 @pytest.mark.parametrize("more", [b"0,1,2\n" * 2000, b"7," * 6000, b"a" * 9000])
 def test_a_kilobyte_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
-    monkeypatch.setattr("asfl.radio.traces.tables.MAX_TABLE_LENGTH", 10_000)
-    monkeypatch.setattr("asfl.radio.traces.tables.MAX_LINE_LENGTH", 8_000)
+    monkeypatch.setattr("asfl.radio.traces.MAX_TABLE_LENGTH", 10_000)
+    monkeypatch.setattr("asfl.radio.traces.MAX_LINE_LENGTH", 8_000)
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"user,t,snr\n" + more))
     with pytest.raises(AsflError, match="a line has more than 8,000 characters, or all of them have more than 10,000"):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asfl.config import Radio
+from asfl.radio import nr as curves
 from asfl.radio.link import (
     SmoothRate,
     downlink_rate_bps,
@@ -18,7 +19,6 @@ from asfl.radio.link import (
     packet_error_rate_rayleigh,
     uplink_rate_bps,
 )
-from asfl.radio.nr import curves
 
 RADIO = Radio(link="nr")
 NOISE_W = 1e6 * 10 ** (-17.3) * 1e-3
@@ -29,7 +29,7 @@ gains = st.floats(-16, -7).map(lambda exponent: 10.0**exponent)
 
 def simulated_bits_per_slot(snr_db: float, blocks: int) -> float:
     """Transport blocks one after the other, each attempt with luck of its own, as a person would write it."""
-    with files("asfl.radio.nr").joinpath("bler.npz").open("rb") as file, np.load(file) as tables:
+    with files("asfl.radio").joinpath("bler.npz").open("rb") as file, np.load(file) as tables:
         grid_db, sizes, per_symbol = tables["snr_db"], tables["code_block_bits"], tables["uplink_bits_per_symbol"]
         bler = tables["uplink_bler"].astype(float)
 
@@ -162,7 +162,7 @@ def test_the_tables_that_ship_are_those_of_sionna(link: str, file: str) -> None:
     text = (Path(sionna.submodule_search_locations[0]) / "sys" / "bler_tables" / file).read_text("utf-8")
     ((_, category),) = json.loads(text)["category"].items()
     schemes = {int(number): rows for number, rows in category["index"]["1"]["MCS"].items()}
-    with files("asfl.radio.nr").joinpath("bler.npz").open("rb") as opened, np.load(opened) as tables:
+    with files("asfl.radio").joinpath("bler.npz").open("rb") as opened, np.load(opened) as tables:
         grid_db, sizes, bler = tables["snr_db"], tables["code_block_bits"], tables[f"{link}_bler"].astype(float)
     assert len(bler) == len(schemes)
     for place, number in enumerate(sorted(schemes)):

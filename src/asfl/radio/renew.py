@@ -1,25 +1,83 @@
 """The two HDF5 layouts of uplink pilots: RENEW Sounder (also written by Agora), and the older Argos.
 
 Both keep int16 IQ samples of one pilot slot per client antenna, in every frame and at every base-station
-antenna; `asfl.radio.traces.pilots` turns a slot into a gain. Power is not calibrated: gains are relative.
+antenna; `asfl.radio.renew` turns a slot into a gain. Power is not calibrated: gains are relative.
 
 Source of both layouts: PYTHON/IrisUtils/hdf5_lib.py of https://github.com/renew-wireless/RENEWLab, where
 Argos is called "legacy".
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.machine import check_memory
-from asfl.radio.traces import Antenna, Trace, UserSeries, build_trace
-from asfl.radio.traces.pilots import LTS, PilotFormat, gains_in_blocks
+
+Antenna = int | Literal["each"]
+IQ_SCALE = 2.0**-15
+"""Full scale of int16 samples is 1."""
+
+BLOCK_SAMPLES = 2**20
+"""Complex samples handled at once, 16 MB as complex128: recordings may be larger than memory."""
+
+_LTS_BELOW_DC = (1, 1, -1, -1, 1, 1, -1, 1, -1, 1, 1, 1, 1, 1, 1, -1, -1, 1, 1, -1, 1, -1, 1, 1, 1, 1)
+_LTS_ABOVE_DC = (1, -1, -1, 1, 1, -1, 1, -1, 1, -1, -1, -1, -1, -1, 1, 1, -1, -1, 1, -1, 1, -1, 1, 1, 1, 1)
+LTS = np.array((*[0] * 6, *_LTS_BELOW_DC, 0, *_LTS_ABOVE_DC, *[0] * 5), dtype=np.complex128)
+"""Long training sequence of IEEE 802.11a on 64 bins with DC in the middle; 52 of them are used."""
+
+
+@dataclass(frozen=True, eq=False)
+class PilotFormat:
+    """Where the pilot is in a slot, and what it was when it was sent."""
+
+    pilot: NDArray[np.complex128]
+    """Frequency-domain pilot [fft_size]; zero on unused bins."""
+    symbol_starts: tuple[int, ...]
+    """First sample of each repetition, after its cyclic prefix."""
+    dc_centred: bool = True
+    """Whether `pilot` has DC in the middle, rather than in bin 0."""
+    in_frequency_domain: bool = False
+    """Whether the "samples" already are subcarriers, in the order of `pilot`."""
+
+    def gains(self, samples: NDArray[np.complex128]) -> NDArray[np.float64]:
+        """Mean power of the channel estimate over the used subcarriers: [..., samples] -> [...], linear."""
+        # The FFT is linear, so the mean of the estimates is the estimate from the mean symbol.
+        spectrum = np.mean([samples[..., start : start + len(self.pilot)] for start in self.symbol_starts], axis=0)
+        if not self.in_frequency_domain:
+            spectrum = np.fft.fft(spectrum, axis=-1)
+            if self.dc_centred:
+                spectrum = np.fft.fftshift(spectrum, axes=-1)
+        used = self.pilot != 0
+        gain: NDArray[np.float64] = np.mean(np.abs(spectrum[..., used] / self.pilot[used]) ** 2, axis=-1)
+        return gain
+
+
+def gains_in_blocks(
+    pilot_format: PilotFormat,
+    read_slots: Callable[[slice], NDArray[np.int16]],
+    frames: int,
+    samples_per_frame: int,
+) -> NDArray[np.float64]:
+    """Gains [frames, clients]; NaN where a slot is all zero, that is, was never written.
+
+    `read_slots` gives the int16 I and Q of some frames, [block, clients, samples, 2].
+    """
+    block = max(1, BLOCK_SAMPLES // samples_per_frame)
+    gains = []
+    for first in range(0, frames, block):
+        slots = read_slots(slice(first, min(first + block, frames)))
+        iq = slots.astype(np.float64) * IQ_SCALE
+        written = slots.any(axis=(2, 3))
+        gains.append(np.where(written, pilot_format.gains(iq[..., 0] + 1j * iq[..., 1]), np.nan))
+    return np.concatenate(gains)
+
 
 ARGOS_RATE_HZ = 20e6
 ARGOS_SYMBOL_STARTS = (47, 111)
@@ -36,8 +94,8 @@ _DAMAGED = (OSError, AttributeError, LookupError, OverflowError, RuntimeError, T
 """What h5py raises on a damaged file, depending on where the damage is."""
 
 
-def read_hdf5(path: Path, antenna: Antenna) -> Trace:
-    """Relative gain per client and frame at one base-station antenna, or at each of them, from either layout.
+def read_hdf5(path: Path, antenna: Antenna) -> tuple[list[str], NDArray[np.float64], float]:
+    """Names, gains [frames, users] and seconds of a frame, from either layout: of one antenna, or of each.
 
     A frame without any client is dropped, since files are created with room for 2,000 frames. If the pilots
     of just some clients are lost in a frame, theirs are missing values, treated as in a table.
@@ -45,7 +103,7 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
     try:
         import h5py
     except ImportError as error:
-        raise MissingExtraError("reading RENEW/Argos HDF5 files", "traces") from error
+        raise MissingExtraError("reading RENEW/Argos HDF5 files", "channels") from error
     try:
         with h5py.File(path, "r") as file:
             if isinstance(file.get("Data/Pilot_Samples"), h5py.Dataset):
@@ -70,15 +128,13 @@ def read_hdf5(path: Path, antenna: Antenna) -> Trace:
     if len(gains) == 0:
         which = "every antenna" if antenna == "each" else f"antenna {antenna}"
         raise AsflError(f"{path}: Pilot_Samples of {which} are all zero; no frame was recorded")
-    time_s = np.arange(len(gains), dtype=np.float64) * np.float64(frame_period_s)
     clients = range(gains.shape[1] // len(antennas))
     names = [
         f"client {client}" + (f", antenna {number}" if antenna == "each" else "")
         for number in antennas
         for client in clients
     ]
-    users = [UserSeries(name, time_s, column) for name, column in zip(names, gains.T, strict=True)]
-    return build_trace(path, "relative_gain", users, frame_period_s)
+    return names, gains, frame_period_s
 
 
 def _check_size(path: Path, file: Any, samples: Any, axes: int) -> None:

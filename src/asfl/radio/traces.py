@@ -1,4 +1,8 @@
-"""Traces in tables: CSV in a long or a wide layout, and NPZ.
+"""Measured channels: a CSV, NPZ or RENEW/Argos HDF5 file becomes one series of values per user.
+
+A trace keeps the unit it was measured in; what an SNR, an RSRP or a relative gain means for the simulated
+link is decided in `asfl.radio.channel`. HDF5 is read by `asfl.radio.renew`. Tables are CSV in a long or a wide layout,
+and NPZ.
 
 Long CSV, one row per user and time step, as the UCC 5G data set (Raca et al., MMSys 2020)::
 
@@ -12,7 +16,7 @@ Wide CSV, one column per user, all of one quantity that the caller has to name::
     0,12.5,7.1
 
 NPZ: `snr_db` and/or `rsrp_dbm` [users, time]; optional: the time step `dt_s`, else 1 s, and `user_names` or
-`trace_id` [users]. A file of `asfl trace` has `gain_db` instead (`asfl.radio.traces.walked`).
+`trace_id` [users]. A file of `asfl data trace` has `gain_db` instead (`gain_db`).
 """
 
 import csv
@@ -23,15 +27,190 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, nearest
+from asfl.config.files import check_file
 from asfl.data.npz import read_arrays
-from asfl.radio.traces import Trace, UserSeries, build_trace
-from asfl.radio.traces.walked import read_walk
+from asfl.radio import renew
 
+Quantity = Literal["gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
+RequestedQuantity = Literal["auto", "gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
+HDF5_SUFFIXES = (".hdf5", ".h5")
+
+MAX_DECIBEL = 500.0
+MAX_MISSING_SHARE = 0.5
+"""A user with a larger share of missing values is left out: most of its trace would be made up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """Where a traced walk went: positions in metres, and the city from above."""
+
+    position_m: NDArray[np.float64]
+    """[users, time, 2]"""
+    server_m: NDArray[np.float64]
+    """[3]"""
+    height_m: NDArray[np.float64]
+    """[rows, columns], row 0 in the south."""
+    extent_m: tuple[float, float, float, float]
+    """West, east, south, north."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What was measured for each user over time."""
+
+    quantity: Quantity
+    values: tuple[NDArray[np.float64], ...]
+    """One array per user, each of its own length, finite and even in time: dB, dBm, or linear for `relative_gain`."""
+    sample_period_s: float
+    user_names: tuple[str, ...]
+    source: str
+    """Name of the file."""
+    by_block: tuple[NDArray[np.float64], ...] | None = None
+    """One array [time, K] per user: the gain in dB of each of K resource blocks, where the file tells them apart."""
+    block_hz: NDArray[np.float64] | None = None
+    """[K] their centres, relative to the carrier."""
+    surroundings: Surroundings | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class UserSeries:
+    """One user as found in a file: time [T] in seconds, not decreasing, and values [T], NaN where missing."""
+
+    name: str
+    time_s: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: renew.Antenna = 0) -> Trace:
+    """Read a channel trace; the suffix of the file says how.
+
+    `quantity` picks what to read of a file that holds several ("auto" takes SNR before RSRP); an HDF5 file
+    gives `relative_gain` only. `antenna` counts the base-station antennas of an HDF5 file; with "each", every pair of
+    a client's and a base-station antenna is a user. Tables have no antennas.
+    """
+    if quantity not in get_args(RequestedQuantity):
+        raise AsflError(f"quantity: unknown '{quantity}': {nearest(quantity, get_args(RequestedQuantity))}")
+    check_file(path)
+    name = path.name.lower()
+    if name.endswith(HDF5_SUFFIXES):
+        if quantity not in ("auto", "relative_gain"):
+            hint = "leave the quantity (scenario.channel.trace_quantity) at auto"
+            raise AsflError(f"{path}: an HDF5 file gives no {quantity}; {hint}")
+        return _of_recording(path, antenna)
+    if not name.endswith((".csv", ".csv.gz", ".npz")):
+        raise AsflError(f"{path}: unknown kind of file; valid suffixes: .csv, .csv.gz, .npz, .hdf5, .h5")
+    if quantity == "relative_gain":
+        raise AsflError(f"{path}: a table gives no relative_gain; quantity can be auto, snr_db or rsrp_dbm")
+    if name.endswith(".npz"):
+        return read_npz(path, quantity)
+    if quantity == "gain_db":
+        raise AsflError(f"{path}: a CSV file gives no gain_db; quantity can be auto, snr_db or rsrp_dbm")
+    return read_csv(path, quantity)
+
+
+def _of_recording(path: Path, antenna: renew.Antenna) -> Trace:
+    names, gains, frame_period_s = renew.read_hdf5(path, antenna)
+    time_s = np.arange(len(gains), dtype=np.float64) * np.float64(frame_period_s)
+    users = [UserSeries(name, time_s, column) for name, column in zip(names, gains.T, strict=True)]
+    return build_trace(path, "relative_gain", users, frame_period_s)
+
+
+def build_trace(
+    path: Path, quantity: Quantity, users: Sequence[UserSeries], sample_period_s: float | None = None
+) -> Trace:
+    """Put every user on an even grid of time and leave out those that are mostly gaps.
+
+    Without a `sample_period_s`, it is the median time step over all users.
+    """
+    for user in users:
+        if quantity != "relative_gain" and np.nanmax(np.abs(user.values), initial=0) > MAX_DECIBEL:
+            raise AsflError(f"{path}: {quantity} of user '{user.name}' is beyond ±{MAX_DECIBEL:g} dB; no link is")
+    if sample_period_s is None:
+        steps_s = np.concatenate([np.diff(user.time_s) for user in users])
+        sample_period_s = float(np.median(steps_s)) if steps_s.size else 0.0
+        if sample_period_s <= 0:
+            raise AsflError(
+                f"{path}: the median time step is {sample_period_s:g} s; "
+                "give two or more rows per user, at increasing times"
+            )
+    resampled = [(user.name, resample(user, sample_period_s)) for user in users]
+    kept = [(name, values) for name, values in resampled if values is not None]
+    if not kept:
+        raise AsflError(f"{path}: every user misses over half of its {quantity} values; take another file or quantity")
+    return Trace(
+        quantity=quantity,
+        values=tuple(values for _, values in kept),
+        sample_period_s=sample_period_s,
+        user_names=tuple(name for name, _ in kept),
+        source=path.name,
+    )
+
+
+def resample(user: UserSeries, sample_period_s: float) -> NDArray[np.float64] | None:
+    """Values at the first time of the user and every `sample_period_s` from there, or None if most are missing.
+
+    Linear interpolation in time between the values that are there; at the edges, the nearest one is held. A value
+    is missing if it is NaN, and also if its row is: logs skip seconds, and a trace without them would run fast.
+    """
+    known = ~np.isnan(user.values)
+    # The small number keeps the last sample if rounding put it just before its place.
+    count = np.floor(float(user.time_s[-1] - user.time_s[0]) / sample_period_s + 1e-6) + 1
+    if known.sum() < (1 - MAX_MISSING_SHARE) * count:
+        return None
+    grid_s: NDArray[np.float64] = user.time_s[0] + np.arange(int(count)) * sample_period_s
+    return np.interp(grid_s, user.time_s[known], user.values[known])
+
+
+# ---------------------------------------------------------------------- walks through a city
+_WHERE = ("position_m", "server_m", "map_height_m", "map_extent_m")
+
+
+def read_walk(path: Path) -> Trace:
+    """`gain_db` and `dt_s`; `block_hz` if there is a gain for each block; positions and map if all are there."""
+    arrays, _ = read_arrays(path, ("gain_db", "dt_s", "block_hz", *_WHERE))
+    gain_db = arrays["gain_db"]
+    if gain_db.ndim not in (2, 3) or gain_db.size == 0 or gain_db.dtype.kind != "f":
+        raise AsflError(f"{path}: gain_db is {gain_db.dtype} {list(gain_db.shape)}; give [users, time] or with blocks")
+    gain_db = gain_db.astype(np.float64)
+    if not (np.abs(gain_db) <= MAX_DECIBEL).all():
+        raise AsflError(f"{path}: gain_db is missing somewhere or beyond ±{MAX_DECIBEL:g} dB; no link is")
+    period = arrays.get("dt_s", np.array(1.0))
+    if period.size != 1 or period.dtype.kind not in "fiu" or not 0 < period.item() < np.inf:
+        raise AsflError(f"{path}: dt_s is {period.tolist()}; give one positive number of seconds")
+    by_block, block_hz = None, arrays.get("block_hz")
+    if gain_db.ndim == 3:
+        if block_hz is None or block_hz.shape != gain_db.shape[2:]:
+            raise AsflError(f"{path}: gain_db has {gain_db.shape[2]} blocks; block_hz must give the centre of each")
+        by_block = tuple(gain_db)
+        gain_db = 10 * np.log10((10 ** (gain_db / 10)).mean(axis=2))
+    surroundings = None
+    if all(name in arrays for name in _WHERE) and arrays["position_m"].shape == (*gain_db.shape, 2):
+        west, east, south, north = (float(edge) for edge in arrays["map_extent_m"].ravel()[:4])
+        surroundings = Surroundings(
+            position_m=arrays["position_m"].astype(np.float64),
+            server_m=arrays["server_m"].astype(np.float64),
+            height_m=arrays["map_height_m"].astype(np.float64),
+            extent_m=(west, east, south, north),
+        )
+    return Trace(
+        quantity="gain_db",
+        values=tuple(gain_db),
+        sample_period_s=float(period.item()),
+        user_names=tuple(str(user) for user in range(len(gain_db))),
+        source=path.name,
+        by_block=by_block,
+        block_hz=block_hz,
+        surroundings=surroundings,
+    )
+
+
+# ---------------------------------------------------------------------- tables
 TableQuantity = Literal["snr_db", "rsrp_dbm"]
 
 _USER_COLUMNS = ("trace", "user", "client", "ue", "id")

@@ -116,7 +116,7 @@ def curve_of(direction: Direction, rb_bandwidth_hz: float) -> Curve:
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, Floats]:
-    with files("asfl.radio.nr").joinpath("bler.npz").open("rb") as file, np.load(file) as archive:
+    with files("asfl.radio").joinpath("bler.npz").open("rb") as file, np.load(file) as archive:
         return {name: archive[name].astype(np.float64) for name in archive.files if name != "source"}
 
 

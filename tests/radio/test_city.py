@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from asfl.config import ChannelSettings, Radio, Scenario
 from asfl.config.errors import AsflError
+from asfl.radio import city as rays
 from asfl.radio.channel import ClockedChannel, make_channel
-from asfl.radio.city import rays
-from asfl.radio.city.streets import CityMap, walk
-from asfl.radio.city.trace import Walk, trace_city
+from asfl.radio.city import CityMap, Walk, trace_city, walk
 from asfl.radio.traces import read_trace
 from asfl.results.charts.world import trace_chart
 from conftest import Asfl, assert_refused
