@@ -27,7 +27,7 @@ from asfl import load_config
 from asfl.cli import app
 from asfl.config import Config, plugins
 from asfl.config.errors import AsflError
-from asfl.field.protocol import messages
+from asfl.field import messages
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import run
 

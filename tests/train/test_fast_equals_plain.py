@@ -112,7 +112,7 @@ def cases() -> Iterator[Case]:
         yield Case(exchange, "adam", noise=True, network=("cnn", "group", 0.07), loose=True)
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", list(cases()), ids=str)
 def test_rounds_are_the_same(case: Case) -> None:
     architecture, norm, width = case.network
     model, rules, random = tiny_model(architecture, norm, width=width), RULES[case.exchange], np.random.default_rng(1)

@@ -160,7 +160,7 @@ class Round:
 
     @property
     def allocation(self) -> tuple[Floats, Floats] | None:
-        """Resource blocks and powers [N], where they aren't ours to choose (`asfl.field.measure`); None: they are."""
+        """Resource blocks and powers [N], where they aren't ours to choose (`asfl.field.measured`); None: they are."""
         return None
 
     @cached_property

@@ -39,7 +39,8 @@ def play_round(run: Run, state: State) -> tuple[State, RoundRecord]:
     decision = decided.decision
     links = replace(links, holdings=state.holdings, outage_s=run.budgets.own_outage_s, blocks=decision.blocks)
     received = draw_arrivals(links, decision, seed)
-    arrived = received & in_time(links, decision, exchange)
+    on_time = in_time(links, decision, exchange)
+    arrived = received & on_time
     if state.reserves is not None and links.allocation is None:  # what is measured is known only afterwards
         arrived &= state.reserves.outlast(
             ModelledAccountant(run.rules.charge).charge(links, decision, exchange, received)
@@ -62,8 +63,8 @@ def play_round(run: Run, state: State) -> tuple[State, RoundRecord]:
         charge = state.reserves.cut_off(charge)
     own = Outcome(decision, arrived, charge)
     answering = own if decided.reference is None else _of_reference(run, state, problem, decided.reference)
-    in_sync = decision.scheduled & in_time(links, decision, exchange)
-    after = state.learnt(problem, own, answering, trained, plan).charged(problem, own, answering, in_sync)
+    after = state.learnt(problem, own, answering, trained, plan)
+    after = after.charged(problem, own, answering, in_sync=decision.scheduled & on_time)
     if trained.lost is not None and trained.lost.any() and exchange.keeps_client_sides and after.previous_cut:
         # The next round re-splits from the cut that is; without the lost clients it may not have moved.
         after = replace(after, previous_cut=learner.cut or None)
