@@ -80,7 +80,7 @@ torture: $(STAMP)  ## attacks in bulk on run folders, inputs and the field (abou
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
 
-results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …" from asfl tune)
+results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …")
 	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
 		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 

@@ -44,7 +44,7 @@ def join(
         typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate."),
     ] = Path("asfl-device"),
     meter: Annotated[
-        str, typer.Option("--meter", help="How the device knows what it consumes (docs/measured.md).")
+        str, typer.Option("--meter", help="How the device knows what it consumes (docs/field.md).")
     ] = "none",
     once: Annotated[bool, typer.Option("--once", help="Leave after one run.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")] = False,

@@ -36,7 +36,7 @@ def _name_or_columns(source: Any, handler: Any) -> Any:
 
 @dataclass(frozen=True)
 class CostEquations:
-    """Where the costs as printed and as corrected differ: one switch per difference (docs/corrections.md)."""
+    """Where the costs as printed and as corrected differ: one switch per difference (docs/paper.md)."""
 
     uplink_power: link.UplinkPower = "shared"
     """`shared`: a client's power is spread over its blocks; `each_rb`: (5) as printed, spent on every block."""

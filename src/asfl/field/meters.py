@@ -2,7 +2,7 @@
 
 A meter is anything with `read()`. It is asked after every request, so it should be quick; if it fails, the client says
 so once and goes on without. Your own becomes a name for `serve(meter=…)` or a SuperNode's `meter` by `register_meter`,
-in a file that ASFL_PLUGINS names on the device (docs/deploy.md).
+in a file that ASFL_PLUGINS names on the device (docs/field.md).
 """
 
 import logging

@@ -23,7 +23,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Sgd:
-    """A rule changes weights [P] and moments [num_moments, P] in place; `steps` counts from 1. It returns ‖update‖²."""
+    """One step, (2) on the server and (3) on a client: weights ← weights − update.
+
+    Every rule changes weights [P] and moments [num_moments, P] in place; `steps` counts from 1. It returns ‖update‖².
+    """
 
     learning_rate: float
     num_moments: int = 0

@@ -1,29 +1,77 @@
-"""A run folder that travels file by file can be resumed at home at any moment."""
+"""Workers end with their parent and save what they have; a run folder that travels can be resumed at any moment."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from little_runs import ROUNDS, little_comparison, outcome, train_here
 from made_up import leave_run, made_up_round, pretend
+from waiting import LONG_S, wait_until
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.budgets import Budgets
 from asfl.runs.engines import ray
+from asfl.runs.engines.processes import TOLD_TO_END, train_all
 from asfl.runs.engines.ray import Trainer
 from asfl.runs.engines.shipping import Destination, Gone, News, Parcel, list_files, send
 from asfl.runs.files import read_sealed
 from asfl.runs.folder import MODEL_SEAL, is_finished
-from asfl.runs.jobs import Ended, Job, Train, train
+from asfl.runs.jobs import Ended, Event, Job, Train, train
 from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, read_rounds
-from asfl.runs.run import resume
+from asfl.runs.run import OnRound, ShouldStop, resume
 
 
+# ---------------------------------------------------------------------- processes
+def long_round(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
+    """A round that takes far longer than the test waits."""
+    job.folder.mkdir(parents=True)
+    time.sleep(10 * LONG_S)
+    return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker ends after its round")
+def test_a_worker_dies_with_its_parent_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from test_engines import little_comparison, long_round, train_all\n"
+        "train_all(little_comparison(Path(sys.argv[1])).jobs(), train=long_round)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, "-c", code, tmp_path / "out"], env=environment)
+    wait_until(lambda: (tmp_path / "out" / "asfl-seed1").exists() or parent.poll() is not None)
+    workers = psutil.Process(parent.pid).children(recursive=True)
+    assert workers
+    parent.kill()
+    parent.wait()
+    assert psutil.wait_procs(workers, timeout=LONG_S)[1] == []
+
+
+def test_a_worker_that_is_told_to_end_ends_after_the_round(tmp_path: Path) -> None:
+    comparison, told = little_comparison(tmp_path / "out", "sl", rounds=4000), list[int]()
+
+    def tell(job: Job, event: Event) -> None:
+        if isinstance(event, RoundRecord) and not told:
+            for worker in psutil.Process().children(recursive=True):
+                if "spawn_main" in " ".join(worker.cmdline()):
+                    told.append(worker.pid)
+                    worker.send_signal(signal.SIGTERM)
+
+    ended = train_all(comparison.jobs(), on_event=tell, train=pretend)
+    assert ended["sl seed 1"].reason == TOLD_TO_END
+    assert 0 < len(read_records(comparison.run_folder("sl", 1))) < 4000
+
+
+# ---------------------------------------------------------------------- run folders that travel
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "PATIENCE_S", 0.01)
@@ -122,12 +170,12 @@ def test_extended_elsewhere_home_always_has_a_model(tmp_path: Path, expected: tu
 
 
 def test_rounds_after_the_last_checkpoint_are_recorded_once(tmp_path: Path, expected: tuple[bytes, bytes]) -> None:
-    """Whoever dies leaves rounds at home that are played again."""
+    """A worker that dies leaves rounds at home that are played again."""
     job = _job(tmp_path / "home")
     assert not train_here(job, rounds=4)
     fifth = expected[0].splitlines(keepends=True)[4]
     with (job.folder / RECORDS_FILE).open("ab") as file:
-        file.write(fifth + fifth[:20])  # the checkpoint is of round 4, and somebody died in the middle of a line
+        file.write(fifth + fifth[:20])  # the checkpoint is of round 4, and a worker died in the middle of a line
     heard: list[int] = []
     home = Destination(job.folder)
     for one in _news(job, tmp_path):
@@ -160,34 +208,21 @@ def test_what_isnt_a_run_folder_stays_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in job.folder.iterdir()] == ["thesis.txt"]
 
 
-def test_other_files_travel_too(tmp_path: Path) -> None:
+def test_other_files_travel_too_and_trackers_see_the_name_a_run_has_at_home(tmp_path: Path) -> None:
     def track(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
         done = pretend(job, on_round, should_stop)
         (job.folder / "events" / "more").mkdir(parents=True)
-        (job.folder / "events" / "more" / "log").write_bytes(bytes(range(256)) * 50)
+        (job.folder / "events" / "more" / "log").write_text("/".join(job.folder.parts[-2:]))
         (job.folder / ".hidden").touch()
         (job.folder / "link").symlink_to("/etc/hostname")
         return done
 
     job = _job(tmp_path / "home")
     assert _train_elsewhere(job, tmp_path, track) == Ended(True)
-    assert (job.folder / "events" / "more" / "log").read_bytes() == bytes(range(256)) * 50
+    assert (job.folder / "events" / "more" / "log").read_text() == "home/asfl-seed1"
     assert {path.name for path in job.folder.iterdir()} == {
         MANIFEST_FILE, "rounds.jsonl", MODEL_FILE, MODEL_SEAL, "events",
     }  # fmt: skip
-
-
-def test_trackers_see_the_name_a_run_has_at_home(tmp_path: Path) -> None:
-    seen: list[Path] = []
-
-    def look(job: Job, on_round: object, should_stop: object) -> bool:
-        seen.append(job.folder)
-        return False
-
-    job = _job(tmp_path / "home")
-    _train_elsewhere(job, tmp_path, look)
-    assert job.folder not in seen
-    assert [folder.parts[-2:] for folder in seen] == [("home", "asfl-seed1")]
 
 
 def test_folders_that_became_empty_are_removed(tmp_path: Path) -> None:
