@@ -331,8 +331,12 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     rows = None if plain else LayerMean(state.combining, edges)
     gradient[edges[lowest] :].zero_()
     trainer.server.bind(server, gradient, lowest, units)
-    mixed = MixedSteps(trainer, server, cuts, weights) if exchange.mixes else None
-    noise = GradientParts(gradient[edges[int(cuts.max())] :]) if trainer.watch_noise and plain and not mixed else None
+    mixed: MixedSteps | None = None
+    noise = (
+        GradientParts(gradient[edges[int(cuts.max())] :])
+        if trainer.watch_noise and plain and not exchange.mixes
+        else None
+    )
     losses: dict[int, Tensor] = {}
     waiting: list[tuple[list[int], Norms]] = []
     gave: list[int] = []
@@ -342,8 +346,10 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     for members in trainer.groups(tasks):
         group = [tasks[member] for member in members]
         own_weights = weights[members] if plain else np.ones(len(members))
+        if exchange.mixes:  # there is one group
+            mixed = MixedSteps(trainer, server, cuts[members], own_weights)
         of_group, norms = trainer.cross(group, [statistics[member] for member in members], own_weights, mixed)
-        if mixed is not None:  # there is one group
+        if mixed is not None:
             statistics.copy_(server.statistics)
         new = {member: loss for member, loss in zip(members, of_group, strict=True) if loss is not None}
         losses |= new
