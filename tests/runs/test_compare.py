@@ -177,7 +177,7 @@ def test_the_command_trains_once(asfl: Asfl, tmp_path: Path, monkeypatch: pytest
     pictures = {"accuracy-delay", "accuracy-energy", "accuracy-rounds", "blocks", "cut-queue", "time-to-accuracy"}
     files = {"compare.json", "summary.json", "table.csv", *(f"{name}.png" for name in pictures)}
     assert {path.name for path in out.iterdir()} == runs | files
-    for words in ("what it reaches", "what the rounds look like", "After 3 rounds ASFL", "picture: out/cut-queue.png"):
+    for words in ("Accuracy, %", "What the rounds look like", "After 3 rounds ASFL", "picture: out/cut-queue.png"):
         assert words in result.stdout
     assert "[2 of 2 finished]" in result.stderr
     assert "after 3 rounds" in result.stderr
@@ -207,7 +207,7 @@ def test_failed_runs_are_named_and_the_rest_is_shown(
         compare(schemes=["asfl,epsl,acc-sfl"], overrides=three, out=out)
     assert left.value.exit_code == 2
     shown = capsys.readouterr()
-    assert "what it reaches" in shown.out
+    assert "Accuracy, %" in shown.out
     assert "After 3 rounds ASFL" in shown.out
     assert "error: epsl seed 1 failed: its process was killed" in shown.err
     assert "error: acc-sfl seed 1 failed: ZeroDivisionError" in shown.err

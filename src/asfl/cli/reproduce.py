@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
-from rich import box
-from rich.table import Table
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json, say, table
@@ -205,7 +203,7 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
         columns = ("world", "claim", "here", "verdict")
         rows = [(one.preset, with_note(one.claim, one.label), one.here, one.in_words) for one in findings]
         if findings:
-            console().print(table(columns, rows, left=columns, title=title))
+            console().print(table(columns, rows, words=4, title=title))
         print(f"{found.recipe}: {there / 'results.md'} and {len(pictures)} pictures beside it\n")
     if as_json:
         print_json(shown)
@@ -213,16 +211,12 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
 
 def _print_list() -> None:
     cores = usual_threads()
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in ("recipe", "in the paper", "what it shows"):
-        table.add_column(column, overflow="fold")
     scales: tuple[Scale, ...] = get_args(Scale)
-    for scale in scales:
-        table.add_column(f"--scale\n{scale}", justify="right", overflow="fold")
-    for name, recipe in RECIPES.items():
-        durations = [_duration(estimated_duration_s(name, scale, cores)) for scale in scales]
-        table.add_row(name, recipe.paper, recipe.shows, *durations)
-    console().print(table)
+    rows = [
+        [name, one.paper, one.shows, *(_duration(estimated_duration_s(name, scale, cores)) for scale in scales)]
+        for name, one in RECIPES.items()
+    ]
+    console().print(table(["recipe", "in the paper", "what it shows", *scales], rows, words=3))
     print()
     say(
         f"Durations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console
+from asfl.cli.output import console, table
 from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
@@ -75,15 +74,14 @@ def _show(planned: Sweep) -> None:
         raise AsflError(f"{planned.folder} has no finished run to show")
     target = choose_targets(every)[:1]
     model = said_once(trained_and_charged(run.config) for run in every)
-    made = Table(header_style="bold", title=model or None, title_justify="left")
     header = [*(axis.field for axis in planned.axes), "scheme", "accuracy %"]
     header += [text for value in target for text in (f"s to {percent(value)}", f"J to {percent(value)}")]
     of_rounds = [
         QUANTITIES[key]
         for key in ("delay_s", "median_delay_s", "energy_j", "median_energy_j", "packet_error_rate", "discrepancy")
     ]
-    for column in (*header, *(one.heading for one in of_rounds)):
-        made.add_column(column, justify="left" if column == "scheme" else "right")
+    header += [one.heading for one in of_rounds]
+    rows = list[list[str]]()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     statistics = [field.name for field in fields(Statistic)]
@@ -97,11 +95,11 @@ def _show(planned: Sweep) -> None:
                 shown[f"delay_s to {value:g}"] = summary.to_reach(scheme, value, "delay_s"), 1
                 shown[f"energy_j to {value:g}"] = summary.to_reach(scheme, value, "energy_j"), 1
             shown |= {one.name: (summary.over_seeds(scheme, one.name), one.scale) for one in of_rounds}
-            made.add_row(*values, scheme, *(amount(stat, scale) for stat, scale in shown.values()))
+            rows.append([*values, scheme, *(amount(stat, scale) for stat, scale in shown.values())])
             for quantity, (stat, _) in shown.items():
                 numbers = ("" if math.isnan(value) else value for value in astuple(stat))
                 writer.writerow([*map(cell, [*values, scheme, quantity]), *numbers])
-    console().print(made)
+    console().print(table(header, rows, words=len(planned.axes) + 1, title=model))
     write_whole(planned.folder / "sweep.csv", text.getvalue())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:
