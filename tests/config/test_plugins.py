@@ -24,10 +24,9 @@ from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile
 from asfl.radio.channel import make_channel
-from asfl.radio.state import ChannelState
+from asfl.radio.scenario import ChannelState
 from asfl.results.charts.chart import look_of
-from asfl.results.page.collect import collect
-from asfl.results.page.origins import run_command
+from asfl.results.page.collect import collect, run_command
 from asfl.runs.files import sealed_json, write_whole
 from asfl.runs.manifest import MANIFEST_FILE, Manifest
 from asfl.runs.play import play

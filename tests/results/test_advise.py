@@ -9,8 +9,18 @@ from hypothesis import given, strategies as st
 from made_up import made_up_run
 
 from asfl.config import load_config
-from asfl.results.advise import Learnt, advise, learnt_like, updates_to
-from asfl.results.advise_map import BANDWIDTHS, PRICES, SPREADS, Cell, _there, map_chart
+from asfl.results.advise import (
+    BANDWIDTHS,
+    PRICES,
+    SPREADS,
+    Cell,
+    Learnt,
+    _there,
+    advise,
+    learnt_like,
+    map_chart,
+    updates_to,
+)
 from asfl.results.charts.chart import Bars, Note
 from asfl.results.charts.comparison import Place, front_of
 from asfl.results.curves import Run

@@ -91,7 +91,7 @@ def advise(
     else:
         _print(advice)
     if plot is not None and learnt is not None:
-        from asfl.results.advise_map import map_chart, which_scheme
+        from asfl.results.advise import map_chart, which_scheme
 
         cells = which_scheme(config, MAP_ROUNDS, learnt, progress=lambda world: print(world, file=sys.stderr))
         save_figure(map_chart(cells, f"around {preset}; {_basis(learnt)}"), plot)

@@ -1,4 +1,4 @@
-"""`asfl compare`: all schemes in the same world, side by side, then one table and pictures."""
+"""`asfl compare`: all schemes in the same world, side by side, then tables and pictures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from asfl.cli import options
-from asfl.cli.output import console, json_text, print_json, table
+from asfl.cli.output import console, json_text, print_json
 from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
@@ -18,7 +17,7 @@ from asfl.results.charts.comparison import along_front, front_of, fronts, places
 from asfl.results.charts.files import save_figure
 from asfl.results.curves import finished_runs
 from asfl.results.summary import Outcome, Summary
-from asfl.results.tables import amount, tables_of
+from asfl.results.tables import Table, amount, tables_of
 from asfl.results.words import in_words
 from asfl.runs.comparison import PRICES, Comparison, plan_comparison, plan_front, read_comparison
 from asfl.runs.files import write_whole, writing
@@ -99,9 +98,9 @@ def _show(
         print_json(data)
     else:
         out = console()
-        for one in tables_of(summary):
-            out.print(one.terminal(), "")
-        _print_front(outcomes, comparison.config.decision.energy_price, out)
+        for table in [*tables_of(summary), *_front_table(outcomes, comparison.config.decision.energy_price)]:
+            out.print(table.terminal())
+            print()
         if own := own_settings(comparison.config):
             out.print(f"Trained with settings of their own: {own}.")
         for sentence in sentences:
@@ -116,11 +115,11 @@ def _show(
     print_failures(failed)
 
 
-def _print_front(outcomes: Sequence[Outcome], usual_price: float, out: Console) -> None:
+def _front_table(outcomes: Sequence[Outcome], usual_price: float) -> list[Table]:
     """Delay and energy to the main target, the fastest first; nothing if no energy had another price."""
     target = outcomes[0].summary.main_target()
     if len(outcomes) == 1 or target is None:
-        return
+        return []
     places = places_at(outcomes, target)
     best, priced = front_of(places), {place.scheme for place in places if place.setting}
     rows = []
@@ -128,4 +127,4 @@ def _print_front(outcomes: Sequence[Outcome], usual_price: float, out: Console) 
         price = place.setting.rpartition(" ")[2] or (number(usual_price) if place.scheme in priced else "")
         rows.append([place.scheme, price, amount(place.delay_s), amount(place.energy_j), "yes" * (place in best)])
     header = ["scheme", "energy price", "delay, s", "energy, J", "unbeaten in both"]
-    out.print(table(header, rows, title=f"what {percent(target)} accuracy takes"), "")
+    return [Table(key="front", title=f"What {percent(target)} accuracy takes", header=header, rows=rows)]

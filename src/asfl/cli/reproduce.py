@@ -1,29 +1,27 @@
 """`asfl reproduce`: the experiments of the paper, each by its name."""
 
-import math
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json, say, table
+from asfl.cli.output import console, print_json, say
 from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
 from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
-from asfl.results.reproduce.plan import estimated_duration_s
 from asfl.results.reproduce.recharge import recharge_all
 from asfl.results.reproduce.recipes import SEEDS, on_traces
 from asfl.results.summary import with_note
+from asfl.results.tables import Table
 from asfl.runs.comparison import Comparison
 from asfl.runs.files import writing
 from asfl.runs.jobs import Engine, run_name
-from asfl.runs.this_process import usual_threads
 from asfl.runs.training import ThreadsARun, engine_named
 
 ALL, TRACED = "all", "measured-channel"
@@ -203,30 +201,16 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
         columns = ("world", "claim", "here", "verdict")
         rows = [(one.preset, with_note(one.claim, one.label), one.here, one.in_words) for one in findings]
         if findings:
-            console().print(table(columns, rows, words=4, title=title))
+            console().print(Table(header=columns, rows=rows, title=title, words=4).terminal())
         print(f"{found.recipe}: {there / 'results.md'} and {len(pictures)} pictures beside it\n")
     if as_json:
         print_json(shown)
 
 
 def _print_list() -> None:
-    cores = usual_threads()
-    scales: tuple[Scale, ...] = get_args(Scale)
-    rows = [
-        [name, one.paper, one.shows, *(_duration(estimated_duration_s(name, scale, cores)) for scale in scales)]
-        for name, one in RECIPES.items()
-    ]
-    console().print(table(["recipe", "in the paper", "what it shows", *scales], rows, words=3))
-    print()
+    rows = [[name, recipe.paper, recipe.shows] for name, recipe in RECIPES.items()]
+    console().print(Table(header=["recipe", "in the paper", "what it shows"], rows=rows, words=3).terminal())
     say(
-        f"Durations are estimates for {cores} cores like those of a 2.8 GHz Xeon, without a GPU, with "
-        f"{SEEDS['demo']}, {SEEDS['evidence']} and {SEEDS['paper']} seeds (the small network: 5)."
+        f"Runs per scheme and world: {SEEDS['demo']}, {SEEDS['evidence']} or {SEEDS['paper']} seeds by --scale (the "
+        "small network: 5). Recipes share runs. --scale demo takes minutes, evidence hours; paper is meant for a GPU."
     )
-    say("Recipes share runs: all of them together take less than the sum. The paper's scale is meant for a GPU.")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90 * 60:
-        return f"{math.ceil(seconds / 60)} min"
-    hours = seconds / 3600
-    return f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import console, table
+from asfl.cli.output import console
 from asfl.cli.training import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
@@ -18,7 +18,7 @@ from asfl.results.charts.comparison import sweep_chart
 from asfl.results.charts.files import save_figure
 from asfl.results.curves import finished_runs
 from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
-from asfl.results.tables import QUANTITIES, amount
+from asfl.results.tables import QUANTITIES, Table, amount
 from asfl.runs.comparison import Axis, Sweep, plan_sweep
 from asfl.runs.files import cell, write_whole, writing
 from asfl.runs.training import engine_named
@@ -81,7 +81,7 @@ def _show(planned: Sweep) -> None:
         for key in ("delay_s", "median_delay_s", "energy_j", "median_energy_j", "packet_error_rate", "discrepancy")
     ]
     header += [one.heading for one in of_rounds]
-    rows = list[list[str]]()
+    rows: list[list[str]] = []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     statistics = [field.name for field in fields(Statistic)]
@@ -99,7 +99,7 @@ def _show(planned: Sweep) -> None:
             for quantity, (stat, _) in shown.items():
                 numbers = ("" if math.isnan(value) else value for value in astuple(stat))
                 writer.writerow([*map(cell, [*values, scheme, quantity]), *numbers])
-    console().print(table(header, rows, words=len(planned.axes) + 1, title=model))
+    console().print(Table(header=header, rows=rows, title=model, words=len(planned.axes) + 1).terminal())
     write_whole(planned.folder / "sweep.csv", text.getvalue())
     print(f"numbers: {planned.folder / 'sweep.csv'}")
     if len(planned.axes) == 1 and len(planned.points) > 1:

@@ -29,7 +29,6 @@ from asfl.config.fields import (
     OwnSettings,
     Positive,
     PositiveShare,
-    Second,
     Section,
     Share,
     ShareBelowOne,
@@ -186,7 +185,7 @@ class DecisionRules(Section):
     """How cut, resource blocks and power are chosen, and what a round is charged."""
 
     equations: Literal["corrected", "printed"] = "corrected"
-    """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
+    """Which reading of the paper's equations: with our corrections, or as printed (docs/paper.md)."""
     uplink_power: Literal["auto", "shared", "each_rb"] = "auto"
     """Whether the power is shared by a client's resource blocks or spent on each; "auto" follows `equations`."""
     gradient_bits: Literal["auto", "activations", "next_layer"] = "auto"
@@ -202,7 +201,7 @@ class DecisionRules(Section):
     form: Literal["drift", "per_round_budgets"] = "drift"
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
-    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
+    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/paper.md)."""
     queue_rule: Literal["printed", "standard"] = "standard"
     """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
     forgets."""
@@ -218,10 +217,6 @@ class DecisionRules(Section):
     solver: Literal["bcd", "joint", "printed"] = "bcd"
     """Block coordinate descent (Algorithm 2) from a good start, the joint solver, or Algorithm 2 as printed: from a
     random start, cut, blocks and powers in turn."""
-    tolerance: Positive = 0.01
-    """ε_o: the descent ends when the objective moves less than this."""
-    max_iterations: Count = 20
-    """The descent ends after this many passes at the latest."""
     delay_budget_s: AutoSecond = "auto"
     """γ, per round; "auto": what a plain fair policy achieves (docs/configuration.md)."""
     energy_budget_j: AutoJoule = "auto"
@@ -264,7 +259,7 @@ class Output(Section):
     checkpoint_every: Count = 10
     """Rounds between two checkpoints; slow rounds are saved sooner, after a minute at the latest."""
     track: Annotated[Literal["auto", "none", TrackerName] | str, BeforeValidator(_with_commas)] = "auto"
-    """Who else is shown the rounds (docs/tracking.md): "auto" is TensorBoard if it is installed; several names are
+    """Who else is shown the rounds (docs/runs.md): "auto" is TensorBoard if it is installed; several names are
     written with commas, "tensorboard,wandb"."""
 
     @model_validator(mode="after")
@@ -279,7 +274,7 @@ class Output(Section):
 
 
 class TotalBudgets(Section):
-    """What all rounds together may take; training ends when it is used up (docs/beyond.md)."""
+    """What all rounds together may take; training ends when it is used up (docs/schemes.md)."""
 
     total_delay_s: OffSecond = "off"
     """How long all rounds together may take. One that isn't over by then doesn't count."""
@@ -288,46 +283,17 @@ class TotalBudgets(Section):
     empty takes part no more."""
 
 
-class Deadlines(Section):
-    """How long the server waits for a real client, by what it was asked for; who is later is lost for the round.
-
-    "auto": 120 s at most (600 s for a whole step), and much less once it is known how long others take
-    (docs/measured.md).
-    """
-
-    sync_s: AutoSecond = "auto"
-    """The current layers have reached a client that begins or comes back."""
-    resplit_s: AutoSecond = "auto"
-    """Layers have moved down, or are up."""
-    forward_s: AutoSecond = "auto"
-    """Activations are up."""
-    backward_s: AutoSecond = "auto"
-    """Gradients are down, and the client has learnt from them."""
-    learn_s: AutoSecond = "auto"
-    """A whole step without a cut (FedAvg) is done."""
-    give_s: AutoSecond = "auto"
-    """The client's layers are up, in schemes that average them every round."""
-    report_s: AutoSecond = "auto"
-    """The sampled parameters for the discrepancy are up."""
-    gather_s: AutoSecond = "auto"
-    """The client's layers are up, for an evaluation or a checkpoint."""
-
-
 class Network(Section):
     """Clients in other processes and on other machines (docs/field.md); nothing of it matters to a simulation."""
 
     costs: Literal["modelled", "measured"] = "modelled"
     """Where delays and energies come from: the simulated radio, as without real clients, or clocks and meters. With
     measured costs nothing is simulated: the cut is decided from what was measured, and only what is lost is lost."""
-    memory: ShareBelowOne = 0.6
-    """How much of what was measured before counts after another round; smaller follows changes faster."""
-    caution: NonNegative = 0.0
-    """Decide as if every link and processor were slower than estimated, by this many standard errors."""
     client_power_w: Watt = 5.0
     """What a client is taken to draw while it computes or sends, if it doesn't report its energy."""
-    deadlines: Deadlines = Field(default_factory=Deadlines)
-    nobody_s: Second = 300.0
-    """With nobody to be reached when a round begins, the run stops after this time."""
+    deadline_s: AutoSecond = "auto"
+    """How long the server waits for what it asked a client for; a later client is lost for the round. "auto": 120 s at
+    most (600 s for a whole step), and much less once it is known how long others take (docs/measured.md)."""
     shaping: FileName = ""
     """A file that says how slow the stream to each client is made from which round on, for demonstrations on one
     machine; empty: it isn't."""

@@ -26,8 +26,7 @@ from asfl.results.charts.one_run import client_map, map_columns, panels
 from asfl.results.curves import RunFolder
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not
-from asfl.results.page.collect import collect, signature
-from asfl.results.page.origins import compare_command, nearest_preset, run_command
+from asfl.results.page.collect import collect, compare_command, nearest_preset, run_command, signature
 from asfl.results.summary import Excess
 from asfl.runs.files import sealed_json
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest

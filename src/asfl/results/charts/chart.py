@@ -1,7 +1,7 @@
 """What a chart shows, apart from what draws it: matplotlib for files (`files`), Plotly for the page (`plotly`)."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -257,3 +257,23 @@ def over_rounds(values: Sequence[float] | NDArray[np.floating], look: Look, name
     y = binned(values)
     x = 1 + (every - 1) / 2 + every * np.arange(len(y))
     return Line(x=x, y=y, look=look, name=name, **more)  # type: ignore[arg-type]
+
+
+def lines_panel(
+    title: str,
+    label: str,
+    values: Mapping[str, Sequence[float] | NDArray[np.floating]],
+    look: Callable[[str], Look] = look_of,
+    *,
+    step: bool = False,
+    choice: Literal["", "y"] = "",
+) -> Panel:
+    """A line from round 1 on for each name; logarithmic where the largest values of lines differ that much."""
+    lines = [over_rounds(of_one, look(name), name, group=name, step=step) for name, of_one in values.items()]
+    tops = [float(np.max(of_one)) for of_one in values.values() if len(of_one)]
+    return Panel(title, lines, Axis("round", whole=True), scaled(label, tops), choice=choice)
+
+
+def trailing_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean of so many entries up to each."""
+    return [float(np.mean(values[max(0, end - window) : end])) for end in range(1, len(values) + 1)]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -13,7 +12,6 @@ from asfl.config.units import number, percent
 from asfl.results.charts.chart import (
     BUDGET,
     FAINT,
-    MEDIAN,
     OTHER,
     SECOND,
     Axis,
@@ -29,15 +27,16 @@ from asfl.results.charts.chart import (
     Series,
     binned,
     is_ours,
+    lines_panel,
     look_of,
-    over_rounds,
     scaled,
     spans_magnitudes,
+    trailing_mean,
 )
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.one_run import blocks, is_measured, links
 from asfl.results.curves import Curve, Resource, Run, finished_runs, together
-from asfl.results.summary import Outcome, Statistic, Summary, moves, paired
+from asfl.results.summary import Outcome, Statistic, Summary, moves, paired, summarize_run
 from asfl.results.tables import CURVE_AXES, QUANTITIES, amount, partly, share
 from asfl.runs.comparison import Comparison, read_front
 from asfl.runs.records import RoundRecord
@@ -253,32 +252,24 @@ def first_of_each(runs: Sequence[Run]) -> dict[str, Run]:
     return {run.scheme: first[run.scheme] for run in runs if run.scheme in first}  # in the order of the schemes
 
 
-def rounds_panel(
-    runs: Mapping[str, Sequence[Run]],
-    value: Callable[[RoundRecord], float],
-    title: str,
-    label: str,
-    look: Callable[[str], Look] = look_of,
-    *,
-    window: int = 1,
-) -> Panel:
+def means_over_runs(
+    runs: Mapping[str, Sequence[Run]], value: Callable[[RoundRecord], float], window: int = 1
+) -> dict[str, list[float]]:
     """A number round after round: the mean of each scheme's seeds, and of so many rounds up to each."""
-    lines, tops = [], []
+    found = {}
     for name, of_scheme in runs.items():
         shortest = min((len(run.records) for run in of_scheme), default=0)
         if shortest:
-            mean = np.mean([[value(record) for record in run.records[:shortest]] for run in of_scheme], axis=0)
-            smooth = [float(np.mean(mean[max(0, end - window) : end])) for end in range(1, shortest + 1)]
-            lines.append(over_rounds(smooth, look(name), name, group=name))
-            tops.append(max(smooth))
-    return Panel(title, lines, Axis("round"), scaled(label, tops), choice="y")
+            every = [[value(record) for record in run.records[:shortest]] for run in of_scheme]
+            found[name] = trailing_mean(np.mean(every, axis=0).tolist(), window)
+    return found
 
 
 def cuts_and_queues(runs: Sequence[Run]) -> Chart:
     first = first_of_each(runs)
     alone = {name: [run] for name, run in first.items()}
     queues = [
-        rounds_panel(alone, value, title, "backlog", window=WINDOW)
+        lines_panel(title, "backlog", means_over_runs(alone, value, WINDOW))
         for title, value in (
             (f"Delay queue (mean of {WINDOW} rounds)", lambda record: record.delay_queue),
             ("Energy queue, mean over clients", lambda record: fmean(record.energy_queue)),
@@ -289,33 +280,28 @@ def cuts_and_queues(runs: Sequence[Run]) -> Chart:
 
 
 def losses_panel(runs: Mapping[str, Sequence[Run]]) -> Panel | None:
-    """Packets expected to be lost, of those sent, and packets that were."""
+    """Per cent of the packets sent that were expected to be lost, and that were; None if none was sent."""
     found = {}
     for name, of_scheme in runs.items():
-        pairs = [pair for run in of_scheme if (pair := _lost(run.records)) is not None]
+        pairs = []
+        for run in of_scheme:
+            rate, sent, arrived = (
+                np.array([getattr(record, field) for record in run.records], float)
+                for field in ("packet_error_rate", "rb_count", "arrived")
+            )
+            if (served := sent > 0).any():
+                pairs.append((100 * rate[served].mean(), 100 * (1 - arrived[served].mean())))
         if pairs:
             found[name] = np.mean(pairs, axis=0)
     if not found:
         return None
-    shares, places = np.array(list(found.values())), np.arange(len(found))
-    bars = [
-        Bars(
-            places=places + off, lengths=shares[:, which], look=Look(color), name=name, width=0.38, hover="%{y:.4~g} %"
-        )
-        for which, (name, off, color) in enumerate((("expected", -0.2, OTHER), ("realised", 0.2, SECOND)))
-    ]
-    names = Axis(ticks=dict(enumerate(found)), grid=False)
-    return Panel("", bars, names, Axis("packets lost, %", low=0), legend=True)
-
-
-def _lost(records: Sequence[RoundRecord]) -> tuple[float, float] | None:
-    """Per cent of the packets that were sent; None if none was."""
-    rate, sent, arrived = (
-        np.array([getattr(record, name) for record in records], float)
-        for name in ("packet_error_rate", "rb_count", "arrived")
+    shares, places, hover = np.array(list(found.values())), np.arange(len(found)), "%{y:.4~g} %"
+    expected = Bars(
+        places=places - 0.2, lengths=shares[:, 0], look=Look(OTHER), name="expected", width=0.38, hover=hover
     )
-    served = sent > 0
-    return (float(100 * rate[served].mean()), float(100 * (1 - arrived[served].mean()))) if served.any() else None
+    came = Bars(places=places + 0.2, lengths=shares[:, 1], look=Look(SECOND), name="realised", width=0.38, hover=hover)
+    names = Axis(ticks=dict(enumerate(found)), grid=False)
+    return Panel("", [expected, came], names, Axis("packets lost, %", low=0), legend=True)
 
 
 def charts_of(summary: Summary, runs: Sequence[Run]) -> Iterator[tuple[str, Chart]]:
@@ -456,53 +442,38 @@ def quantities(summary: Summary, names: Sequence[str]) -> Chart:
 
 
 def resplits(runs: Sequence[Run]) -> Chart:
-    """How delay and the delay of re-splits add up, and how often the cut moves; a faint line per seed."""
-    totals, parts, shares = [], [], []
-    for run in runs:
-        totals.append(list(accumulate(record.delay_s for record in run.records)))
-        parts.append(list(accumulate(record.resplit_delay_s for record in run.records)))
-        moved = moves(run.records)
-        shares.append([100 * fmean(moved[max(0, end - WINDOW) : end]) for end in range(1, len(moved) + 1)])
-    part = np.mean([part[-1] / whole[-1] for part, whole in zip(parts, totals, strict=True) if whole[-1]])
-    delays = [*_mean_line(totals, MEDIAN, "all of it"), *_mean_line(parts, look_of(OURS).color, "re-splits")]
-    title = f"Delay so far; re-splits take {percent(float(part), 1)}"
-    left = Panel(title, delays, Axis("round"), Axis("s", low=0), legend=True)
-    moving = _mean_line(shares, look_of(OURS).color, "")
-    right = Panel(
-        f"Rounds where the cut moves, of the last {WINDOW}", moving, Axis("round"), Axis("%", low=0, high=100)
+    """How delay and the delay of re-splits add up, and how often the cut moves; means over seeds."""
+    shortest = min(len(run.records) for run in runs)
+    parts = {"all of it": "delay_s", "re-splits": "resplit_delay_s"}
+    so_far = {
+        name: np.mean([np.cumsum([getattr(r, field) for r in run.records[:shortest]]) for run in runs], axis=0)
+        for name, field in parts.items()
+    }
+    shares = [summarize_run(run, []).resplit_share for run in runs]
+    title = f"Delay so far; re-splits take {percent(fmean(shares), 1)}"
+    delays = replace(lines_panel(title, "s", so_far), y=Axis("s", low=0), legend=True)
+    moved = 100 * np.mean([moves(run.records[:shortest]) for run in runs], axis=0)
+    moving = lines_panel(
+        f"Rounds where the cut moves, of the last {WINDOW}", "%", {OURS: trailing_mean(moved.tolist(), WINDOW)}
     )
-    return Chart([[left, right]], 9.5, 3.8)
-
-
-def _mean_line(lines: Sequence[Sequence[float]], colour: str, label: str) -> list[Line]:
-    shortest = min(map(len, lines))
-    mean = np.mean([line[:shortest] for line in lines], axis=0)
-    return [
-        *(over_rounds(line, Look(colour, (), 0.8, 0.35)) for line in lines),
-        over_rounds(mean, Look(colour, (), 2.2), label),
-    ]
+    return Chart([[delays, replace(moving, y=Axis("%", low=0, high=100))]], 9.5, 3.8)
 
 
 def sweep_chart(
     varied: str, labels: Sequence[str], summaries: Sequence[Summary], names: Sequence[str], target: float | None = None
 ) -> Chart:
     """Numbers against what is varied, a line per scheme with the interval over seeds; also of the way to a target."""
+    schemes = list(dict.fromkeys(scheme for summary in summaries for scheme in summary.runs))
     panels = []
-    for name in names:
-        shown = QUANTITIES[name]
-        title = shown.in_words.capitalize() + (" after the last round" if name == "final_accuracy" else "")
-        stats = _by_scheme(summaries, lambda one, scheme, name=name: one.over_seeds(scheme, name))  # type: ignore[misc]
+    for shown in (QUANTITIES[name] for name in names):
+        title = shown.in_words.capitalize() + (" after the last round" if shown.name == "final_accuracy" else "")
+        stats = {scheme: [one.over_seeds(scheme, shown.name) for one in summaries] for scheme in schemes}
         panels.append(_sweep_panel(title, shown.unit, varied, labels, stats, shown.scale))
     ways: tuple[tuple[str, str, Resource], ...] = (("Delay", "s", "delay_s"), ("Energy", "J", "energy_j"))
     for what, unit, resource in ways if target is not None else ():
-        stats = _by_scheme(summaries, lambda one, scheme, of=resource: one.to_reach(scheme, target, of))  # type: ignore[misc]
+        stats = {scheme: [one.to_reach(scheme, target or 0, resource) for one in summaries] for scheme in schemes}
         panels.append(_sweep_panel(f"{what} to {percent(target or 0)}", unit, varied, labels, stats))
     return Chart([panels], 3.4 * len(panels) + 1.6, 4.2, legend="right")
-
-
-def _by_scheme(summaries: Sequence[Summary], value: Callable[[Summary, str], Statistic]) -> dict[str, list[Statistic]]:
-    schemes = dict.fromkeys(scheme for summary in summaries for scheme in summary.runs)
-    return {scheme: [value(summary, scheme) for summary in summaries] for scheme in schemes}
 
 
 def _sweep_panel(

@@ -20,7 +20,7 @@ from asfl.optimize import Solution
 from asfl.optimize.grid import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
-from asfl.radio.city.streets import ROOF_M
+from asfl.radio.city import ROOF_M
 from asfl.radio.traces import Surroundings, Trace
 from asfl.results.charts.chart import (
     BAD,
@@ -41,6 +41,7 @@ from asfl.results.charts.chart import (
     Panel,
     Points,
     Series,
+    lines_panel,
     look_of,
     over_rounds,
     scaled,
@@ -416,25 +417,26 @@ def _borrows(played: Playthrough, asfl: Playthrough | None) -> bool:
 def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
     """Cuts, delay queue, energy queue and total delay over rounds; a line per scheme, the first seed of each."""
     first = {played.scheme: played for played in reversed(playthroughs)}
-    shown = [first[name] for name in dict.fromkeys(played.scheme for played in playthroughs)]
-    cuts, delays, delay_queues, energy_queues = list[Line](), list[Series](), list[Line](), list[Line]()
-    for played in shown:
-        look, chosen = look_of(played.scheme), [one.cut for one in played.rounds]
-        jumps = len(chosen) > 1 and np.mean(np.diff(chosen) != 0) > 0.5
-        cuts.append(over_rounds(chosen, replace(look, opacity=0.25 if jumps else 1), played.scheme, step=True))
-        delays.append(over_rounds(np.cumsum([one.delay_s for one in played.rounds]), look))
-        if played.scheme == OURS or not _borrows(played, first.get(OURS)):
-            delay_queues.append(over_rounds([one.queues.delay for one in played.rounds], look))
-            energy_queues.append(over_rounds([float(one.queues.energy.mean()) for one in played.rounds], look))
-    most = max(len(one.rounds) for one in shown)
-    allowed = np.arange(1, most + 1) * shown[0].budgets.delay_s
-    delays.append(over_rounds(allowed, Look(BUDGET, (4, 2)), "budget"))
-    x = Axis("round", whole=True)
-    queues = [
-        Panel(title, lines, x, scaled("backlog", [float(np.max(line.y)) for line in lines]))
-        for title, lines in (("Delay queue", delay_queues), ("Energy queue, mean over clients", energy_queues))
+    shown = {name: first[name].rounds for name in dict.fromkeys(played.scheme for played in playthroughs)}
+    own = {name: one for name, one in shown.items() if name == OURS or not _borrows(first[name], first.get(OURS))}
+    delays = lines_panel(
+        "Delay so far", "s", {name: np.cumsum([r.delay_s for r in one]) for name, one in shown.items()}
+    )
+    allowed = np.arange(1, max(map(len, shown.values())) + 1) * playthroughs[0].budgets.delay_s
+    budget = over_rounds(allowed, Look(BUDGET, (4, 2)), "budget")
+    top = [
+        lines_panel(
+            "Cut", "layers on the client", {name: [r.cut for r in one] for name, one in shown.items()}, step=True
+        ),
+        replace(delays, series=[*delays.series, budget], y=Axis("s", "log")),
     ]
-    top = [Panel("Cut", cuts, x, Axis("layers on the client")), Panel("Delay so far", delays, x, Axis("s", "log"))]
+    queues = [
+        lines_panel("Delay queue", "backlog", {name: [r.queues.delay for r in one] for name, one in own.items()}),
+        lines_panel(
+            "Energy queue, mean over clients", "backlog",
+            {name: [float(r.queues.energy.mean()) for r in one] for name, one in own.items()},
+        ),
+    ]  # fmt: skip
     return Chart([top, queues], 12, 8, legend="right")
 
 

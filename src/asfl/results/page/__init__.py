@@ -16,13 +16,21 @@ from asfl.config.show import own_settings
 from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.charts import comparison, one_run
-from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, look_of
+from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, lines_panel, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, dark_twin, dark_twins, figure
 from asfl.results.charts.world import label_panel, layer_panels
 from asfl.results.curves import Curve, Run, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
-from asfl.results.page.collect import Collected, RunGroup, collect
-from asfl.results.page.origins import compare_command, label_mixes, mix_key, profile_of, run_command
+from asfl.results.page.collect import (
+    Collected,
+    RunGroup,
+    collect,
+    compare_command,
+    label_mixes,
+    mix_key,
+    profile_of,
+    run_command,
+)
 from asfl.results.summary import Summary, said_once, trained_and_charged
 from asfl.results.tables import CURVE_AXES, Table, tables_of
 from asfl.results.words import in_words
@@ -226,7 +234,8 @@ class _Drawn:
             if scheme != CEILING
         }
         for name, label in (("discrepancy", "discrepancy, updates"), ("spread", "spread, squared weights")):
-            panel = comparison.rounds_panel(counted, attrgetter(name), "", label, self.looks.__getitem__)
+            means = comparison.means_over_runs(counted, attrgetter(name))
+            panel = lines_panel("", label, means, self.looks.__getitem__, choice="y")
             self._put("chart-discrepancy", panel, name, drift="discrepancy")
         self._put("chart-losses", comparison.losses_panel(counted))
 

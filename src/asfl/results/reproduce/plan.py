@@ -1,4 +1,4 @@
-"""From a recipe to comparisons: which worlds it needs, where they lie, how long they take.
+"""From a recipe to comparisons: which worlds it needs and where they lie.
 
     OUT/worlds/<preset>,<setting>=<value>/    a comparison each, shared by all recipes that need this world
     OUT/<recipe>/                             what a recipe shows
@@ -11,24 +11,17 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
 
-from asfl.config import Config, load_config
+from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run, finished_runs
 from asfl.results.reproduce.archive import Found, Point, RunKey
-from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant, recipe_named
+from asfl.results.reproduce.recipes import MORE_SEEDS, SEEDS, Recipe, Scale, Variant
 from asfl.runs.comparison import Comparison, plan_comparison
 from asfl.runs.files import safe_name
 from asfl.runs.manifest import first_difference
 from asfl.runs.play import with_seed
 
 WORLDS = "worlds"
-SAMPLES_PER_S = {"cnn": 950, "vgg19": 30, "resnet18": 30, "resnet50": 4.5}
-"""Trained per second by one core (Xeon, 2.8 GHz): the small CNN at half width, the others at full width; at a quarter
-ten times as many. For estimates only."""
-DIGITS_SAMPLES_PER_S = 1500.0
-NARROW = 0.25
-START_S, ROUND_S = 4.0, 0.04
-"""What a run and a round take besides."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ def plan_recipe(
     data_dir: Path | None = None,
     tuned: Sequence[Path] = (),
 ) -> Plan:
-    """Check every world before anything is trained or written. `tuned`: files as `asfl tune` writes them."""
+    """Check every world before anything is trained or written. `tuned`: files such as docs/results/tuned has."""
     if recipe.name == "measured-channel" and not recipe.variants:
         raise AsflError(
             "measured-channel needs measurements: give --trace FILE, once or more (CSV, NPZ, or RENEW/Argos HDF5; "
@@ -146,24 +139,3 @@ def world_name(preset: str, overrides: Sequence[str]) -> str:
     settings = (one.partition("=")[::2] for one in changes)
     parts = [Path(preset).stem, *(f"{name.rpartition('.')[2]}={Path(value).name}" for name, value in settings)]
     return safe_name(",".join(parts))
-
-
-def estimated_seconds(config: Config, cores: int) -> float:
-    """Of one run, on a core of its own among so many that share the work."""
-    rate = DIGITS_SAMPLES_PER_S if config.data.name == "digits" else SAMPLES_PER_S.get(config.model.architecture, 100)
-    rate *= 10 if config.model.architecture != "cnn" and config.model.width <= NARROW else 1
-    samples = config.scenario.clients * config.charged_samples
-    return (START_S + config.training.rounds * (ROUND_S + samples / rate)) / cores
-
-
-def estimated_duration_s(name: str, scale: Scale, cores: int) -> float:
-    """Of a whole recipe, with nothing there yet; a recipe on traces counts two files."""
-    recipe = recipe_named(name)
-    variants = recipe.points(scale) * (2 if name == "measured-channel" else 1)
-    return sum(
-        usual_seeds(preset, scale) * estimated_seconds(config.for_scheme(scheme), cores)
-        for preset in recipe.presets[scale]
-        for variant in variants
-        for config in [load_config(preset, list(variant.overrides)).config]
-        for scheme in variant.schemes or recipe.schemes
-    )
