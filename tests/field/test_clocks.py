@@ -89,8 +89,9 @@ def test_rates_and_speed_are_found() -> None:
     assert not found.uplink_s_per_bit.known[1]
 
 
-def test_a_link_that_changes_is_followed() -> None:
-    clocks = clocks_of(memory=0.5)
+def test_a_link_that_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.field.clocks.MEMORY", 0.5)
+    clocks = clocks_of()
     for _ in range(5):
         clocks.begin(np.ones(2, dtype=np.bool_))
         clocks.exchanged(usual(Forward(at(1)), 300_000))
