@@ -25,7 +25,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, random_powers, relative_uplink_s
+from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, random_powers, relative_uplink_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,14 +40,13 @@ class AccSflScheme:
     exchange: ExchangeRules = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = borrowed_decision(problem)
-        clients = np.flatnonzero(reference.scheduled)
-        tx_power_w = random_powers(problem, seed)
-        cut, rb_count = np.ones(len(tx_power_w), dtype=np.int64), np.zeros(len(tx_power_w))
-        if clients.size:
-            patient = replace(problem.round, outage_s=np.inf).among(clients)  # its outage isn't ASFL's
-            cut[clients], rb_count[clients] = fastest_round(patient, tx_power_w[clients])
-        return Decided(Decision(cut, rb_count, tx_power_w), reference)
+        tx_power_w, nothing = random_powers(problem, seed), np.zeros(problem.round.num_clients)
+
+        def decide(round_: Round, clients: Ints) -> Decision:
+            patient = replace(round_, outage_s=np.inf)  # its outage isn't ASFL's
+            return Decision(*fastest_round(patient, tx_power_w[clients]), tx_power_w[clients])
+
+        return decided_for_served(problem, Decision(np.ones_like(nothing, np.int64), nothing, tx_power_w), decide)
 
 
 def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:

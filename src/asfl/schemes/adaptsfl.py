@@ -32,7 +32,7 @@ from asfl.costs.modelled import ON_DEMAND, SFL, ExchangeRules, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
-from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, noise_scale
+from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 
@@ -49,17 +49,18 @@ class AdaptSflScheme:
     exchange: ExchangeRules = ON_DEMAND
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = borrowed_decision(problem)
-        clients = np.flatnonzero(reference.scheduled)
-        rb_count, tx_power_w = np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
-        if not clients.size:
-            return Decided(Decision(problem.round.previous_cut or 1, rb_count, tx_power_w), reference)
-        round_ = replace(problem.round, previous_cut=None, holdings=None).among(clients)
-        best = shortest_training(round_, noise_scale(problem), problem.rules.drift_weight, cut=_cut_that_stays(problem))
-        synced = best.cut if (problem.round.index + 1) % best.interval == 0 else 0
-        tx_power_w[clients] = round_.radio.max_tx_power_w
-        rb_count[clients] = _counts(round_, best.cut, SFL if synced else ON_DEMAND)
-        return Decided(Decision(best.cut, rb_count, tx_power_w, synced=synced), reference)
+        nothing, weight = np.zeros(problem.round.num_clients), problem.rules.drift_weight
+
+        def decide(round_: Round, clients: NDArray[np.int64]) -> Decision:
+            round_ = replace(round_, previous_cut=None, holdings=None)
+            best = shortest_training(round_, noise_scale(problem), weight, cut=_cut_that_stays(problem))
+            synced = best.cut if (round_.index + 1) % best.interval == 0 else 0
+            full_power_w = np.full(len(clients), round_.radio.max_tx_power_w)
+            return Decision(
+                best.cut, _counts(round_, best.cut, SFL if synced else ON_DEMAND), full_power_w, synced=synced
+            )
+
+        return decided_for_served(problem, Decision(problem.round.previous_cut or 1, nothing, nothing), decide)
 
 
 def _cut_that_stays(problem: Problem) -> int | None:

@@ -26,7 +26,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, cost_of_all_cuts, epsl, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, Values, borrowed_decision, descend, even_counts, relative_uplink_s
+from asfl.schemes.base import Decided, Values, decided_for_served, descend, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
 
@@ -47,13 +47,9 @@ class EpslScheme:
         return epsl(self.share)
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = borrowed_decision(problem)
-        clients = np.flatnonzero(reference.scheduled)
-        cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
-        if clients.size:
-            fastest = fastest_round(problem.round.among(clients), self.exchange)
-            cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
-        return Decided(Decision(cut, rb_count, tx_power_w), reference)
+        nothing = np.zeros(problem.round.num_clients)
+        idle = Decision(1, nothing, nothing)
+        return decided_for_served(problem, idle, lambda round_, _: fastest_round(round_, self.exchange))
 
 
 def fastest_round(round_: Round, exchange: ExchangeRules) -> Decision:

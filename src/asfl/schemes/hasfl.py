@@ -33,7 +33,7 @@ from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
-from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, noise_scale
+from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,17 +49,13 @@ class HasflScheme:
     exchange: ExchangeRules = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference, everybody = borrowed_decision(problem), problem.round.num_clients
-        clients = np.flatnonzero(reference.scheduled)
-        cut, rb_count, tx_power_w = np.ones(everybody, dtype=np.int64), np.zeros(everybody), np.zeros(everybody)
-        batch = np.full(everybody, max(round(problem.round.batch_size), 1))
-        if clients.size:
-            round_ = replace(problem.round, outage_s=np.inf).among(clients)
-            best = shortest_training(round_, noise_scale(problem))
-            cut[clients], rb_count[clients], tx_power_w[clients] = best.cut, best.rb_count, best.tx_power_w
-            assert best.batch is not None
-            batch[clients] = best.batch
-        return Decided(Decision(cut, rb_count, tx_power_w, batch=batch), reference)
+        nothing, batch = np.zeros(problem.round.num_clients), max(round(problem.round.batch_size), 1)
+        idle = Decision(np.ones_like(nothing, np.int64), nothing, nothing, batch=np.full(len(nothing), batch))
+
+        def decide(round_: Round, _: Ints) -> Decision:
+            return shortest_training(replace(round_, outage_s=np.inf), noise_scale(problem))
+
+        return decided_for_served(problem, idle, decide)
 
 
 def shortest_training(round_: Round, noise_scale: float) -> Decision:
