@@ -26,6 +26,8 @@ from asfl.optimize.rules import PUBLISHED, Rules, Switches
 
 USUAL_ERROR = 0.05
 """‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""
+STANDSTILL = 0.01
+"""ε_o: a descent ends when the objective moves less than this."""
 TURN_PRICE = 0.25
 """A client four rounds behind its share of the rounds counts twice, where progress per cost decides."""
 VIOLATION_FIRST = 1e6
