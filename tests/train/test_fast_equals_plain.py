@@ -116,7 +116,9 @@ def cases() -> Iterator[Case]:
 def test_rounds_are_the_same(case: Case) -> None:
     architecture, norm, width = case.network
     model, rules, random = tiny_model(architecture, norm, width=width), RULES[case.exchange], np.random.default_rng(1)
-    batches = tiny_batches(tiny_images(), CLIENTS, batch_size=4, local_steps=case.local_steps)
+    batches = tiny_batches(
+        tiny_images(), CLIENTS, batch_size=6 if case.local_steps == 1 else 4, local_steps=case.local_steps
+    )
     if case.uneven:
         batches = uneven_batches(case.local_steps)
     blur = GaussianMechanism(NOISE, drawn_from(7)) if case.noise else None
