@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from waiting import LONG_S
 
-from asfl.config import Config, Deadlines, load_config
+from asfl.config import Config, load_config
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules
 from asfl.data import load_data
@@ -20,7 +20,7 @@ from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link, LocalLink
 from asfl.field.messages import Agreement
-from asfl.field.roster import Patience
+from asfl.field.roster import Deadlines, Patience
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import MODEL_FILE, read_manifest

@@ -22,7 +22,6 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, agreement_of, local_
 from torch import Tensor
 from waiting import LONG_S
 
-from asfl.config import Deadlines
 from asfl.config.errors import AsflError
 from asfl.costs.round import Round
 from asfl.field import messages as msg
@@ -33,7 +32,7 @@ from asfl.field.fleet import RemoteFleet
 from asfl.field.links import Link, LinkError, LocalLink, OpenRequest, failed
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
-from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
+from asfl.field.roster import LEAST_S, MOST_S, Deadlines, MeasuredDeadlines, Patience, Roster
 from asfl.field.wire import WireError, decode, encode, pack
 from asfl.runs import simulation as simulate
 from asfl.runs.folder import check_finite, checkpoint_files
@@ -448,8 +447,9 @@ def test_deadlines_are_by_stage_and_what_is_configured_is_kept() -> None:
         play(planned_simulation(agreement_for("asfl"), CUTS, over(watched, Patience(deadlines))), 2)
     expected = {"sync": 101, "grow": 102, "shrink": 102, "forward": 103, "backward": 104, "project": 105, "gather": 106}
     assert asked == expected
-    patience = Patience.of(tiny("field.deadlines.forward_s=7", rounds=1).field)
+    patience = Patience.of(tiny("field.deadline_s=7", rounds=1).field)
     assert (patience.most_s("forward"), patience.is_measured("forward")) == (7.0, False)
+    patience = Patience.of(tiny(rounds=1).field)
     assert (patience.most_s("learn"), patience.is_measured("learn")) == (600.0, True)
 
 
