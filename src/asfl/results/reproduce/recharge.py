@@ -185,8 +185,10 @@ def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundReco
 
 def _cost_the_same(run: Run, found: Run) -> bool:
     """Whether what was found again explains what the rounds of an early archive cost."""
-    costs = [(sum(one.delay_s for one in r.records), sum(sum(one.energy_j) for one in r.records)) for r in (run, found)]
-    return bool(np.allclose(*costs, rtol=CLOSE, atol=0))
+    before, after = (
+        (sum(one.delay_s for one in r.records), sum(sum(one.energy_j) for one in r.records)) for r in (run, found)
+    )
+    return bool(np.allclose(before, after, rtol=CLOSE, atol=0))
 
 
 def _found_again(
