@@ -104,7 +104,7 @@ def ooe_bcd(
             break
     descent.refine_power()
     if not np.isfinite(descent.objective) and np.isfinite(problem.round.outage_s):
-        # Whoever has to be served can't be done in time at any cut: decide as if there were no outage.
+        # Clients that have to be served can't be done in time at any cut: decide as if there were no outage.
         patient = replace(problem, round=replace(problem.round, outage_s=np.inf))
         found = ooe_bcd(patient, cuts=cuts, rb_count=rb_count, tx_power_w=tx_power_w, counting=counting)
         return replace(found, problem=problem)
@@ -336,7 +336,7 @@ def solve_by_rate(problem: Problem, solve: Callable[..., Solution]) -> Solution:
             best = value, solution
         if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
             break
-        # Where nobody arrives the first one is worth nothing, and the search would stay there: half the way, then.
+        # Where no client arrives the first one is worth nothing, and the search would stay there: half the way, then.
         theta, arrival = price, reached if progress > 0 else 0.5 * (reached + arrival)
     assert best is not None
     return best[1]

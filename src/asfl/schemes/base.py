@@ -156,7 +156,7 @@ def even_counts(round_: Round) -> Floats:
 
 
 def relative_uplink_s(round_: Round, tx_power_w: Floats) -> Floats:
-    """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves everybody else one."""
+    """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves one for each other."""
     most = round_.radio.num_rbs - round_.num_clients + 1
     rate = round_.uplink_rate_bps(np.arange(1.0, most + 1)[:, None], tx_power_w)
     return np.asarray(np.divide(rate[0], rate, out=np.ones_like(rate), where=rate > 0))
