@@ -183,7 +183,7 @@ def equations_page() -> str:
     for number, cited in sorted(equations().items()):
         for name, text in cited.items():
             words = text.replace("|", "\\|")
-            rows.append(f"| ({number}) | [`{name.removeprefix('asfl.')}`][{name}] | {words} |")
+            rows.append(f"| ({number}) | [`{'.'.join(name.split('.')[-2:])}`][{name}] | {words} |")
     return "\n".join(rows) + "\n"
 
 
