@@ -56,10 +56,10 @@ browser: $(STAMP)  ## the report in Chromium, which apt-get installs if it isn't
 
 city: $(STAMP)  ## rays through Sionna's scenes; installs Sionna RT, and LLVM by apt-get if there is none (asks for root)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[city]'
-	@$(BIN)/python -c 'from asfl.radio.city.rays import choose_llvm; choose_llvm()' 2> /dev/null || { \
+	@$(BIN)/python -c 'from asfl.radio.city import choose_llvm; choose_llvm()' 2> /dev/null || { \
 		SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq libllvm19; }
-	@$(BIN)/python -m pytest -m city tests/radio/city
+	@$(BIN)/python -m pytest -m city tests/radio/test_city.py
 
 munich: $(STAMP)  ## the main schemes trained on a walk through ray-traced Munich, and on TRACES (CIFAR-10 below $(DATA))
 	@$(BIN)/asfl reproduce measured-channel --scale evidence --seeds 3 --data-dir $(DATA) --archive $(RECORDS) \
@@ -80,7 +80,7 @@ torture: $(STAMP)  ## attacks in bulk on run folders, inputs and the field (abou
 reproduce: $(STAMP)  ## every experiment of the paper on the embedded digits (minutes; TRACES="FILE …" adds measured channels)
 	@$(BIN)/asfl reproduce all --scale demo --out $(OUT)/reproduce-demo $(TRACES:%=--trace %)
 
-results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …" from asfl tune)
+results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA) (TRACES as above, TUNED="FILE …")
 	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
 		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from asfl.costs.budgets import Budgets
 from asfl.data import load_data
-from asfl.field.protocol.messages import Agreement
-from asfl.field.protocol.shapes import Blueprint
+from asfl.field.messages import Agreement
+from asfl.field.shapes import Blueprint
 from asfl.runs.simulation import Simulation
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named

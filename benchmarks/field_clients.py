@@ -12,13 +12,13 @@ import psutil
 
 from asfl.config import Config, load_config
 from asfl.config.names import ModelSpec
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.enrolment import enrol_here
+from asfl.field.certificates import Authority
+from asfl.field.device import Identity, take_part
+from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
-from asfl.field.protocol.messages import Agreement
-from asfl.field.ray.clients import RayClients
-from asfl.field.stream.client import Identity, take_part
-from asfl.field.stream.server import StreamServer
+from asfl.field.messages import Agreement
+from asfl.field.ray import ray_clients
+from asfl.field.stream import StreamServer
 from asfl.train.fleet import FleetMaker, LocalFleet
 
 BATCH = 64
@@ -76,8 +76,7 @@ def _be_client(address: str, identity: Identity, folder: Path) -> None:
 @contextmanager
 def by_ray(agreement: Agreement, folder: Path) -> Iterator[Clients]:
     """Actors of a cluster on this machine."""
-    with RayClients(agreement, data_dir=folder) as links:
-        list(links)  # until all are there
+    with ray_clients(agreement, data_dir=folder) as links:
         below = [one.as_dict(["pid", "cmdline"]) for one in psutil.Process().children(recursive=True)]
         pids = [one["pid"] for one in below if (one["cmdline"] or [""])[0].startswith("ray::ClientActor")]
         assert len(pids) == len(links)

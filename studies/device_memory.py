@@ -39,14 +39,16 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     import numpy as np
 
     import asfl.cli.join
-    import asfl.field.stream.client  # noqa: F401 - what `asfl join` imports
+    import asfl.field.device  # noqa: F401 - what `asfl join` imports
     from asfl.config import load_config
     from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+    from asfl.field import messages as msg
     from asfl.field.client import ClientNode
-    from asfl.field.protocol import messages as msg
-    from asfl.field.protocol.codec import decode, encode
+    from asfl.field.wire import decode, encode
+    from asfl.train.fleet import FirstLayers
     from asfl.train.layout import ModelVectors
     from asfl.train.memory import keep_freed_memory
+    from asfl.train.trainer import Task
 
     torch.set_num_threads(1)
     plain = load_config(preset).config
@@ -73,13 +75,15 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     for index in range(2):
         after = max(index - 1, 0)
         if not cut:
-            ask(msg.Learn(0, layers(node._layout.num_units), round=index, after=after))
-            ask(msg.Give(round=index, after=index))
+            whole, model = Task(index, 0, node._layout.num_units), layers(node._layout.num_units)
+            ask(msg.Learn(whole, FirstLayers(model.parameters, model.statistics), round=index, after=after))
+            ask(msg.Give(whole, round=index, after=index))
         else:
-            packet = ask(msg.Forward(0, cut, round=index, after=after))
-            assert isinstance(packet, msg.Activations)
-            gradients = tuple(torch.full_like(tensor, 1e-3) for tensor in packet.carry)
-            ask(msg.Backward(0, cut, gradients, round=index, after=index))
+            task = Task(index, 0, cut)
+            sent = ask(msg.Forward(task, round=index, after=after))
+            assert isinstance(sent, msg.Activations)
+            gradients = tuple(torch.full_like(one, 1e-3) for one in sent.packet.carry if isinstance(one, torch.Tensor))
+            ask(msg.Backward(task, gradients, round=index, after=index))
     ask(msg.Gather(memory=True, round=1, after=1))
     print("peak", _megabytes("status", "VmHWM"))
     print("own", _megabytes("smaps_rollup", "Anonymous"))

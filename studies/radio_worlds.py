@@ -17,7 +17,7 @@ import numpy as np
 
 from asfl.config import load_config
 from asfl.costs.world import World
-from asfl.radio.nr.curves import curve_of
+from asfl.radio.nr import curve_of
 from asfl.runs.play import play_all
 from asfl.runs.synthetic_learning import held_out_in_words
 
@@ -99,8 +99,8 @@ def page(found: dict[str, dict[str, Rows]], rounds: int, seeds: int) -> str:
         "",
         f"Radio only: preset `{PRESET}`, {rounds} rounds, {seeds} seeds; seconds and joules for each update that "
         f"arrives at the server, mean over seeds. {held_out_in_words(SCHEMES)} Errors are those of the paper's link "
-        "and positions ([the stand-in](../schemes.md#the-stand-in)). Nothing here says what an update is worth: "
-        "that is on [another page](measured-channel.md), for Munich and the measured users. "
+        "and positions ([synthetic learning](../schemes.md#synthetic-learning)). Nothing here says what an update is "
+        "worth: that is on [another page](measured-channel.md), for Munich and the measured users. "
         "[Channels](../channels.md) describes the worlds; in all but the paper's the clock moves the clients. "
         "Written by `studies/radio_worlds.py`.",
         "",

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from asfl.config import load_config
-from asfl.field.client import ClientNode, LocalLink
+from asfl.field.client import ClientNode
+from asfl.field.clocks import Clocks
 from asfl.field.engine import agreement_for, train
-from asfl.field.measure.clocks import Clocks
+from asfl.field.links import LocalLink
 from asfl.models.load import load_profile
 from asfl.runs.records import RoundRecord
 from asfl.schemes import register_scheme

@@ -59,21 +59,16 @@ def map_in_contributing() -> list[str]:
     return re.findall(r"^ +(\w+)/ +\S", drawing, re.MULTILINE)
 
 
-def table_in_readme() -> list[str]:
-    table = (ROOT / "README.md").read_text("utf-8").partition("\n| room |")[2].partition("\n\n")[0]
-    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-
-
-def test_the_maps_are_the_tree_in_the_order_of_the_contract() -> None:
+def test_the_map_is_the_tree_in_the_order_of_the_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
     levels = [set(re.findall(r"\w+", layer)) for layer in reversed(layers)]
     assert set().union(*levels) == rooms()
-    for drawn in (map_in_contributing(), table_in_readme()):
-        assert sorted(drawn) == sorted(rooms())
-        for level in levels:  # rooms of one level may stand in any order
-            here, drawn = set(drawn[: len(level)]), drawn[len(level) :]
-            assert here == level
+    drawn = map_in_contributing()
+    assert sorted(drawn) == sorted(rooms())
+    for level in levels:  # rooms of one level may stand in any order
+        here, drawn = set(drawn[: len(level)]), drawn[len(level) :]
+        assert here == level
 
 
 def test_the_readme_stays_short() -> None:

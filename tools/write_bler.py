@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-FILE = Path(__file__).parents[1] / "src" / "asfl" / "radio" / "nr" / "bler.npz"
+FILE = Path(__file__).parents[1] / "src" / "asfl" / "radio" / "bler.npz"
 CODE_BLOCK_BITS = (24, 100, 500, 1000, 2000)
 """The sizes that were simulated; larger code blocks behave like the largest of them."""
 STEP_DB = 0.2

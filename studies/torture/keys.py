@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from asfl.field.devices.authority import Authority, belong_together, certificate_in, key_in
-from asfl.field.devices.enrolment import EnrolmentServer, Membership, enrol, pasted_code
-from asfl.field.devices.registry import Registry
+from asfl.field.certificates import Authority, belong_together, certificate_in, key_in
+from asfl.field.enrolment import EnrolmentServer, Membership, enrol, pasted_code
+from asfl.field.membership import Registry
 from studies.torture.counts import Counts, only_errors
 
 FULL, LONG_S, KILLS = 200, 120.0, 4
@@ -42,7 +42,7 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
 
 
 def _begin(home: Path, where: str, pasted: str, name: str) -> None:
-    Authority.of(home / "server").server_certificates()
+    Authority.of(home / "server").server_files()
     if Membership.read(home / "device") is None:
         enrol(home / "device", where, pasted, name, "")
 

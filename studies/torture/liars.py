@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,18 +19,19 @@ from torch import Tensor
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.field.client import ClientNode, LocalLink
+from asfl.field import messages as msg
+from asfl.field.client import ClientNode
 from asfl.field.engine import train
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Welcome
+from asfl.field.links import LocalLink
+from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers
 from studies.torture.counts import Counts, only_errors
 
 CLIENTS, ROUNDS = 8, 20
 CLOSE = {1: 0.15, 2: 0.3}
 SCHEMES = ("asfl", "sfl", "fedavg")
-Bend = Callable[[Tensor, Tensor], Tensor]
+Bend = Callable[[Any, Tensor], Any]
 """What is said, from what is true and from what the server gave before (zeros where it gave nothing)."""
 
 
@@ -59,26 +61,27 @@ class Liar(ClientNode):
         shared = self._state.server.parameters.clone()
         answer = super().handle(request)
         if isinstance(request, msg.Learn | msg.Forward) and request.side is not None:
-            self._given = request.side.parameters.clone()
+            self._given = request.side.received(torch.zeros(())).parameters.clone()
         elif isinstance(request, msg.Gather):
             self._given = shared
         elif isinstance(request, msg.Shrink):
             self._given = shared[len(self._state.server.parameters) :]
         match answer:
-            case msg.Side(layers=ModelVectors() as layers):
-                return replace(answer, layers=self._bent(layers))
+            case msg.Side(layers=FirstLayers() as layers):
+                return replace(answer, layers=replace(layers, parameters=self._bent(layers.parameters)))
             case msg.ClientState(side=side):
-                return replace(answer, side=self._bent(side))
-            case msg.Activations(carry=carry):
-                return replace(answer, carry=tuple(self._bend(part, torch.zeros_like(part)) for part in carry))
+                return replace(answer, side=replace(side, parameters=self._bent(side.parameters)))
+            case msg.Activations(packet=packet):
+                carry = tuple(self._bend(part, torch.zeros(())) for part in packet.carry)
+                return replace(answer, packet=replace(packet, carry=carry))
             case msg.Values(values=values):
                 return replace(answer, values=self._bend(values, torch.zeros_like(values)))
         return answer
 
-    def _bent(self, layers: ModelVectors) -> ModelVectors:
-        true = layers.parameters
-        given = self._given if len(self._given) == len(true) else torch.zeros_like(true)
-        return replace(layers, parameters=self._bend(true, given)) if len(true) > 1 else layers
+    def _bent(self, true: Any) -> Any:
+        if not isinstance(true, Tensor) or len(true) <= 1:
+            return true
+        return self._bend(true, self._given if len(self._given) == len(true) else torch.zeros_like(true))
 
 
 @dataclass

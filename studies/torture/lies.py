@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +18,12 @@ from torch import Tensor
 from asfl.cli.report import report
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.field.client import ClientNode, LocalLink
+from asfl.field import messages as msg
+from asfl.field.client import ClientNode
 from asfl.field.engine import train
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Welcome
+from asfl.field.links import LocalLink
+from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records
-from asfl.train.layout import ModelVectors
 from studies.torture.counts import Counts, only_errors
 
 CLIENTS, ROUNDS = 4, 6
@@ -37,10 +38,10 @@ def _filled(value: float) -> Callable[[Tensor], Tensor]:
     return lambda tensor: torch.full_like(tensor, value)
 
 
-def _activations(change: Callable[[Tensor], Tensor]) -> Lie:
+def _activations(change: Callable[[Any], Any]) -> Lie:
     def lie(answer: Answer) -> Answer:
         if isinstance(answer, msg.Activations):
-            return replace(answer, carry=tuple(map(change, answer.carry)))
+            return replace(answer, packet=replace(answer.packet, carry=tuple(map(change, answer.packet.carry))))
         return answer
 
     return lie
@@ -60,7 +61,7 @@ def _loss(change: Callable[[Tensor], Tensor]) -> Lie:
 
 
 def _layers(part: str, change: Callable[[Tensor], Tensor]) -> Lie:
-    def changed(layers: ModelVectors) -> ModelVectors:
+    def changed(layers: Any) -> Any:
         return replace(layers, **{part: change(getattr(layers, part))})
 
     def lie(answer: Answer) -> Answer:
@@ -78,7 +79,9 @@ def _values(change: Callable[[Tensor], Tensor]) -> Lie:
 
 
 def _labels(answer: Answer) -> Answer:
-    return replace(answer, labels=answer.labels + 1000) if isinstance(answer, msg.Activations) else answer
+    if not isinstance(answer, msg.Activations):
+        return answer
+    return replace(answer, packet=replace(answer.packet, labels=answer.packet.labels + 100))
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,15 @@ from torch import Tensor
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError
+from asfl.field import messages as msg
 from asfl.field.client import ClientNode
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import Message, decode, encode
-from asfl.field.protocol.messages import MOST_SQUARE
-from asfl.field.protocol.wire import MAGIC, VERSION
+from asfl.field.wire import MAGIC, MOST_SQUARE, VERSION, Message, decode, encode
+from asfl.train.fleet import FirstLayers, Packet
 from asfl.train.layout import ModelVectors
+from asfl.train.optimizers import OptimizerState
+from asfl.train.quantise import Quantised, QuantisedLayers
+from asfl.train.reports import Projections
+from asfl.train.trainer import Task
 from studies.torture.counts import Counts
 
 MESSAGES, TO_A_CLIENT = 100_000, 0.02
@@ -147,20 +150,24 @@ _DAMAGES: list[Damage] = [_flip, _cut, _grow, _move, _odd_numbers, _odd_header, 
 # ---------------------------------------------------------------------- what is damaged
 def _every_message() -> list[Message]:
     """One of each, and of those with optional parts one with them."""
-    vector, layers = torch.ones(5), ModelVectors(torch.ones(6), torch.ones(3))
-    memory = msg.Memory(torch.ones(2, 6), torch.ones(3, dtype=torch.int64))
-    labels, octets = torch.zeros(4, dtype=torch.int64), torch.zeros(7, dtype=torch.uint8)
-    carry = (torch.ones(4, 2), torch.ones(4, 3))
+    vector, three = torch.ones(5), torch.ones(3)
+    side, layers = ModelVectors(torch.ones(6), three), FirstLayers(torch.ones(6), three)
+    memory, octets = OptimizerState(torch.ones(2, 6), np.ones(3, np.int64)), torch.zeros(7, dtype=torch.uint8)
+    coded = Quantised(octets, vector, vector, 8, (7, 1))
+    few = FirstLayers(QuantisedLayers(octets, vector, vector, 8, octets), three)
+    task, carry, labels = Task(1, 0, 1), (torch.ones(4, 2), torch.ones(4, 3)), torch.zeros(4, dtype=torch.uint8)
     return [
         msg.Agreement(load_config("demo").config, "asfl", 1).welcome(0), msg.Ready("node"),
-        msg.Refusal("no"), msg.Where(2, 3), msg.Side(layers), msg.Side(), msg.ClientState(layers, memory),
-        msg.Activations(labels, carry, busy_s=0.5, energy_j=2.0, battery=0.5), msg.Update(torch.tensor(1.0)),
-        msg.Update(torch.tensor(1.0), torch.tensor(0.5)), msg.Values(vector), msg.Probed(octets),
-        msg.Probed(octets, torch.ones(2, 3, dtype=torch.float64)), msg.Sync(1, layers, memory, round=0),
-        msg.Grow(2, layers, round=1, after=0), msg.Shrink(1, True, round=1), msg.Forward(0, 1, layers, round=1),
-        msg.Backward(0, 1, carry, round=1, after=1), msg.Learn(0, layers, round=1, after=0), msg.Give(round=1, after=1),
-        msg.Moved(round=1), msg.Sample(octets, round=1), msg.Gather(True, round=1), msg.Ping(), msg.Probe(100),
-        msg.Bye(),
+        msg.Refusal("no"), msg.Where(2, 3), msg.Side(layers), msg.Side(few), msg.Side(), msg.ClientState(side, memory),
+        msg.Activations(Packet(carry, labels), busy_s=0.5, energy_j=2.0, battery=0.5), msg.Update(torch.tensor(1.0)),
+        msg.Activations(Packet((coded,), labels, torch.tensor(0.1))), msg.Probed(octets), msg.Values(vector),
+        msg.Update(torch.tensor(1.0), torch.tensor(0.5)), msg.Projected(Projections(octets.short(), vector)),
+        msg.Probed(octets, torch.ones(2, 3, dtype=torch.float64)), msg.Sync(1, side, memory, round=0),
+        msg.Grow(2, side, round=1, after=0), msg.Shrink(1, True, round=1), msg.Forward(task, layers, round=1),
+        msg.Forward(task, few, round=1), msg.Backward(task, carry, round=1, after=1), msg.Share(1, few, round=1),
+        msg.Learn(task, layers, round=1, after=0), msg.Upload(task, vector, round=1), msg.Give(task, round=1, after=1),
+        msg.Moved(task, round=1), msg.Sample(octets, round=1), msg.Project(1, round=1), msg.Gather(True, round=1),
+        msg.Ping(), msg.Probe(100), msg.Bye(),
     ]  # fmt: skip
 
 

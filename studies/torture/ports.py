@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 
 from asfl.config.errors import AsflError
-from asfl.field.dashboard import Dashboard, MetricsPage
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.enrolment import EnrolmentServer, enrol, pasted_code
-from asfl.field.devices.registry import Registry
-from asfl.field.stream.link import StreamLink
+from asfl.field.certificates import Authority
+from asfl.field.enrolment import EnrolmentServer, enrol, pasted_code
+from asfl.field.membership import Registry
+from asfl.field.serve import Dashboard, MetricsPage
+from asfl.field.stream import StreamLink
 from asfl.results.page.serve import LivePage, open_server
 from asfl.runs.files import append_line
 from studies.torture.counts import Counts, only_errors

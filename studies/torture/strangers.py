@@ -26,13 +26,12 @@ import torch
 from asfl._version import __version__
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.field.devices.authority import SERVER_NAME, Authority
-from asfl.field.devices.enrolment import enrol_here
+from asfl.field.certificates import SERVER_NAME, Authority
+from asfl.field.device import Identity, take_part
 from asfl.field.engine import train
-from asfl.field.protocol.messages import Agreement
-from asfl.field.stream.client import Identity, take_part
-from asfl.field.stream.framing import METHOD, SERVICE, VERSION_KEY
-from asfl.field.stream.server import StreamServer
+from asfl.field.enrolment import enrol_here
+from asfl.field.messages import Agreement
+from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, StreamServer
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
 from studies.torture.counts import Counts, only_errors

@@ -248,7 +248,7 @@ def test_a_code_is_read_from_where_nobody_looks(asfl: Asfl, tmp_path: Path, monk
         taken.append(code.strip())
         raise AsflError("enough")
 
-    monkeypatch.setattr("asfl.field.devices.enrolment.enrol", enrol)
+    monkeypatch.setattr("asfl.field.enrolment.enrol", enrol)
     (tmp_path / "code").write_text("from-a-file\n")
     monkeypatch.setattr(sys, "stdin", StringIO("from-standard-input\nmore\n"))
     for options in (["--code", tmp_path / "code"], [], ["--code", "-"]):

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,6 @@ from asfl.config import Config, load_config, plugins
 from asfl.config.errors import AsflError
 from asfl.config.names import ModelSpec
 from asfl.costs.decision import check_decision
-from asfl.costs.modelled import round_cost
 from asfl.costs.world import World
 from asfl.data import load_data
 from asfl.models.build import build_model
@@ -69,12 +67,7 @@ def test_all_four_in_worker_processes_and_in_a_resumed_run(
     asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ["scenario.clients=2", "training.rounds=1", "training.batch_size=4", "model.width=0.1"]
-    settings += [
-        "scenario.channel.kind=shadowing",
-        "model.architecture=mixer",
-        "data.name=shapes",
-        "data.augment=false",
-    ]
+    settings += ["scenario.channel.kind=shadowing", "model.architecture=mixer", "data.name=shapes"]
     options = [part for setting in settings for part in ("--set", setting)]
     files = [part for file in (SCHEME, CHANNEL, MODEL, DATA) for part in ("--plugin", file)]
     result = asfl(*files, "compare", "demo", "--schemes", "prop-fair,sfl", *options, "--out", "out", "--workers", 1)
@@ -87,7 +80,7 @@ def test_all_four_in_worker_processes_and_in_a_resumed_run(
         monkeypatch.setenv(plugins.VARIABLE, "")
         with pytest.raises(AsflError, match="Your own needs --plugin FILE"):
             resume(folder)
-        # But nobody needs the files to look at it.
+        # To look at it they aren't needed.
         assert set(package.load_runs(tmp_path / "out")["scheme"]) == {"prop-fair", "sfl"}
         assert "prop-fair" in page(Report.of([tmp_path / "out"]), library="")
         monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join(map(str, (SCHEME, CHANNEL, MODEL, DATA))))
@@ -116,25 +109,9 @@ def test_the_scheme_decides_validly_and_fairly(
             other = np.zeros(clients)
             other[served] = counts
             assert round_.uplink_rate_bps(other, decision.tx_power_w)[served].prod() <= rate * (1 + 1e-12)
-    # Whoever sits out is further below its own average than everybody who doesn't.
+    # A client that sits out is further below its own average than all that don't.
     relative = round_.channel_gain / round_.path_gain
     assert relative[~served].max(initial=0) <= relative[served].min()
-    # And every other cut costs more.
-    prices = []
-    for cut in round_.profile.cuts.tolist():
-        cost = round_cost(round_, replace(decision, cut=cut))
-        delay, energy = float(cost.delay_s), float(np.mean(cost.energy_j))
-        prices.append(delay / problem.rules.delay_budget_s + energy / problem.rules.energy_budget_j)
-    assert prices[int(decision.cut) - 1] == min(prices)
-
-
-def test_the_scheme_leaves_dead_links_alone(example: dict[Path, ModuleType]) -> None:
-    problem = random_problem(1, clients=3, num_rbs=4)
-    gone = np.array([0.0, 1.0, 1.0])
-    for gain in (problem.round.channel_gain * gone, problem.round.channel_gain * 0):
-        quiet = replace(problem, round=replace(problem.round, channel_gain=gain))
-        decision = decided_by(scheme_named("prop-fair"), quiet, 0).decision
-        assert decision.scheduled.tolist() == (gain > 0).tolist()
 
 
 # ---------------------------------------------------------------------- the channel
@@ -143,18 +120,13 @@ def shadowed(**scenario: int) -> Config:
     return load_config("demo", ["scenario.channel.kind=shadowing", *changes]).config
 
 
-def test_the_channel_gives_the_same_links_in_whatever_order_rounds_are_asked_for(
-    example: dict[Path, ModuleType],
-) -> None:
+def test_the_channel_gives_the_same_links_in_any_order_of_rounds(example: dict[Path, ModuleType]) -> None:
     forward, backward = World.of(shadowed()).channel, World.of(shadowed()).channel
-    late = {index: backward.at(index) for index in (7, 3, 0, 5)}
+    late = {index: backward.at(index) for index in (7, 3, 0)}
     for index in range(8):
         state = forward.at(index)
-        if index in late:
-            assert np.array_equal(state.channel_gain, late[index].channel_gain)
-            assert np.array_equal(state.path_gain, late[index].path_gain)
-    other = World.of(shadowed(seed=2)).channel.at(3)
-    assert not np.array_equal(other.path_gain, late[3].path_gain)
+        assert index not in late or np.array_equal(state.channel_gain, late[index].channel_gain)
+    assert not np.array_equal(World.of(shadowed(seed=2)).channel.at(3).path_gain, late[3].path_gain)
 
 
 def test_shadows_have_the_deviation_and_the_memory_they_should(example: dict[Path, ModuleType]) -> None:
@@ -162,12 +134,11 @@ def test_shadows_have_the_deviation_and_the_memory_they_should(example: dict[Pat
     clients = 20_000
     channel: Any = World.of(shadowed(clients=clients)).channel
     plain = World.of(load_config("demo", [f"scenario.clients={clients}"]).config).channel
-    decibel = np.array(
-        [10 * np.log10(channel.at(index).path_gain / plain.at(index).path_gain) for index in (0, 1, 2, 30)]
-    )
+    rounds = (0, 1, 2, 30)
+    decibel = np.array([10 * np.log10(channel.at(at).path_gain / plain.at(at).path_gain) for at in rounds])
     assert decibel.std(axis=1) == pytest.approx(channel.deviation_db, rel=0.03)
     correlation = np.corrcoef(decibel)[0]
-    assert correlation == pytest.approx([channel.memory**lag for lag in (0, 1, 2, 30)], abs=0.03)
+    assert correlation == pytest.approx([channel.memory**lag for lag in rounds], abs=0.03)
     # The fading around the mean is the same as without shadows.
     faded = channel.at(2).channel_gain / channel.at(2).path_gain
     assert faded == pytest.approx(plain.at(2).channel_gain / plain.at(2).path_gain)
@@ -205,17 +176,3 @@ def test_the_shapes_are_always_the_same_and_can_be_told_apart(example: dict[Path
     images, labels = module.draw(50, "shapes to learn")
     assert all(np.array_equal(*pair) for pair in zip((images, labels), module.draw(50, "shapes to learn"), strict=True))
     assert not np.array_equal(images, module.draw(50, "shapes to test")[0])
-    # Discs are compact, crosses aren't: the bright share of a box around the bright pixels differs by class.
-    bright = data.train_images[:, 0] > 120
-    filled = []
-    for label in range(data.num_classes):
-        of_class = bright[data.train_labels == label]
-        filled.append(np.mean([_filled(image) for image in of_class]))
-    assert np.ptp(filled) > 0.2
-
-
-def _filled(image: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]") -> float:
-    rows, columns = np.flatnonzero(image.sum(1) > 2), np.flatnonzero(image.sum(0) > 2)
-    if not rows.size or not columns.size:
-        return 0.0
-    return float(image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].mean())

@@ -77,9 +77,3 @@ def test_what_is_saved_is_small_and_of_one_piece(saved: Any) -> None:
     assert len(pictures) == 3
     assert max(len(base64.b64decode(picture)) for picture in pictures) < 60_000
     assert "/tmp" not in str([output.get("data", {}).get("text/plain", "") for output in every])
-
-
-def test_from_runs_to_a_plot_in_three_lines(saved: Any) -> None:
-    (lines,) = [cell["source"].splitlines() for cell in saved["cells"] if ".plot(ylabel=" in cell["source"]]
-    assert len(lines) == 3
-    assert "load_runs" in lines[0]

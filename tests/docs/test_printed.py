@@ -1,16 +1,12 @@
 """`tools/printed.py`: what documents show is found, run again, compared and written."""
 
-import io
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nbformat
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 tool = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "printed.py")))
@@ -74,7 +70,7 @@ def test_a_difference_is_found_and_written_where_it_stands(tmp_path: Path, monke
 def test_what_is_no_call_of_asfl_needs_a_reason(tmp_path: Path) -> None:
     with pytest.raises(tool.NotShownError, match=r"(?s)ls.*isn't a call of asfl.*NOT_RUN"):
         tool.differences("page", "```console\n$ ls\nfile\n```\n", tmp_path)
-    assert tool.differences("page", "```console\n$ curl x\nfile\n```\n", tmp_path) == []
+    assert tool.differences("page", "```console\n$ asfl serve x\nfile\n```\n", tmp_path) == []
 
 
 lines = st.lists(st.text("abc 123.", max_size=5).map(lambda text: f"x{text}"), min_size=1, max_size=8)
@@ -90,43 +86,13 @@ def test_what_is_printed_is_told_again_as_it_is_shown(printed: list[str], data: 
     assert tool.told_again(gap, printed) == gap
 
 
-def test_a_line_between_two_gaps_is_found_by_its_words() -> None:
-    printed = ["a", "round 1: 3 s", "mean 4 s", "b", "end 9"]
-    assert tool.told_again(["…", "mean 2 s", "…", "end 1"], printed) == ["…", "mean 4 s", "…", "end 9"]
-    with pytest.raises(tool.NotShownError, match="a line like 'median 2 s'"):
-        tool.told_again(["…", "median 2 s", "…"], printed)
-
-
-def picture(level: int, colours: int = 256) -> io.BytesIO:
-    pixels = np.full((80, 80, 3), 255, np.uint8)
-    pixels[:, level : level + 4] = (30, 120, 90)
-    content = io.BytesIO()
-    Image.fromarray(pixels).quantize(colours).save(content, "png")
-    return content
-
-
-def test_pictures_are_compared_by_what_is_seen() -> None:
-    assert tool.look_alike(picture(20), picture(20, colours=8))
-    assert not tool.look_alike(picture(20), picture(28))
-
-
-def test_a_notebook_is_compared_by_its_outputs() -> None:
-    def book(text: str) -> Any:
-        cell = nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("stream", text=text)])  # type: ignore[no-untyped-call]
-        return nbformat.v4.new_notebook(cells=[cell])  # type: ignore[no-untyped-call]
-
-    assert tool.show_the_same(book("2.000 s"), book("2.001 s"))
-    assert not tool.show_the_same(book("2.000 s"), book("3.000 s"))
-    assert not tool.show_the_same(book("2 s"), nbformat.v4.new_notebook(cells=[]))  # type: ignore[no-untyped-call]
-
-
 def test_every_picture_and_every_command_is_run_or_has_a_reason() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in pages}
     drawn = {name for text in texts.values() for name, _ in tool.drawing(text)}
     images = {file.name for file in (ROOT / tool.IMAGES).iterdir()}
-    assert images <= drawn | set(tool.NOT_DRAWN) | set(tool.IN_FOLDERS)
-    assert set(tool.NOT_DRAWN) | set(tool.IN_FOLDERS) <= images
+    assert images <= drawn | set(tool.NOT_DRAWN)
+    assert set(tool.NOT_DRAWN) <= images
     every = [shown for page, text in texts.items() for shown in tool.commands(page, text) if shown.lines]
     for shown in every:
         assert shown.source.startswith(("asfl ", *tool.NOT_RUN)), shown

@@ -17,9 +17,9 @@ from waiting import LONG_S
 
 from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
-from asfl.field.protocol.messages import Agreement, Welcome
-from asfl.field.stream.client import Identity, take_part
-from asfl.field.stream.server import StreamServer
+from asfl.field.device import Identity, take_part
+from asfl.field.messages import Agreement, Welcome
+from asfl.field.stream import StreamServer
 
 
 def be_client(address: str, identity: Identity, orders: Connection | None = None) -> None:

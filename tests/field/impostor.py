@@ -5,11 +5,11 @@ import queue
 import grpc
 
 from asfl._version import __version__
-from asfl.field.devices.authority import SERVER_NAME
-from asfl.field.protocol.codec import Message, encode
-from asfl.field.protocol.messages import Ready
-from asfl.field.stream.client import Identity
-from asfl.field.stream.framing import METHOD, SERVICE, VERSION_KEY, split
+from asfl.field.certificates import SERVER_NAME
+from asfl.field.device import Identity
+from asfl.field.messages import Ready
+from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, split
+from asfl.field.wire import Message, encode
 
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from small_runs import PATIENT
 
-from asfl.field.links import Link, OpenRequest, failed
-from asfl.field.protocol.messages import A, Answer, AnyRequest, Request
+from asfl.field.links import Link, LinkError, OpenRequest, failed
+from asfl.field.messages import A, Answer, AnyRequest, Request
 from asfl.field.roster import Roster
 from asfl.runs.simulation import Simulation
 
@@ -64,9 +64,9 @@ def give_up_soon(simulation: Simulation, client: int, stage: str, deadline_s: fl
     ask = roster.ask
     soon = replace(PATIENT, deadlines=PATIENT.deadlines.model_copy(update={f"{stage}_s": deadline_s}))
 
-    def ask_each(asked: int, request: Request[A]) -> OpenRequest[A] | None:
+    def ask_each(asked: int, request: Request[A], base: Any = None) -> OpenRequest[A] | None:
         roster._patience = soon if asked == client else PATIENT
-        return ask(asked, request)
+        return ask(asked, request, base)
 
     roster.ask = ask_each  # type: ignore[assignment, method-assign]
 
@@ -77,8 +77,12 @@ def give_all_the_time(simulation: Simulation) -> None:
     roster._patience = PATIENT
 
 
+def breaks(answer: Answer) -> Answer:
+    raise LinkError("the connection broke")
+
+
 class Absent:
-    """Nobody is there."""
+    """No client is there."""
 
     trouble, generation = "not connected", 0
 

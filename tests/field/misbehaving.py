@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from asfl.field.client import ClientNode
-from asfl.field.protocol.messages import Answer, AnyRequest, Welcome
-from asfl.field.protocol.wire import Data
+from asfl.field.messages import Answer, AnyRequest, Welcome
+from asfl.field.wire import Data
 
 
 @dataclass(frozen=True)

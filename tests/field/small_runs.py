@@ -13,14 +13,14 @@ from asfl.config import Config, Deadlines, load_config
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules
 from asfl.data import load_data
-from asfl.field.client import ClientNode, LocalLink
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.enrolment import enrol_here
+from asfl.field.certificates import Authority
+from asfl.field.client import ClientNode
+from asfl.field.device import Identity
+from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
-from asfl.field.links import Link
-from asfl.field.protocol.messages import Agreement
+from asfl.field.links import Link, LocalLink
+from asfl.field.messages import Agreement
 from asfl.field.roster import Patience
-from asfl.field.stream.client import Identity
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import MODEL_FILE, read_manifest

@@ -14,8 +14,8 @@ from asfl.costs.account import ModelledAccountant
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, RoundCost
 from asfl.costs.round import Round
-from asfl.field.protocol.codec import encode
-from asfl.field.protocol.messages import Answer, AnyRequest
+from asfl.field.messages import Answer, AnyRequest
+from asfl.field.wire import encode
 from asfl.optimize import Problem
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named

@@ -22,8 +22,8 @@ from misbehaving import Order
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, over, planned_simulation, tiny
 from waiting import LONG_S, wait_until
 
-from asfl.field.protocol.messages import Agreement, Answer, AnyRequest, Sync
-from asfl.field.stream.server import StreamServer
+from asfl.field.messages import Agreement, Answer, AnyRequest, Sync
+from asfl.field.stream import StreamServer
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
 
@@ -72,7 +72,7 @@ FAULTS = {
     "is too late": TOO_LATE,
     "sends garbage": "not a message",
     "sends NaN": "numbers that are not finite",
-    "sends the wrong shape": r"is float32 \[\d+\], not float32",
+    "sends the wrong shape": r"is (float32|int16) \[\d+\], not ",
 }
 """And the reason in the record."""
 
@@ -220,16 +220,6 @@ def assert_finite(simulation: Simulation, record: RoundRecord) -> None:
     assert np.isfinite([record.train_loss, record.accuracy]).all()
     for name, tensor in simulation.trainer.state.tensors().items():
         assert torch.isfinite(tensor.double()).all(), name
-
-
-def test_the_matrix_is_whole() -> None:
-    """Everything that can happen, at every stage of the round; what can't is left out for a reason."""
-    left_out = {(fault, stage) for fault in FAULTS for stage in STAGES} - set(MATRIX)
-    assert left_out == {
-        *((fault, stage) for fault in ("sends NaN", "sends the wrong shape")
-          for stage in ("round begins", "layers go down", "server's pass")),
-        *((fault, "server's pass") for fault in ("is too late", "sends garbage")),
-    }  # fmt: skip
 
 
 # ---------------------------------------------------------------------- more than one round, more than one client

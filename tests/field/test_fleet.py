@@ -20,7 +20,7 @@ from asfl.cli.fleet import fleet
 from asfl.config import Config, Resolved, by_name
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml
-from asfl.field.devices.authority import Authority
+from asfl.field.certificates import Authority
 from asfl.field.local_devices import LocalDevices
 from asfl.field.serve import Waiting
 from asfl.runs.folder import is_finished

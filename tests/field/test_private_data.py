@@ -17,10 +17,11 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.data.private import of_device
-from asfl.field.client import ClientNode, LocalLink
+from asfl.field.client import ClientNode
 from asfl.field.copies import MOST_TIMES, believed_sizes, together
 from asfl.field.engine import train
-from asfl.field.protocol.messages import Agreement, Scored
+from asfl.field.links import LocalLink
+from asfl.field.messages import Agreement, Scored
 from asfl.models.build import build_model
 from asfl.results.page.collect import collect, label_mixes, run_command
 from asfl.runs.records import read_records

@@ -18,7 +18,7 @@ from asfl.costs.decision import ALLOWED_BITS
 from asfl.data import register_arrays
 from asfl.field.engine import agreement_for, train
 from asfl.field.fleet import RemoteFleet
-from asfl.field.protocol.messages import Agreement, Share, Upload
+from asfl.field.messages import Agreement, Share, Upload
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
@@ -52,26 +52,25 @@ def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return reference
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus", "sfl-best:mix=on"])
-def test_every_scheme(scheme: str, optimizer: str, in_one_process: Reference, tmp_path: Path) -> None:
-    agreement = scheme_and_optimizer(scheme, optimizer)
-    with local_links(agreement) as links:
-        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
-    assert_same_run(tmp_path / "there", in_one_process(agreement))
+SCHEMES = ("asfl", "sfl", "fedavg", "epsl", "sl", "acc-sfl", "asfl-plus", "sfl-best:mix=on")
+SHORT, TWO_STEPS = "training.rounds=4", "training.local_steps=2"
 
 
-@pytest.mark.parametrize("scheme", ["fedavg:bits=8", "sfl-best:bits=8", "adaptsfl", "hasfl"])
-def test_rivals(scheme: str, in_one_process: Reference, tmp_path: Path) -> None:
-    agreement = scheme_and_optimizer(scheme, "adam", "training.rounds=4")
-    with local_links(agreement) as links:
-        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
-    assert_same_run(tmp_path / "there", in_one_process(agreement))
-
-
-@pytest.mark.parametrize("override", ["data.partition=quantity", "training.initial=2"])
-def test_other_samples_and_another_start(override: str, in_one_process: Reference, tmp_path: Path) -> None:
-    agreement = scheme_and_optimizer("asfl", "adam", "training.rounds=4", override)
+@pytest.mark.parametrize(
+    ("scheme", "optimizer", "overrides"),
+    [(scheme, optimizer, ()) for scheme in SCHEMES for optimizer in ("adam", "sgd")]
+    + [(scheme, "adam", (SHORT,)) for scheme in ("fedavg:bits=8", "sfl-best:bits=8", "adaptsfl", "hasfl")]
+    + [(scheme, "adam", (SHORT, TWO_STEPS)) for scheme in ("asfl", "sfl", "asfl-plus", "sfl-best:bits=8,mix=on")]
+    + [
+        ("asfl", "adam", (SHORT, more))
+        for more in ("data.partition=quantity", "training.initial=2", "model.norm=group")
+    ]
+    + [("asfl", "momentum", (SHORT,))],
+)
+def test_every_scheme(
+    scheme: str, optimizer: str, overrides: Sequence[str], in_one_process: Reference, tmp_path: Path
+) -> None:
+    agreement = scheme_and_optimizer(scheme, optimizer, *overrides)
     with local_links(agreement) as links:
         assert train(agreement, tmp_path / "there", links, patience=PATIENT)
     assert_same_run(tmp_path / "there", in_one_process(agreement))
@@ -120,24 +119,6 @@ def test_with_streams_that_break_between_rounds(in_one_process: Reference, tmp_p
 
         assert train(agreement, tmp_path / "there", server.links, patience=PATIENT, on_round=break_a_stream)
     assert all(record.faults is None for record in read_records(tmp_path / "there"))
-    assert_same_run(tmp_path / "there", in_one_process(agreement))
-
-
-@pytest.mark.parametrize(
-    ("scheme", "override"),
-    [
-        ("asfl", "training.local_steps=2"),
-        ("sfl", "training.local_steps=2"),
-        ("asfl-plus", "training.local_steps=2"),
-        ("sfl-best:bits=8,mix=on", "training.local_steps=2"),
-        ("asfl", "training.optimizer=momentum"),
-        ("asfl", "model.norm=group"),
-    ],
-)
-def test_other_training(scheme: str, override: str, in_one_process: Reference, tmp_path: Path) -> None:
-    agreement = scheme_and_optimizer(scheme, "adam", override, "training.rounds=4")
-    with local_links(agreement) as links:
-        assert train(agreement, tmp_path / "there", links, patience=PATIENT)
     assert_same_run(tmp_path / "there", in_one_process(agreement))
 
 
@@ -260,7 +241,9 @@ def test_a_client_that_comes_back_takes_part_in_averages_with_few_bits() -> None
     for client, link in enumerate(meddled):
         helped = [request.round for request in link.requests(Upload) if request.shared is not None]
         assert helped == ([2, 3, 5] if client == 1 else [])
-        assert [share.bits for share in link.requests(Share)] == ([16, 16, 32, 32, 32] if client == 1 else [16] * 5)
+        assert [getattr(share.average.parameters, "bits", 32) for share in link.requests(Share)] == (
+            [16, 16, 32, 32, 32] if client == 1 else [16] * 5
+        )
 
 
 def test_few_bits_over_streams() -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import pytest
     from xdist.remote import Producer
 
-RAY = ("tests/runs/engines/test_ray.py", "tests/field/test_ray_clients.py")
+RAY = ("tests/runs/test_ray.py", "tests/field/test_ray_clients.py")
 """These share a cluster."""
 LONGEST = (
     *RAY, "tests/field/test_fleet.py", "tests/train/test_fast_equals_plain.py", "tests/docs/test_pages.py",

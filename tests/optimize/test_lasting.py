@@ -79,7 +79,7 @@ def test_pace_is_what_recent_rounds_took() -> None:
 TOTAL_S = 30.0
 NOISE = 4.0
 """B in these rounds. With one as large as clients with unlike data have, the few that such small batteries leave bring
-nothing at the tuned step size, whatever the prices are (docs/beyond.md)."""
+nothing at the tuned step size, whatever the prices are (docs/schemes.md)."""
 WORLDS = {"equal": [2.5] * 6, "unequal": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]}
 
 

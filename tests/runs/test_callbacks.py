@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from made_up import made_up_round
 
@@ -33,7 +34,7 @@ from asfl.runs.folder import MODEL_SEAL, is_finished
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
-from conftest import Asfl, assert_refused
+from conftest import Asfl
 
 # On a full disk TensorBoard's own thread fails too, perhaps after the test; pytest would blame the next one.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -70,7 +71,7 @@ def stopped_and_resumed(folder: Path, track: str) -> list[RoundRecord]:
 
 
 class Diary:
-    """Writes down what it is told; fails where it is told to."""
+    """Writes down what it is told, which is on the disk by then; fails where it is told to."""
 
     def __init__(self, fails_at: str = "") -> None:
         self.told: list[str] = []
@@ -78,10 +79,11 @@ class Diary:
         self.fails_at = fails_at
 
     def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
-        self.settings = settings
+        self.folder, self.settings = folder, settings
         self._note("begin" + "".join(f" {record.round}" for record in before))
 
     def round(self, record: RoundRecord) -> None:
+        assert read_records(self.folder)[-1] == record
         self._note(f"round {record.round}")
 
     def end(self, finished: bool) -> None:
@@ -109,17 +111,6 @@ def test_own_trackers_hear_of_everything_in_order(tmp_path: Path) -> None:
     assert second.settings["scheme"] == "asfl"
     assert second.settings["seed"] == 1
     assert second.settings["training.rounds"] == ROUNDS
-
-
-def test_a_round_is_on_the_disk_before_anybody_hears_of_it(tmp_path: Path) -> None:
-    class Reader(Diary):
-        def round(self, record: RoundRecord) -> None:
-            assert read_records(tmp_path / "run")[-1] == record
-            super().round(record)
-
-    reader = Reader()
-    run(tiny("none"), "asfl", tmp_path / "run", threads=1, trackers=[reader])
-    assert f"round {ROUNDS}" in reader.told
 
 
 def test_a_run_that_fails_ends_its_trackers(tmp_path: Path) -> None:
@@ -174,34 +165,26 @@ def test_what_is_no_number_is_left_out() -> None:
 
 # ---------------------------------------------------------------------- choosing
 @pytest.mark.parametrize(
-    ("written", "track", "names"),
+    ("written", "names"),
     [
-        ("tensorboard,wandb", "tensorboard,wandb", ["tensorboard", "wandb"]),
-        ('["wandb", "mlflow"]', "wandb,mlflow", ["wandb", "mlflow"]),
-        (" mlflow , wandb,mlflow", "mlflow,wandb", ["mlflow", "wandb"]),
-        ("none", "none", []),
-        ("[]", "none", []),
-        ("auto", "auto", ["tensorboard"]),
-    ],
-)
-def test_trackers_are_named_in_the_configuration(written: str, track: str, names: list[str]) -> None:
-    assert load_config("demo", [f"output.track={written}"]).config.output.track == track
-    assert tracker_names(track) == names
-
-
-@pytest.mark.parametrize(
-    ("written", "words"),
-    [
+        ('["wandb", "mlflow"]', ["wandb", "mlflow"]),
+        (" mlflow , wandb,mlflow", ["mlflow", "wandb"]),
+        ("none", []),
+        ("[]", []),
+        ("auto", ["tensorboard"]),
         ("tensorbord", "output.track: unknown tracker 'tensorbord': did you mean 'tensorboard'?"),
         ("wandb,x", "unknown tracker 'x': valid: auto, mlflow, none, tensorboard, wandb"),
         ("auto,wandb", "'auto' must stand alone"),
         ("3", 'output.track = 3 must be one of "auto", "none", "tensorboard"'),
     ],
 )
-def test_mistakes_are_named(written: str, words: str) -> None:
+def test_trackers_are_named_in_the_configuration(written: str, names: list[str] | str) -> None:
+    if isinstance(names, list):
+        assert tracker_names(load_config("demo", [f"output.track={written}"]).config.output.track) == names
+        return
     with pytest.raises(AsflError) as caught:
         load_config("demo", [f"output.track={written}"])
-    assert words in str(caught.value)
+    assert names in str(caught.value)
 
 
 def test_who_watches_is_not_what_the_run_is(tmp_path: Path) -> None:
@@ -242,7 +225,7 @@ def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         check_trackers("wandb")
 
 
-def test_nothing_is_imported_that_nobody_asked_for() -> None:
+def test_nothing_is_imported_unasked() -> None:
     code = (
         "import sys, asfl.runs.run, asfl.runs.callbacks, asfl.cli.run, asfl.cli.compare\n"
         "asfl.runs.callbacks.trackers_for('tensorboard,wandb,mlflow')\n"
@@ -254,7 +237,6 @@ def test_nothing_is_imported_that_nobody_asked_for() -> None:
 
 def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     sets = [word for override in [*TINY, "training.rounds=1"] for word in ("--set", override)]
-    assert_refused(asfl("run", *sets, "--set", "output.track=tensorbord"), "did you mean 'tensorboard'?")
     result = asfl("run", *sets, "--json", "--out", "run")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("{")
@@ -478,17 +460,8 @@ def rounds_in(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 def services() -> list[str]:
-    """Command lines of W&B's processes that we started; only Linux tells."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (folder / "cmdline").read_text()
-        except OSError:  # it has just ended
-            continue
-        if parent == os.getpid() and "wandb" in command:
-            found.append(command)
-    return found
+    """Command lines of W&B's processes that we started."""
+    return [command for one in psutil.Process().children() if "wandb" in (command := " ".join(one.cmdline()))]
 
 
 def test_wandb_has_every_round_once_after_a_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -510,9 +483,8 @@ def test_without_a_word_from_the_user_nothing_leaves_the_machine(
     tracker = WeightsAndBiases()
     tracker.begin(tmp_path, {}, [])
     assert tracker._run.settings.mode == "offline"
-    if Path("/proc/self").exists():
-        (service,) = services()
-        assert "--no-observability" in service  # no reports about crashes
+    (service,) = services()
+    assert "--no-observability" in service  # no reports about crashes
     tracker.end(True)
     assert os.environ["WANDB_ERROR_REPORTING"] == "false"
 
@@ -556,7 +528,7 @@ def test_online_only_what_the_server_lacks_is_sent(
     assert online.exit_code == 1
 
 
-def test_not_logged_in_is_said_and_nobody_is_asked(
+def test_not_logged_in_is_said_without_a_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")

@@ -295,7 +295,7 @@ def test_measured_rounds_are_given_up_only_if_told(tmp_path: Path, caplog: pytes
     start = where_to_go_on(tmp_path / "run", manifest, lose_rounds=True)
     assert start.round == 0
     assert "rounds 1 to 3 are played again" in caplog.text
-    # The round between whose record and whose checkpoint a process was killed is nobody's fault.
+    # The round between whose record and whose checkpoint a process was killed may be lost.
     manifest = unfinished(tmp_path / "killed", "measured", rounds=1)
     assert where_to_go_on(tmp_path / "killed", manifest).round == 0
 

@@ -1,4 +1,4 @@
-"""The server that all HTTP ports share: strangers who drip, flood or listen slowly keep nobody out, and hold little."""
+"""The server of all HTTP ports: clients that drip, flood or listen slowly keep no other client out, and hold little."""
 
 import socket
 import threading

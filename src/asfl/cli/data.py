@@ -158,8 +158,7 @@ def trace(
 
     What was begun goes on if the same command is given again.
     """
-    from asfl.radio.city.rays import Tracer
-    from asfl.radio.city.trace import Walk, trace_city
+    from asfl.radio.city import Tracer, Walk, trace_city
     from asfl.radio.traces import read_trace
 
     if out.suffix.lower() != ".npz":

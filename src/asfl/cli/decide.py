@@ -30,7 +30,7 @@ from asfl.schemes.base import borrows
 
 
 def decide(
-    file: Annotated[Path | None, typer.Argument(help="A round file (docs/round-file.md).")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A round file (docs/decision.md).")] = None,
     solver: Annotated[
         Literal["bcd", "joint", "printed"] | None,
         typer.Option(help="With a file: OOE-BCD, the joint solver, or OOE-BCD as printed, instead of rules.solver."),

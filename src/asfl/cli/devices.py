@@ -53,7 +53,7 @@ def revoke(
     home: Home = Path("asfl-server"),
 ) -> None:
     """Let a device in no more; if it is taking part, it is out within seconds."""
-    from asfl.field.devices.registry import Registry
+    from asfl.field.membership import Registry
 
     _check_home(home)
     Registry(home).revoke(name)
@@ -68,12 +68,12 @@ def invite(
     home: Home = Path("asfl-server"),
 ) -> None:
     """More codes; each lets one device in."""
-    from asfl.field.devices.authority import Authority
-    from asfl.field.devices.enrolment import fingerprint_of, pasted_code
-    from asfl.field.devices.registry import Registry
+    from asfl.field.certificates import Authority
+    from asfl.field.enrolment import pasted_code
+    from asfl.field.membership import Registry
 
     _check_home(home)
-    shown = fingerprint_of(Authority.of(home).server_certificates())
+    shown = Authority.of(home).fingerprint
     say_invitations(server, [pasted_code(shown, code) for code in Registry(home).invite(count, hours)], hours)
 
 
@@ -83,8 +83,8 @@ def _check_home(home: Path) -> None:
 
 
 def _devices(home: Path) -> list[dict[str, Any]]:
-    from asfl.field.dashboard import STATUS_FILE
-    from asfl.field.devices.registry import Registry
+    from asfl.field.membership import Registry
+    from asfl.field.serve import STATUS_FILE
 
     _check_home(home)
     try:

@@ -42,7 +42,7 @@ def fleet(
     as_json: options.Json = False,
 ) -> None:
     """Train with real clients on this machine: `asfl serve`, and an `asfl join` for each client."""
-    import asfl.field.stream.server  # noqa: F401  (is gRPC installed? before anything else)
+    import asfl.field.stream  # noqa: F401  (is gRPC installed? before anything else)
 
     for text in overrides or []:
         if text.partition("=")[0].strip() == "scenario.clients":

@@ -44,7 +44,7 @@ def join(
         typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate."),
     ] = Path("asfl-device"),
     meter: Annotated[
-        str, typer.Option("--meter", help="How the device knows what it consumes (docs/measured.md).")
+        str, typer.Option("--meter", help="How the device knows what it consumes (docs/field.md).")
     ] = "none",
     once: Annotated[bool, typer.Option("--once", help="Leave after one run.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")] = False,
@@ -56,8 +56,8 @@ def join(
             "(or give it on standard input, or as --code FILE)"
         )
     log_to_stderr(as_json=log_json)
-    from asfl.field.devices.enrolment import Membership, enrol
-    from asfl.field.stream.client import work
+    from asfl.field.device import work
+    from asfl.field.enrolment import Membership, enrol
 
     member = Membership.read(home)
     if server is not None:

@@ -92,7 +92,7 @@ def _train(
         from asfl.runs.engines.ray import check_ray
 
         check_ray(address)
-        from asfl.field.ray.clients import run_with_actors
+        from asfl.field.ray import run_with_actors
 
         train = partial(run_with_actors, address=address)
     elif address is not None:

@@ -186,7 +186,7 @@ class DecisionRules(Section):
     """How cut, resource blocks and power are chosen, and what a round is charged."""
 
     equations: Literal["corrected", "printed"] = "corrected"
-    """Which reading of the paper's equations: with our corrections, or as printed (docs/corrections.md)."""
+    """Which reading of the paper's equations: with our corrections, or as printed (docs/paper.md)."""
     uplink_power: Literal["auto", "shared", "each_rb"] = "auto"
     """Whether the power is shared by a client's resource blocks or spent on each; "auto" follows `equations`."""
     gradient_bits: Literal["auto", "activations", "next_layer"] = "auto"
@@ -202,7 +202,7 @@ class DecisionRules(Section):
     form: Literal["drift", "per_round_budgets"] = "drift"
     """Whether all blocks minimise drift plus penalty, or RBs and power obey this round's budgets (the paper)."""
     power_rule: Literal["exact", "printed"] = "exact"
-    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/corrections.md)."""
+    """Powers that are best for the problem, or those of Algorithm 1 and Theorem 4 as printed (docs/paper.md)."""
     queue_rule: Literal["printed", "standard"] = "standard"
     """Q ← max(Q + g, 0), which keeps the budgets in the long run; or Q ← max(μQ + (1−μ)g, 0) as printed, which
     forgets."""
@@ -264,7 +264,7 @@ class Output(Section):
     checkpoint_every: Count = 10
     """Rounds between two checkpoints; slow rounds are saved sooner, after a minute at the latest."""
     track: Annotated[Literal["auto", "none", TrackerName] | str, BeforeValidator(_with_commas)] = "auto"
-    """Who else is shown the rounds (docs/tracking.md): "auto" is TensorBoard if it is installed; several names are
+    """Who else is shown the rounds (docs/runs.md): "auto" is TensorBoard if it is installed; several names are
     written with commas, "tensorboard,wandb"."""
 
     @model_validator(mode="after")
@@ -279,7 +279,7 @@ class Output(Section):
 
 
 class TotalBudgets(Section):
-    """What all rounds together may take; training ends when it is used up (docs/beyond.md)."""
+    """What all rounds together may take; training ends when it is used up (docs/schemes.md)."""
 
     total_delay_s: OffSecond = "off"
     """How long all rounds together may take. One that isn't over by then doesn't count."""
@@ -292,7 +292,7 @@ class Deadlines(Section):
     """How long the server waits for a real client, by what it was asked for; who is later is lost for the round.
 
     "auto": 120 s at most (600 s for a whole step), and much less once it is known how long others take
-    (docs/measured.md).
+    (docs/field.md).
     """
 
     sync_s: AutoSecond = "auto"

@@ -36,7 +36,7 @@ def _name_or_columns(source: Any, handler: Any) -> Any:
 
 @dataclass(frozen=True)
 class CostEquations:
-    """Where the costs as printed and as corrected differ: one switch per difference (docs/corrections.md)."""
+    """Where the costs as printed and as corrected differ: one switch per difference (docs/paper.md)."""
 
     uplink_power: link.UplinkPower = "shared"
     """`shared`: a client's power is spread over its blocks; `each_rb`: (5) as printed, spent on every block."""
@@ -160,7 +160,7 @@ class Round:
 
     @property
     def allocation(self) -> tuple[Floats, Floats] | None:
-        """Resource blocks and powers [N], where they aren't ours to choose (`asfl.field.measure`); None: they are."""
+        """Resource blocks and powers [N], where they aren't ours to choose (`asfl.field.measured`); None: they are."""
         return None
 
     @cached_property

@@ -7,7 +7,6 @@ order is refused with a reason. Then the server brings the client up to date wit
 
 import logging
 import time
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path, PurePosixPath
@@ -20,28 +19,27 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
+from asfl.costs.decision import MOST_BATCHES, wrong_bits
 from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
-from asfl.field.links import LinkError, failed
-from asfl.field.measure.meters import CarefulMeter, Meter
-from asfl.field.measure.probe import layer_seconds
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.codec import decode, encode
-from asfl.field.protocol.messages import MOST_WEIGHT, Answer, AnyRequest, Refusal, Request, Welcome, Where
-from asfl.field.protocol.shapes import Blueprint
-from asfl.field.protocol.wire import MOST_LETTERS, Data, WireError
+from asfl.field import messages as msg
+from asfl.field.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
+from asfl.field.meters import CarefulMeter, Meter, layer_seconds
+from asfl.field.shapes import Blueprint
 from asfl.field.shaping import Pace
+from asfl.field.wire import MOST_LETTERS, MOST_WEIGHT, Data, WireError, decode, encode
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
 from asfl.train.calibrate import Calibrator
 from asfl.train.device import device_named
 from asfl.train.evaluate import Evaluator
-from asfl.train.fleet import LocalFleet
+from asfl.train.fleet import FirstLayers, LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.mixed import client_learning_rate
-from asfl.train.optimizers import rule_named
+from asfl.train.optimizers import OptimizerState, rule_named
 from asfl.train.privacy import GaussianMechanism, nobody_knows
+from asfl.train.quantise import UNQUANTISED
 from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task
@@ -153,7 +151,7 @@ class ClientNode:
             raise WireError(f"round {request.round}, cut = {request.cut}: must be 0 … {self._layout.num_units}")
         if request.cut and not self._keeps_sides:
             raise WireError(f"cut = {request.cut}, but client sides aren't kept in this scheme")
-        side = self._shapes.check_layers(request.side, 0, request.cut)
+        side = self._shapes.check_vectors(request.side, 0, request.cut)
         memory = None if request.memory is None else self._shapes.check_memory(request.memory)
         self._take_state(request.cut, side)
         if memory is not None:
@@ -168,7 +166,7 @@ class ClientNode:
         index, before, cut = self._check_turn(request), self._state.cut, request.cut
         if not before < cut <= self._layout.num_units:
             raise WireError(f"cut = {cut} must be {before + 1} … {self._layout.num_units}")
-        layers = self._shapes.check_layers(request.layers, before, cut)
+        layers = self._shapes.check_vectors(request.layers, before, cut)
         self._move_cut(index, cut, _joined(self._state.clients.row(0), layers), _joined(self._state.server, layers))
         return self._where()
 
@@ -180,7 +178,8 @@ class ClientNode:
         own = self._state.clients.row(0)
         shared = self._shapes.layers(self._state.server, 0, cut)
         self._move_cut(index, cut, self._shapes.layers(own, 0, cut), shared)
-        return msg.Side(self._shapes.layers(own, cut, before) if request.send else None)
+        gone = self._shapes.layers(own, cut, before)
+        return msg.Side(FirstLayers(gone.parameters, gone.statistics) if request.send else None)
 
     def _move_cut(self, index: int, cut: int, side: ModelVectors, shared: ModelVectors) -> None:
         """`shared`: what all last had in common of these layers."""
@@ -193,30 +192,31 @@ class ClientNode:
     def _gather(self, request: msg.Gather) -> msg.ClientState:
         self._check_turn(request)
         state = self._state
-        memory = msg.Memory(state.client_moments[0], torch.from_numpy(state.client_steps[0]))
-        return msg.ClientState(state.clients.row(0), memory if request.memory else None)
+        memory = OptimizerState(state.client_moments[0], state.client_steps[0]) if request.memory else None
+        return msg.ClientState(state.clients.row(0), memory)
 
     # ------------------------------------------------------------------ a step
     @_do.register
     def _forward(self, request: msg.Forward) -> msg.Activations:
-        if request.cut >= self._layout.num_units:
-            raise WireError(f"cut = {request.cut} must be 1 … {self._layout.num_units - 1}")
-        if request.cut < self._agreement.config.privacy.min_cut:
-            raise WireError(f"cut = {request.cut}, but privacy.min_cut = {self._agreement.config.privacy.min_cut}")
-        task = self._begin_step(request, request.cut)
+        cut, shallowest = request.task.cut, self._agreement.config.privacy.min_cut
+        if cut >= self._layout.num_units:
+            raise WireError(f"cut = {cut} must be 1 … {self._layout.num_units - 1}")
+        if cut < shallowest:
+            raise WireError(f"cut = {cut}, but privacy.min_cut = {shallowest}")
+        task = self._begin_step(request)
         (packet,) = self._fleet.forward([task])
         assert packet is not None
         self._open, self._done, self.round_index = task, None, task.round
-        labels = packet.labels if self._shapes.num_classes > 256 else packet.labels.to(torch.uint8)
-        return msg.Activations(labels, msg.tensors_of(packet.carry), msg.codes_of(packet.carry), packet.error)
+        few_classes = self._shapes.num_classes <= 256
+        return msg.Activations(replace(packet, labels=packet.labels.to(torch.uint8)) if few_classes else packet)
 
     @_do.register
     def _backward(self, request: msg.Backward) -> msg.Update:
-        asked = self._check_turn(request), request.step
+        asked = self._check_turn(request), request.task.step
         if self._open is None or (self._open.round, self._open.step) != asked:
             raise WireError(f"no forward pass of round {asked[0]}, step {asked[1]} is waiting for it")
-        task, parts = self._open, (request.gradients, request.codes)
-        gradients = self._shapes.check_crossing("gradients", *parts, task.cut, task.bits, task.batch)
+        task = self._open
+        gradients = self._shapes.check_crossing("gradients", request.gradients, task)
         self._done, self._open = task, None
         (norm2,) = self._fleet.backward([task], [gradients])()
         assert norm2 is not None
@@ -226,26 +226,34 @@ class ClientNode:
     def _learn(self, request: msg.Learn) -> msg.Update:
         if self._blur is not None:
             raise WireError("privacy: a loss leaves as it is; without a cut nothing is hidden")
-        task = self._begin_step(request, self._layout.num_units)
+        if request.task.cut != self._layout.num_units:
+            raise WireError(f"cut = {request.task.cut} must be {self._layout.num_units}")
+        task = self._begin_step(request)
         (loss,), (norm2,) = self._fleet.learn([task])
         assert norm2 is not None
         self._open, self._done, self.round_index = None, task, task.round
         return msg.Update(norm2, loss)
 
-    def _begin_step(self, request: msg.Forward | msg.Learn, cut: int) -> Task:
+    def _begin_step(self, request: msg.Forward | msg.Learn) -> Task:
         """What is asked, which must follow what was done before."""
-        index, step, steps = self._check_turn(request), request.step, self._batches.local_steps
-        if step >= steps or cut < 1:
-            raise WireError(f"step = {step}, cut = {cut}: must be below {steps}, and from 1 on")
-        done = self._done
-        if step and (done is None or (done.round, done.step, done.cut) != (index, step - 1, cut)):
-            raise WireError(f"step {step} of round {index} doesn't follow what was done before")
-        if self._keeps_sides and cut > self._state.cut:
-            raise WireError(f"cut = {cut}, but this client holds {self._state.cut} layers")
-        self._shapes.check_batch(request.batch)
-        task = Task(index, 0, cut, step, request.bits, request.batch)
-        if not self._keeps_sides and step == 0:
-            self._fleet.announce([task], [self._shapes.check_side(request.side, request.codes, cut, request.bits)])
+        task = replace(self._checked_bits(request.task), round=self._check_turn(request), client=0)
+        most = MOST_BATCHES * self._agreement.config.training.batch_size
+        steps, done = self._batches.local_steps, self._done
+        if task.step >= steps or task.cut < 1:
+            raise WireError(f"step = {task.step}, cut = {task.cut}: must be below {steps}, and from 1 on")
+        if task.step and (done is None or (done.round, done.step, done.cut) != (task.round, task.step - 1, task.cut)):
+            raise WireError(f"step {task.step} of round {task.round} doesn't follow what was done before")
+        if self._keeps_sides and task.cut > self._state.cut:
+            raise WireError(f"cut = {task.cut}, but this client holds {self._state.cut} layers")
+        if task.batch is not None and not 1 <= task.batch <= most:
+            raise WireError(f"batch = {task.batch} must be 1 … {most}")
+        if not self._keeps_sides and task.step == 0:
+            self._fleet.announce([task], [self._shapes.check_layers(request.side, task.cut, task.bits)])
+        return task
+
+    def _checked_bits(self, task: Task) -> Task:
+        if wrong := wrong_bits(task.bits):
+            raise WireError(f"bits {wrong}")
         return task
 
     @_do.register
@@ -253,9 +261,8 @@ class ClientNode:
         done = self._check_done(request)
         if self._keeps_sides:
             raise WireError("client sides are kept in this scheme; gather asks for them")
-        (side,) = self._fleet.give([replace(done, bits=request.bits)])
-        assert side is not None
-        return msg.Side(*msg.side_of(side))
+        (side,) = self._fleet.give([replace(done, bits=self._checked_bits(request.task).bits)])
+        return msg.Side(side)
 
     @_do.register
     def _moved(self, request: msg.Moved) -> msg.Update:
@@ -267,20 +274,20 @@ class ClientNode:
         return msg.Update(norm2)
 
     @_do.register
-    def _upload(self, request: msg.Upload) -> msg.Uploaded:
-        done = self._check_done(request)
-        self._check_depth(request.depth)
+    def _upload(self, request: msg.Upload) -> msg.Side:
+        done, depth, bits = self._check_done(request), request.task.cut, self._checked_bits(request.task).bits
+        self._check_depth(depth)
         if request.shared is not None:
-            known = self._layout.front(self._state.server, request.depth).parameters
+            known = self._layout.front(self._state.server, depth).parameters
             known.copy_(self._shapes.check("shared", request.shared, tuple(known.shape)))
-        sent = self._fleet.upload([replace(done, cut=request.depth, bits=request.bits)])
-        return msg.Uploaded(*msg.parts_of(sent[0]))
+        return msg.Side(self._fleet.upload([replace(done, cut=depth, bits=bits)])[0])
 
     @_do.register
     def _share(self, request: msg.Share) -> Where:
-        index = self._check_turn(request)
+        index, average = self._check_turn(request), request.average
         self._check_depth(request.depth)
-        layers = self._shapes.check_first(request, request.depth, request.bits)
+        bits = getattr(average.parameters, "bits", UNQUANTISED)
+        layers = self._shapes.check_layers(average, request.depth, bits)
         shared = self._layout.front(self._state.server, request.depth).parameters
         self._state.share(request.depth, layers.received(shared))
         self.round_index = index
@@ -303,7 +310,7 @@ class ClientNode:
         self._check_turn(request)
         gaps, size = request.gaps.long().numpy(), self._state.clients.parameters.shape[1]
         columns = np.cumsum(gaps)
-        if gaps.size and (gaps.min() < 0 or gaps.max() >= size or columns[-1] >= size or columns.min() < 0):
+        if gaps.size and (gaps.max() >= size or columns[-1] >= size or columns.min() < 0):
             raise WireError(f"a column that isn't among the {size} here")
         return msg.Values(self._fleet.report(columns)[0][0])
 
@@ -313,8 +320,7 @@ class ClientNode:
         cut, seed = self._state.cut, self._agreement.config.scenario.seed
         if request.above >= cut:
             raise WireError(f"above = {request.above} must be 0 … {cut - 1}")
-        found = Projections.of(self._layout, self._state.clients.parameters[0], seed, request.above, cut)
-        return msg.Projected(found.codes.view(torch.uint8).view(-1), found.step)
+        return msg.Projected(Projections.of(self._layout, self._state.clients.parameters[0], seed, request.above, cut))
 
     @_do.register
     def _calibrate(self, request: msg.Calibrate) -> msg.Calibrated:
@@ -335,7 +341,7 @@ class ClientNode:
         """A model to look at; nothing here changes by that."""
         if not self._private:
             raise WireError("the images are not private here: the server has its own")
-        return self._shapes.check_layers(model, 0, self._layout.num_units)
+        return self._shapes.check_vectors(model, 0, self._layout.num_units)
 
     @_do.register
     def _ping(self, request: msg.Ping) -> Where:
@@ -368,9 +374,8 @@ def _joined(first: ModelVectors, then: ModelVectors) -> ModelVectors:
 
 
 def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.device) -> tuple[ImageData, Batches]:
-    """The client's own samples and nobody else's: what it brings, or what the seed deals it, as on the server."""
+    """The client's own samples and no others: what it brings, or what the seed deals it, as on the server."""
     clients, seed, needed = config.scenario.clients, config.scenario.seed, config.training.batch_size
-    parts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * clients
     if config.data.private:
         if data_dir is None:
             raise AsflError("this run learns from images of the device's own: say which (--data)")
@@ -384,7 +389,8 @@ def _own_data(config: Config, client: int, data_dir: Path | None, device: torch.
     if count < needed:
         raise AsflError(f"training.batch_size = {needed}, but this client has only {count} images")
     # Where all have as many, orders are drawn for all clients at once, whatever they hold.
-    parts = [np.arange(count) if n == client or not config.data.uneven else part for n, part in enumerate(parts)]
+    nothing: NDArray[np.int64] = np.zeros(0, np.int64)
+    parts = [np.arange(count) if n == client or not config.data.uneven else nothing for n in range(clients)]
     return data, Batches.of(data, parts, config, device)
 
 
@@ -394,31 +400,4 @@ def _with_own_files(config: Config, data_dir: Path | None) -> Config:
     if name not in DATASETS and not config.data.private:  # the path of a file or a folder
         inner = PurePosixPath(name.replace("\\", "/")).name
         name = str((data_dir or Path.cwd()) / ("" if inner == ".." else inner))
-    return config.model_copy(update={"data": config.data.model_copy(update={"name": name, "folder": ""})})
-
-
-class LocalLink:
-    """`asfl.field.links.Link` to a client in this process."""
-
-    def __init__(self, node: ClientNode, pool: Executor) -> None:
-        self._node, self._pool = node, pool
-        self._latest: Future[Answer] | None = None
-        self.generation = 0
-
-    @property
-    def trouble(self) -> str | None:
-        return "still busy" if self._latest is not None and not self._latest.done() else None
-
-    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-        if self.trouble is not None:
-            return failed(LinkError(self.trouble))
-        try:
-            self._latest = self._pool.submit(self._answer, encode(request), time.monotonic() + deadline_s)
-        except (AsflError, RuntimeError) as error:  # a pool that was shut down
-            return failed(error)
-        return self._latest
-
-    def _answer(self, request: bytes, due: float) -> Answer:
-        if time.monotonic() > due:
-            raise LinkError("the request was too late")
-        return decode(self._node.answer(request), Answer, self._node.largest_message)
+    return config.model_copy(update={"data": config.data.model_copy(update={"name": name})})

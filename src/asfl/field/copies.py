@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.costs.crossing import REPORTED_NUMBERS
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.shapes import Shapes
-from asfl.field.protocol.wire import WireError
+from asfl.field import messages as msg
 from asfl.field.roster import Roster
+from asfl.field.wire import MOST_WEIGHT, WireError
 from asfl.train.evaluate import Score
-from asfl.train.fleet import Bools, FirstLayers, Knowledge
+from asfl.train.fleet import Bools, Knowledge
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState
-from asfl.train.quantise import UNQUANTISED
 from asfl.train.state import TrainingState
 
 _KEY = 64
@@ -62,6 +60,9 @@ class Copies:
         """[N] whose optimiser is."""
         self.may_keep: Bools = np.zeros(num_clients, dtype=np.bool_)
         """[N] who may still have a state that the server, started anew, has no copy of."""
+        self.has_shared: Bools = np.zeros(num_clients, dtype=np.bool_)
+        """[N] who surely has what all last shared of the layers it holds: with few bits, layers cross as differences to
+        it."""
 
     def missing(self, *, optimizers: bool) -> Bools:
         """[N] of whom something isn't known."""
@@ -72,9 +73,10 @@ class Copies:
         self.side[client] = not side
         self._optimizer[client] = False
 
-    def given(self, clients: Sequence[int]) -> None:
-        """These have what their rows say."""
+    def given(self, clients: Sequence[int], *, shared: bool) -> None:
+        """These have what their rows say; `shared`: and with it what all last shared."""
         self.side[clients] = self._optimizer[clients] = True
+        self.has_shared[clients] = shared
 
     # ------------------------------------------------------------------ to and from a checkpoint
     def knowledge(self, roster: Roster) -> Knowledge:
@@ -93,7 +95,7 @@ class Copies:
         }
 
     def restore(self, knowledge: Knowledge, roster: Roster) -> None:
-        """Nobody is in sync then."""
+        """No client is in sync then."""
         self.side[:] = knowledge.get("knows_side", True)
         self._optimizer[:] = knowledge.get("knows_optimizer", True)
         roster.round_of[:] = knowledge.get("round_of", 0)
@@ -102,7 +104,7 @@ class Copies:
         roster.keys_out = {client: key for client, key in enumerate(keys) if key}
         self.may_keep[:] = knowledge.get("in_sync", False)
         self.may_keep &= self.missing(optimizers=True)
-        roster.in_sync[:] = False
+        self.has_shared[:] = roster.in_sync[:] = False
 
     # ------------------------------------------------------------------ rows
     def put(self, state: TrainingState, client: int, side: ModelVectors, memory: OptimizerState | None) -> None:
@@ -127,33 +129,8 @@ class Copies:
             state.client_steps[client] = 0
         memory = None
         if state.client_steps[client].any():  # else it remembers nothing
-            memory = msg.Memory(state.client_moments[client], torch.from_numpy(state.client_steps[client]))
+            memory = OptimizerState(state.client_moments[client], state.client_steps[client])
         return msg.Sync(state.cut, state.clients.row(client), memory)
-
-
-class Averaging:
-    """With few bits, layers cross as differences to what all last shared, which a client that was lost doesn't have."""
-
-    def __init__(self, shapes: Shapes, num_clients: int) -> None:
-        self._shapes = shapes
-        self.has_shared: Bools = np.zeros(num_clients, dtype=np.bool_)
-        """[N] who surely has what all last shared of the layers it holds."""
-
-    def upload(self, server: ModelVectors, depth: int, bits: int, client: int) -> msg.Upload:
-        """The request; with what was shared last if it is needed and may not be there."""
-        lacks = bits != UNQUANTISED and not self.has_shared[client]
-        return msg.Upload(depth, bits, self._shapes.layers(server, 0, depth).parameters if lacks else None)
-
-    def reads(self, depth: int, bits: int) -> Callable[[msg.Uploaded], FirstLayers]:
-        return lambda answer: self._shapes.check_first(answer, depth, bits)
-
-    def share(self, server: ModelVectors, depth: int, average: FirstLayers) -> Callable[[int], msg.Share]:
-        """The request to each client; whoever may lack what the difference is to gets the whole."""
-        whole = average.received(self._shapes.layers(server, 0, depth).parameters)
-        bits = UNQUANTISED if isinstance(average.parameters, Tensor) else average.parameters.bits
-        short = msg.Share(depth, bits, *msg.parts_of(average))
-        long = msg.Share(depth, UNQUANTISED, whole.statistics, whole.parameters)
-        return lambda client: short if self.has_shared[client] else long
 
 
 MOST_TIMES = 3.0
@@ -161,13 +138,8 @@ MOST_TIMES = 3.0
 none has a larger share of a mean than 3 / (N + 2)."""
 
 
-def samples_of(answer: msg.Where) -> int:
-    """0: it doesn't say."""
-    return answer.samples or 0
-
-
 def believed_sizes(said: Mapping[int, int], before: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[N]; those who haven't said anything yet count as `before`, or if nobody had, like the median one."""
+    """[N]; those who haven't said anything yet count as `before`, or if none had, like the median one."""
     claims = np.array(list(said.values()), float)
     if (before == 1).all():
         believed = capped(claims)
@@ -199,24 +171,18 @@ class Samples:
         """No more than it says it trains with."""
         return min(most, self._said.get(client, most))
 
-    def heard(self, said: Mapping[int, int], state: TrainingState) -> list[int]:
-        """Count clients by that from now on; who was heard."""
+    def heard(self, said: Mapping[int, int], state: TrainingState) -> None:
+        """Count clients by that from now on; 0: it doesn't say."""
         new = {client: samples for client, samples in said.items() if samples}
         known = {**self._said, **{client: self._agreed[client](samples) for client, samples in new.items()}}
         if known != self._said:
             self._said = known
             state.samples = believed_sizes(known, state.samples)
-        return list(said)
 
 
-def read_statistics(shapes: Shapes, model: ModelVectors, answer: msg.Calibrated) -> Tensor:
-    found = ModelVectors(model.parameters, answer.statistics)
-    return shapes.check_layers(found, 0, shapes.layout.num_units).statistics
-
-
-def read_score(answer: msg.Scored) -> msg.Scored:
-    if answer.right > answer.samples:
-        raise WireError(f"{answer.right} right of {answer.samples}")
+def read_score(client: int, answer: msg.Scored) -> msg.Scored:
+    if answer.right > answer.samples or answer.loss > MOST_WEIGHT:
+        raise WireError(f"{answer.right} right of {answer.samples}, loss {answer.loss:g}")
     return answer
 
 

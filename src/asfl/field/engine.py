@@ -7,13 +7,10 @@ from typing import Unpack
 from asfl.config import Config
 from asfl.config.names import is_own_file
 from asfl.costs.budgets import Budgets
-from asfl.costs.world import World
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link
-from asfl.field.measure.clocks import Clocks
-from asfl.field.measure.measured import MeasuredWorld
-from asfl.field.measure.probe import probe
-from asfl.field.protocol.messages import Agreement
+from asfl.field.measured import MeasuredWorld, probe
+from asfl.field.messages import Agreement
 from asfl.field.roster import Patience
 from asfl.field.shaping import read_profile
 from asfl.runs.folder import is_finished
@@ -49,7 +46,7 @@ def train(
     config = agreement.config
     patience, world, clocks = patience or Patience.of(config.field), None, None
     if config.field.costs == "measured" and not is_finished(folder, config.training.rounds):
-        world = measured_world(config)
+        world = MeasuredWorld.unknown(config)
         clocks = world.clocks
         probe(links, clocks, patience.most_s("sync"))
         budgets = budgets or world.budgets()
@@ -63,10 +60,3 @@ def data_folder(config: Config, data_dir: Path | None) -> str | None:
     if is_own_file(config.data.name):
         return str(Path(config.data.name).absolute().parent)
     return str(data_dir.absolute()) if data_dir else None
-
-
-def measured_world(config: Config) -> MeasuredWorld:
-    """A world of which nothing is known yet."""
-    modelled = World.of(config)
-    clocks = Clocks(modelled.profile, config.training.batch_size, config.scenario.clients, config.field)
-    return MeasuredWorld(config, modelled.profile, modelled.channel, clocks)

@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.field.copies import Averaging, Copies, Reports, Samples, read_score, read_statistics, samples_of, together
+from asfl.field import messages as msg
+from asfl.field.clocks import Clocks
+from asfl.field.copies import Copies, Reports, Samples, read_score, together
 from asfl.field.links import Link, OpenRequest
-from asfl.field.measure.clocks import Clocks
+from asfl.field.messages import A, Answer, Request
 from asfl.field.outliers import Kind, OutlierFilter, Place, bounded
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.messages import A, Answer, Request
-from asfl.field.protocol.shapes import Shapes
-from asfl.field.protocol.wire import WireError
 from asfl.field.roster import Patience, Roster
+from asfl.field.shapes import Shapes
+from asfl.field.wire import WireError
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
@@ -75,8 +75,7 @@ class RemoteFleet:
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._outliers = clocks, Roster(links, patience, clocks), OutlierFilter()
-        self._samples = Samples(links)
-        self._copies, self._averaging = Copies(len(links)), Averaging(self._shapes, len(links))
+        self._samples, self._copies = Samples(links), Copies(len(links))
         self._good: Kept | None = None
         """The server's model at the start of the latest round in which most answers were right."""
         self._now: Kept | None = None
@@ -89,8 +88,6 @@ class RemoteFleet:
         """Client models that went down, and copies of their parameters: the server may step its own."""
         self._started: dict[int, OpenRequest[Any] | None] = {}
         """Forward passes, or whole steps, under way."""
-        self._place: dict[int, tuple[int, int]] = {}
-        """Step and cut of each client's latest forward pass."""
         self._returning: dict[int, OpenRequest[msg.Update] | None] = {}
         """Backward passes under way."""
         self._norms: dict[int, Tensor | None] = {}
@@ -98,18 +95,25 @@ class RemoteFleet:
         """Since when the server is busy with what the latest `forward` gave."""
 
     # ------------------------------------------------------------------ asking
-    def _ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
-        """One request at a time: a backward pass that is still under way is waited for."""
+    def _ask(self, client: int, request: Request[A], base: Tensor | None = None) -> OpenRequest[A] | None:
+        """One request at a time: a backward pass that is still under way is waited for.
+
+        `base`: what layers in the answer are compared with.
+        """
         self._end_backward(client)
-        return self._roster.ask(client, request)
+        return self._roster.ask(client, request, base)
 
     def _ask_all(
-        self, clients: Sequence[int], request: Callable[[int], Request[A]], read: Callable[[A], Value]
+        self,
+        clients: Iterable[int],
+        request: Callable[[int], Request[A]],
+        read: Callable[[int, A], Value],
+        base: Callable[[int], Tensor | None] = lambda client: None,
     ) -> dict[int, Value]:
-        """Everybody at once: what `read` makes of the answers of those who weren't lost."""
-        asked = {client: self._ask(client, request(client)) for client in clients}
-        read_all = {client: self._answer(one, read, asked.values()) for client, one in asked.items()}
-        return {client: value for client, value in read_all.items() if value is not None}
+        """All at once: what `read` makes of the answers of those who weren't lost."""
+        asked = {client: self._ask(client, request(client), base(client)) for client in clients}
+        found = {n: self._answer(one, partial(read, n), asked.values()) for n, one in asked.items()}
+        return {client: value for client, value in found.items() if value is not None}
 
     def _answer(
         self, one: OpenRequest[A] | None, read: Callable[[A], Value], under_way: Iterable[OpenRequest[Any] | None]
@@ -121,8 +125,8 @@ class RemoteFleet:
             return None
         for noted in [one, *under_way]:
             if noted is not None and not noted.noted and (answer := noted.answer_if_any()) is not None:
-                noted.noted, bits = True, getattr(noted.request, "bits", UNQUANTISED)
-                self._outliers.note(*self._kind_and_place(noted), answer, bits, self._base_of(noted))
+                noted.noted = True
+                self._outliers.note(*self._kind_and_place(noted), answer, noted.base)
 
         def read_bounded(answer: A) -> Value:
             value = read(answer)
@@ -130,33 +134,17 @@ class RemoteFleet:
             if not factors:
                 return value
             self._roster.bounded(one.client, factors)
-            return read(cast(A, bounded(answer, factors, self._base_of(one))))
+            return read(cast(A, bounded(answer, factors, one.base)))
 
         return self._roster.answer(one, read_bounded)
 
-    def _base_of(self, one: OpenRequest[Any]) -> Tensor | None:
-        """What layers in the answer are compared with: what all last shared of them, or what the client was given."""
-        server, cut = self.state.server, self.state.cut
-        match one.request:
-            case msg.Give():
-                return self._given[one.client][1] if one.client in self._given else None
-            case msg.Upload(depth=depth):
-                return self._shapes.layers(server, 0, depth).parameters
-            case msg.Gather():
-                return self._shapes.layers(server, 0, cut).parameters
-            case msg.Shrink(cut=lower):
-                return self._shapes.layers(server, lower, cut).parameters
-            case msg.Sample(gaps=gaps):
-                return server.parameters[gaps.long().cumsum(0).to(server.parameters.device)]
-        return None
-
     def _kind_and_place(self, one: OpenRequest[Any]) -> tuple[Kind, Place]:
-        request, (step, cut) = one.request, self._place.get(one.client, (0, 0))
-        if isinstance(request, msg.Upload):  # deeper layers may have drifted for much longer
-            cut = request.depth
-        elif request.stage not in ("give", "learn"):
-            cut = getattr(request, "cut", self.state.cut)
-        return Kind(request.name, cut), Place(self._roster.index, one.client, getattr(request, "step", step))
+        task: Task | None = getattr(one.request, "task", None)
+        cut, step = (getattr(one.request, "cut", self.state.cut), 0) if task is None else (task.cut, task.step)
+        return Kind(one.request.name, cut), Place(self._roster.index, one.client, step)
+
+    def _present(self) -> list[int]:
+        return [int(client) for client in np.flatnonzero(self._roster.present)]
 
     # ------------------------------------------------------------------ who is there
     def begin(self, index: int) -> Bools:
@@ -199,10 +187,9 @@ class RemoteFleet:
         return self._copies.knowledge(self._roster)
 
     def scatter(self, knowledge: Knowledge) -> None:
-        """Everybody is brought up to date when the next round begins, or shows that it is."""
+        """Each client is brought up to date when the next round begins, or shows that it is."""
         self._copies.restore(knowledge, self._roster)
         self._good = self._now = None
-        self._averaging.has_shared[:] = False
         self._reports.changed[:] = True
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
@@ -210,13 +197,13 @@ class RemoteFleet:
         done = self._let_keep([client for client in clients if copies.may_keep[client]])
         clients = [client for client in clients if client not in done]
         if state.cut and not copies.side[clients].all():
-            self.gather()  # which also fills the rows of those whose side nobody knows
+            self.gather()  # which also fills the rows of those whose side isn't known
         roster.present[clients] = True
-        synced = self._samples.heard(self._ask_all(clients, partial(copies.sync_of, state), samples_of), state)
-        copies.given(synced)
-        self._reports.changed[synced] = True
-        roster.in_sync[synced] = True
-        self._averaging.has_shared[synced] = state.cut == 0
+        synced = self._ask_all(clients, partial(copies.sync_of, state), lambda _, answer: answer.samples or 0)
+        self._samples.heard(synced, state)
+        copies.given(list(synced), shared=state.cut == 0)
+        self._reports.changed[list(synced)] = True
+        roster.in_sync[list(synced)] = True
 
     def _let_keep(self, clients: Sequence[int]) -> list[int]:
         """A client that has the very state the server left it with goes on with it, though the server has no copy.
@@ -225,34 +212,33 @@ class RemoteFleet:
         """
         roster = self._roster
         roster.present[clients] = True
-        answers = self._ask_all(clients, lambda _: msg.Ping(), lambda answer: answer)
-        self._samples.heard({client: samples_of(answer) for client, answer in answers.items()}, self.state)
-        where = {client: (answer.round, answer.cut) for client, answer in answers.items()}
-        for client in where:
-            roster.in_sync[client] = where[client] == (int(roster.round_of[client]), self.state.cut)
+        answers = self._ask_all(clients, lambda _: msg.Ping(), lambda _, answer: answer)
+        self._samples.heard({client: answer.samples or 0 for client, answer in answers.items()}, self.state)
+        for client, answer in answers.items():
+            roster.in_sync[client] = (answer.round, answer.cut) == (int(roster.round_of[client]), self.state.cut)
         roster.present[clients] = roster.in_sync[clients]
         self._copies.may_keep[clients] = False
-        return [client for client in clients if client not in where or roster.in_sync[client]]
+        return [client for client in clients if client not in answers or roster.in_sync[client]]
 
     # ------------------------------------------------------------------ stage 1
     def resplit(self, cut: int, scheduled: Bools) -> float:
-        """Always 0: how far the mean moves depends on layers of clients without a block, and nobody sends those.
+        """Always 0: how far the mean moves depends on layers of clients without a block, and those aren't sent.
 
-        If none of those who should send layers does, the cut stays: they are all lost, so nobody trains in this round.
+        If none of those who should send layers does, the cut stays: they are all lost, so no client trains in this
+        round.
         """
-        before, state, roster = self.state.cut, self.state, self._roster
+        before, state = self.state.cut, self.state
         if cut == before:
             return 0.0
-        present = np.flatnonzero(roster.present).tolist()
         if cut > before:
             grow = msg.Grow(cut, self._shapes.layers(state.server, before, cut))
-            self._ask_all(present, lambda _: grow, _done)
+            self._ask_all(self._present(), lambda _: grow, _done)
             moving = scheduled
         else:
-            moving = self._take_layers([client for client in present if scheduled[client]], cut)
+            moving = self._take_layers([client for client in self._present() if scheduled[client]], cut)
             if not moving.any():
                 return 0.0
-            quiet = [client for client in present if not scheduled[client]]
+            quiet = [client for client in self._present() if not scheduled[client]]
             self._ask_all(quiet, lambda _: msg.Shrink(cut, send=False), _done)
         state.resplit(cut, moving)
         self._reports.equal(slice(min(before, cut), None))
@@ -260,34 +246,42 @@ class RemoteFleet:
         return 0.0
 
     def _have_changed_layers(self) -> None:
-        """Whoever wasn't there holds the wrong ones."""
+        """A client that wasn't there holds the wrong ones."""
         self._roster.in_sync &= self._roster.present
         self._copies.may_keep[:] = False
 
     def _take_layers(self, senders: Sequence[int], cut: int) -> Bools:
         """Put the layers above `cut` of these clients into their rows; [N] whose layers came."""
-        came, before, rows = np.zeros(self.state.num_clients, dtype=np.bool_), self.state.cut, self.state.clients
+        shapes, before, state = self._shapes, self.state.cut, self.state
         sent = self._ask_all(
             senders,
             lambda _: msg.Shrink(cut, send=True),
-            lambda answer: self._shapes.check_layers(answer.layers, cut, before),
+            lambda _, answer: shapes.check_layers(answer.layers, before, UNQUANTISED, first=cut),
+            lambda _: shapes.layers(state.server, cut, before).parameters,
         )
         for client, layers in sent.items():
-            self._shapes.layers(rows.row(client), cut, before).copy_(layers)
-            came[client] = True
-        return came
+            shapes.layers(state.clients.row(client), cut, before).copy_(layers.received(state.server.parameters))
+        return np.isin(np.arange(state.num_clients), list(sent))
 
     # ------------------------------------------------------------------ stages 2 and 3
     def announce(self, tasks: Sequence[Task], sides: Sequence[FirstLayers] | None = None) -> None:
         loads = {} if sides is None else {task.client: side for task, side in zip(tasks, sides, strict=True)}
         for task in tasks:
-            self._start(task, loads.get(task.client))
+            if (side := loads.get(task.client)) is not None:
+                same = [kept for sent, kept in self._given.values() if sent is side]
+                own = side.received(self.state.server.parameters.new_zeros(()))
+                self._given[task.client] = side, same[0] if same else own.parameters.clone()
+            request = (msg.Learn if task.cut == self._shapes.layout.num_units else msg.Forward)(task, side)
+            self._started[task.client] = self._ask(task.client, request)
 
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         started = [self._started.pop(task.client) for task in tasks]
         others = [*started, *self._started.values()]
-        reads = [partial(self._shapes.check_activations, cut=t.cut, bits=t.bits, batch=t.batch) for t in tasks]
-        packets = [self._answer(one, read, others) for one, read in zip(started, reads, strict=True)]
+
+        def read(task: Task, answer: msg.Activations) -> Packet:
+            return self._shapes.check_packet(answer.packet, task)
+
+        packets = [self._answer(one, partial(read, t), others) for one, t in zip(started, tasks, strict=True)]
         self._pass_began = time.monotonic()
         return packets
 
@@ -299,54 +293,61 @@ class RemoteFleet:
                 self._has_learnt(task.client)
         return [found and found[0] for found in learnt], [found and found[1] for found in learnt]
 
-    def _start(self, task: Task, model: FirstLayers | None) -> None:
-        client, (side, codes) = task.client, (None, None) if model is None else msg.side_of(model)
-        self._place[client] = task.step, task.cut
-        if model is not None:
-            same = [kept for sent, kept in self._given.values() if sent is model]
-            own = model.received(self.state.server.parameters.new_zeros(()))
-            self._given[client] = model, same[0] if same else own.parameters.clone()
-        whole, parts = task.cut == self._shapes.layout.num_units, (side, task.bits, codes, task.batch)
-        request = msg.Learn(task.step, *parts) if whole else msg.Forward(task.step, task.cut, *parts)
-        self._started[client] = self._ask(client, request)
-
     def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
         if self._clocks is not None:
             cuts = [task.cut for task in tasks]
             self._clocks.server_pass(cuts, time.monotonic() - self._pass_began, tasks[0].batch)
         for task, crossing in zip(tasks, gradients, strict=True):
-            parts = msg.tensors_of(crossing), msg.codes_of(crossing)
-            request = msg.Backward(task.step, task.cut, *parts, task.batch)
-            self._returning[task.client] = self._ask(task.client, request)
+            self._returning[task.client] = self._ask(task.client, msg.Backward(task, crossing))
         return lambda: [self._norm_of(task.client) for task in tasks]
 
     def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
-        asked = [self._ask(task.client, msg.Give(task.bits)) for task in tasks]
-
-        def read(task: Task, answer: msg.Side) -> FirstLayers:
-            return self._shapes.check_side(answer.layers, answer.codes, task.cut, task.bits)
-
-        return [self._answer(one, partial(read, task), asked) for task, one in zip(tasks, asked, strict=True)]
+        base = {client: kept for client, (_, kept) in self._given.items()}
+        given = self._collect(tasks, lambda task: msg.Give(task), base.get)
+        return [given.get(task.client) for task in tasks]
 
     def upload(self, tasks: Sequence[Task]) -> dict[int, FirstLayers]:
-        averaging, server = self._averaging, self.state.server
-        asked = {t.client: self._ask(t.client, averaging.upload(server, t.cut, t.bits, t.client)) for t in tasks}
-        reads = {t.client: averaging.reads(t.cut, t.bits) for t in tasks}
-        found = {n: self._answer(one, reads[n], asked.values()) for n, one in asked.items()}
-        return {n: layers for n, layers in found.items() if layers is not None}
+        depth = {task.client: task.cut for task in tasks}
+
+        def shared(client: int) -> Tensor:
+            return self._shapes.layers(self.state.server, 0, depth[client]).parameters
+
+        def request(task: Task) -> msg.Upload:
+            """With what was shared last if it is needed and may not be there."""
+            lacks = task.bits != UNQUANTISED and not self._copies.has_shared[task.client]
+            return msg.Upload(task, shared(task.client) if lacks else None)
+
+        return self._collect(tasks, request, shared)
+
+    def _collect(
+        self,
+        tasks: Sequence[Task],
+        request: Callable[[Task], Request[msg.Side]],
+        base: Callable[[int], Tensor | None],
+    ) -> dict[int, FirstLayers]:
+        """The first layers of these clients, up to their tasks' cuts."""
+        of = {task.client: task for task in tasks}
+
+        def read(client: int, answer: msg.Side) -> FirstLayers:
+            return self._shapes.check_layers(answer.layers, of[client].cut, of[client].bits)
+
+        return self._ask_all(of, lambda client: request(of[client]), read, base)
 
     def share(self, depth: int, average: FirstLayers) -> None:
-        present = np.flatnonzero(self._roster.present).tolist()
-        self._ask_all(present, self._averaging.share(self.state.server, depth, average), _done)
+        """A client that may lack what a difference is to gets the whole."""
+        received = average.received(self._shapes.layers(self.state.server, 0, depth).parameters)
+        whole, has_shared = FirstLayers(received.parameters, received.statistics), self._copies.has_shared
+        self._ask_all(self._present(), lambda n: msg.Share(depth, average if has_shared[n] else whole), _done)
         self._have_changed_layers()
         if self._now is not None:
             self._now = replace(self._now, shared=depth)
         self._reports.equal(slice(0, depth))
         if depth == self.state.cut:
-            self._copies.side[:] = self._averaging.has_shared[:] = True
+            self._copies.side[:] = has_shared[:] = True
 
     def moved(self, tasks: Sequence[Task]) -> list[Tensor | None]:
-        norms = self._ask_all([task.client for task in tasks], lambda _: msg.Moved(), self._norm)
+        of = {task.client: task for task in tasks}
+        norms = self._ask_all(of, lambda client: msg.Moved(of[client]), lambda _, answer: self._norm(answer))
         return [norms.get(task.client) for task in tasks]
 
     def _end_backward(self, client: int) -> None:
@@ -378,33 +379,31 @@ class RemoteFleet:
         gaps = torch.from_numpy(np.diff(columns, prepend=0))
         if not len(gaps) or gaps.max() < 256:
             gaps = gaps.to(torch.uint8)
-        present = np.flatnonzero(self._roster.present).tolist() if len(gaps) else []
-        size = (len(columns),)
+        server, shapes = self.state.server.parameters, self._shapes
+        base = server[torch.from_numpy(columns).to(server.device)]
         rows = self._ask_all(
-            present, lambda _: msg.Sample(gaps), lambda answer: self._shapes.check("values", answer.values, size)
+            self._present() if len(gaps) else [],
+            lambda _: msg.Sample(gaps),
+            lambda _, answer: shapes.check("values", answer.values, (len(columns),)),
+            lambda _: base,
         )
         if not rows:
-            return self.state.server.parameters.new_zeros(1, len(columns)), [0]
+            return server.new_zeros(1, len(columns)), [0]
         return torch.stack(list(rows.values())), list(rows)
 
     def projections(self) -> tuple[Tensor, Sequence[int]]:
-        """Whoever has learnt since it last reported is asked; of the others is known what they have."""
+        """Clients that have learnt since they last reported are asked; of the others it is known what they have."""
         cut, layout, changed = self.state.cut, self._shapes.layout, self._reports.changed[:, : self.state.cut]
-        present = self._roster.present.copy()
-        above = {int(client): int(changed[client].argmax()) for client in np.flatnonzero(present & changed.any(axis=1))}
+        above = {client: int(changed[client].argmax()) for client in self._present() if changed[client].any()}
 
-        def reader(client: int) -> Callable[[msg.Projected], Tensor]:
-            return lambda answer: self._shapes.check_projections(answer, cut - above[client]).numbers
+        def read(client: int, answer: msg.Projected) -> Tensor:
+            return self._shapes.check_projections(answer.projections, cut - above[client]).numbers
 
-        asked = {client: self._ask(client, msg.Project(own)) for client, own in above.items()}
-        for client, one in asked.items():
-            numbers = self._answer(one, reader(client), asked.values())
-            present[client] = numbers is not None
-            if numbers is not None:
-                self._reports.heard(client, above[client], numbers)
-        whose = np.flatnonzero(present).tolist()
+        for client, numbers in self._ask_all(above, lambda client: msg.Project(above[client]), read).items():
+            self._reports.heard(client, above[client], numbers)
+        whose = self._present() or [0]
         shared = Projections.of(layout, self.state.server.parameters, self._seed, 0, cut).numbers
-        return self._reports.of(whose or [0], shared), whose or [0]
+        return self._reports.of(whose, shared), whose
 
     def gather(self, *, optimizers: bool = False) -> None:
         """Ask those clients of which the server doesn't know everything.
@@ -413,27 +412,34 @@ class RemoteFleet:
         """
         state, shapes = self.state, self._shapes
 
-        def read(answer: msg.ClientState) -> tuple[ModelVectors, OptimizerState | None]:
-            side = shapes.check_layers(answer.side, 0, state.cut)
+        def read(_: int, answer: msg.ClientState) -> tuple[ModelVectors, OptimizerState | None]:
+            side = shapes.check_vectors(answer.side, 0, state.cut)
             return side, shapes.check_memory(answer.memory) if optimizers else None
 
-        asked = np.flatnonzero(self._roster.present & self._copies.missing(optimizers=optimizers)).tolist()
-        for client, (side, memory) in self._ask_all(asked, lambda _: msg.Gather(optimizers), read).items():
-            self._copies.put(state, client, side, memory)
+        missing = self._copies.missing(optimizers=optimizers)
+        base = shapes.layers(state.server, 0, state.cut).parameters
+        asked = [client for client in self._present() if missing[client]]
+        for client, found in self._ask_all(asked, lambda _: msg.Gather(optimizers), read, lambda _: base).items():
+            self._copies.put(state, client, *found)
         self._copies.guess_sides(state)
 
     # ------------------------------------------------------------------ what only clients have images for
     def calibrated(self, model: ModelVectors) -> ModelVectors:
-        present = np.flatnonzero(self._roster.present).tolist() if len(model.statistics) else []
-        found = self._ask_all(present, lambda _: msg.Calibrate(model), partial(read_statistics, self._shapes, model))
+        layers = self._shapes.layout.num_units
+
+        def read(_: int, answer: msg.Calibrated) -> Tensor:
+            found = ModelVectors(model.parameters, answer.statistics)
+            return self._shapes.check_vectors(found, 0, layers).statistics
+
+        asked = self._present() if len(model.statistics) else []
+        found = self._ask_all(asked, lambda _: msg.Calibrate(model), read)
         if not found:
             return model
         measured = self.state.average(torch.stack(list(found.values())), model.statistics, list(found))
         return ModelVectors(model.parameters, measured)
 
     def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
-        asked = np.flatnonzero(self._roster.present).tolist()
-        answers = self._ask_all(asked, lambda client: msg.Score(model_of(client)), read_score)
+        answers = self._ask_all(self._present(), lambda client: msg.Score(model_of(client)), read_score)
         return together(answers, self.state.num_clients, self._samples.of)
 
 
@@ -447,6 +453,6 @@ class Kept:
     """How many layers of client sides were averaged in that round."""
 
 
-def _done(answer: Answer) -> bool:
+def _done(client: int, answer: Answer) -> bool:
     """Of an answer that only says yes."""
     return True

@@ -8,8 +8,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from typing import Any
 from asfl.config import load_config
 from asfl.config.errors import AsflError, MissingExtraError, nearest
 from asfl.config.load import DEFAULT_PRESET
-from asfl.field.devices.enrolment import Membership, enrol
-from asfl.field.devices.registry import Registry
-from asfl.field.protocol.wire import words_of
+from asfl.field.enrolment import Membership, enrol
+from asfl.field.membership import Registry
 from asfl.field.serve import Listening, Waiting, serve_run
+from asfl.field.wire import words_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.this_process import stopping_on_ctrl_c
 
@@ -57,9 +57,15 @@ def main(grid: Grid, context: Context) -> None:
     base, scheme = str(wished["base"]), str(wished["scheme"])
     config = load_config(base, [change for change in str(wished["set"]).split(";") if change.strip()]).config
     folder = Path(str(wished["out"]) or f"runs/{Path(base).stem}-{scheme}-seed{config.scenario.seed}")
-    nodes = _wait_for_nodes(grid, config.scenario.clients, float(wished["wait-s"]))
-    invitations = Invitations(grid, nodes)
-    with invitations, _stopping() as should_stop:
+    invitations = Invitations(grid, _wait_for_nodes(grid, config.scenario.clients, float(wished["wait-s"])))
+    # `flwr stop` sends a signal; in Flower's simulation the ServerApp isn't in the main thread, which gets it.
+    main_thread = threading.current_thread() is threading.main_thread()
+    with stopping_on_ctrl_c() if main_thread else nullcontext(lambda: False) as stop:
+
+        def should_stop() -> bool:
+            invitations.repeat()
+            return stop()
+
         finished = serve_run(
             config,
             scheme,
@@ -94,9 +100,9 @@ class Invitations:
         self._grid, self._nodes = grid, nodes
         self._content: dict[int, dict[str, str]] = {}
         self._open: dict[str, int] = {}
+        """{number of a message: its node}"""
         self._again_at: dict[int, float] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_after, name="asfl-invitations", daemon=True)
+        self._looked_at = 0.0
 
     def send(self, server: Waiting) -> None:
         codes = iter(server.codes)
@@ -107,32 +113,28 @@ class Invitations:
             code = "" if name in known else next(codes, "")
             self._content[node] = {"name": name, "enrolment": server.enrolment, "stream": server.stream, "code": code}
             self._push(node)
-        self._thread.start()
 
     def _push(self, node: int) -> None:
         content = RecordDict({"asfl": ConfigRecord(dict(self._content[node]))})
         for number in self._grid.push_messages([Message(content, node, "train", ttl=_LIFETIME_S)]):
             self._open[number] = node
 
-    def _look_after(self) -> None:
-        while not self._over.wait(_LOOK_EVERY_S):
-            try:
-                for reply in self._grid.pull_messages(list(self._open)) if self._open else []:
-                    node = self._open.pop(reply.metadata.reply_to_message_id, None)
-                    if node is not None and (reason := _reason(reply)):
-                        _log.warning("node %d left: %s", node, words_of(reason))
-                        self._again_at[node] = time.monotonic() + _AGAIN_AFTER_S
-                for node in [node for node, due in self._again_at.items() if time.monotonic() > due]:
-                    del self._again_at[node]
-                    self._push(node)
-            except Exception as error:  # the SuperLink can't be reached for a while, and training doesn't need it
-                _log.warning("Flower's SuperLink doesn't answer: %s", error)
-
-    def __enter__(self) -> "Invitations":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
+    def repeat(self) -> None:
+        """To nodes whose ClientApp has ended; called between rounds."""
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        try:
+            for reply in self._grid.pull_messages(list(self._open)) if self._open else []:
+                node = self._open.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None and (reason := _reason(reply)):
+                    _log.warning("node %d left: %s", node, words_of(reason))
+                    self._again_at[node] = time.monotonic() + _AGAIN_AFTER_S
+            for node in [node for node, due in self._again_at.items() if time.monotonic() > due]:
+                del self._again_at[node]
+                self._push(node)
+        except Exception as error:  # the SuperLink can't be reached for a while, and training doesn't need it
+            _log.warning("Flower's SuperLink doesn't answer: %s", error)
 
 
 def _reason(reply: Message) -> str:
@@ -140,14 +142,6 @@ def _reason(reply: Message) -> str:
         return reply.error.reason or "lost"
     record = reply.content.get("asfl")
     return str(record.get("reason", "")) if isinstance(record, ConfigRecord) else "no reason was given"
-
-
-@contextmanager
-def _stopping() -> Iterator[Any]:
-    """`flwr stop` sends a signal; in Flower's simulation the ServerApp isn't in the main thread, which gets it."""
-    main_thread = threading.current_thread() is threading.main_thread()
-    with stopping_on_ctrl_c() if main_thread else nullcontext(lambda: False) as stop:
-        yield stop
 
 
 def _tell(record: RoundRecord) -> None:
@@ -170,7 +164,7 @@ def take_part(message: Message, context: Context) -> Message:
 
 
 def _join(content: RecordDict, node_config: Mapping[str, Any]) -> None:
-    from asfl.field.stream.client import work  # with PyTorch, which takes its time
+    from asfl.field.device import work  # with PyTorch, which takes its time
 
     said = content.get("asfl")
     told = {name: str(value) for name, value in said.items()} if isinstance(said, ConfigRecord) else {}
@@ -186,7 +180,7 @@ def _join(content: RecordDict, node_config: Mapping[str, Any]) -> None:
             f"the server's list has no place for {told['name']}, or {home} has lost its key; asfl devices revoke makes "
             "one free"
         )
-    member = replace(member, door=told["enrolment"], stream=told["stream"], data=data)
+    member = replace(member, enrolment=told["enrolment"], stream=told["stream"], data=data)
     work(home, member, meter=str(node_config.get("meter", "none")), once=True)
 
 

@@ -1,13 +1,16 @@
 """A way to ask one client something, whatever lies in between, and how long each exchange took."""
 
-from concurrent.futures import Future
+import time
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Generic, Protocol
 
+from torch import Tensor
+
 from asfl.config.errors import AsflError
-from asfl.field.protocol.messages import A, Answer, AnyRequest, Refusal, Request
-from asfl.field.protocol.wire import WireError
+from asfl.field.messages import A, Answer, AnyRequest, Refusal, Request
+from asfl.field.wire import Data, WireError, decode, encode
 
 
 class RefusedError(WireError):
@@ -46,6 +49,41 @@ def failed(error: Exception) -> "Future[Answer]":
     return future
 
 
+class Node(Protocol):
+    """A client that answers bytes with bytes (`asfl.field.client.ClientNode`)."""
+
+    largest_message: int
+
+    def answer(self, data: Data) -> bytes: ...
+
+
+class LocalLink:
+    """A link to a client in this process."""
+
+    def __init__(self, node: Node, pool: Executor) -> None:
+        self._node, self._pool = node, pool
+        self._latest: Future[Answer] | None = None
+        self.generation = 0
+
+    @property
+    def trouble(self) -> str | None:
+        return "still busy" if self._latest is not None and not self._latest.done() else None
+
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        if self.trouble is not None:
+            return failed(LinkError(self.trouble))
+        try:
+            self._latest = self._pool.submit(self._answer, encode(request), time.monotonic() + deadline_s)
+        except (AsflError, RuntimeError) as error:  # a pool that was shut down
+            return failed(error)
+        return self._latest
+
+    def _answer(self, request: bytes, due: float) -> Answer:
+        if time.monotonic() > due:
+            raise LinkError("the request was too late")
+        return decode(self._node.answer(request), Answer, self._node.largest_message)
+
+
 @dataclass(frozen=True, eq=False)
 class Exchange(Generic[A]):
     """A request and its answer; times are the server's monotonic clock."""
@@ -65,6 +103,8 @@ class OpenRequest(Generic[A]):
     client: int
     request: Request[A]
     deadline_s: float
+    base: Tensor | None = None
+    """What layers in the answer are compared with (`asfl.field.outliers`)."""
     sent_at: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
@@ -81,7 +121,7 @@ class OpenRequest(Generic[A]):
         """Waits for the answer; None if it is none, for whatever reason."""
         try:
             return self.exchange().answer
-        except Exception:  # `exchange` gives the reason to whoever asks for it
+        except Exception:  # `exchange` says the reason again
             return None
 
     def exchange(self) -> Exchange[A]:

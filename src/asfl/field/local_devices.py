@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from asfl.config.errors import AsflError
-from asfl.field.devices.enrolment import Membership, enrol_here
+from asfl.field.enrolment import Membership, enrol_here
 from asfl.field.serve import Waiting
 from asfl.runs import this_process
 
@@ -43,7 +43,7 @@ class LocalDevices:
         for client in range(self._clients):
             home = self._home(client)
             member = Membership.read(home) or enrol_here(home, server.authority, home.name, server.enrolment, "")
-            replace(member, door=server.enrolment, stream=server.stream, data=self._data).write(home)
+            replace(member, enrolment=server.enrolment, stream=server.stream, data=self._data).write(home)
         for client in range(self._clients):
             self._start(client)
         self._thread.start()

@@ -10,23 +10,26 @@ logarithms of those sizes, an answer is
     made smaller, to the limit, if log size > m + max(log 6, 5 · 1.4826 · MAD),
     refused                     if log size > m + max(log 30, 5 · 1.4826 · MAD), and two or more were compared.
 
-As long as fewer than half of the others lie, the limits are honest ones. Rounds before have no part in them: whoever
-can move an average can't make the answers of all others look wrong. Small answers harm nobody and are never unusual: a
-client whose images are all of one class soon has updates of next to nothing.
+As long as fewer than half of the others lie, the limits are honest ones. Rounds before have no part in them: a client
+that can move an average can't make the answers of all others look wrong. Small answers do no harm and are never
+outliers: a client whose images are all of one class soon has updates of next to nothing.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor, linalg
 
-from asfl.field.protocol import messages as msg
-from asfl.field.protocol.wire import WireError
-from asfl.train.layout import ModelVectors
-from asfl.train.quantise import UNQUANTISED
+from asfl.field import messages as msg
+from asfl.field.wire import WireError
+from asfl.train.fleet import FirstLayers
+from asfl.train.quantise import Quantised, QuantisedLayers
+
+Sent = Tensor | Quantised | QuantisedLayers
 
 MEMORY_ROUNDS = 10
 BOUND, FACTOR = 6.0, 30.0
@@ -38,7 +41,7 @@ _BOUNDED = ("carry", "codes", "parameters", "values", "norm2")
 
 
 class OutlierError(WireError):
-    """A size that nobody else comes near to."""
+    """A size that no other client comes near to."""
 
 
 @dataclass(frozen=True)
@@ -56,73 +59,62 @@ class Kind:
 
 @dataclass(frozen=True)
 class Place:
-    """Whose answer it is, and when it was given."""
+    """Which client gave an answer, and when."""
 
     round: int
     client: int
     step: int
 
 
-def sizes_of(answer: msg.Answer, bits: int = UNQUANTISED, base: Tensor | None = None) -> dict[str, float]:
+def sizes_of(answer: msg.Answer, base: Tensor | None = None) -> dict[str, float]:
     """Of everything in an answer that others are averaged with; with few bits, of the largest numbers there may be.
 
     `base`: what layers are compared with.
     """
     match answer:
-        case msg.Activations(codes=(), carry=carry):
-            return {f"carry.{place}": _size(tensor) for place, tensor in enumerate(carry)}
-        case msg.Activations(codes=codes, error=error):
-            sizes = {f"codes.{place}": _largest(of_tensor, bits) for place, of_tensor in enumerate(codes)}
-            return {**sizes, "error": 1.0 + (0.0 if error is None else float(error))}  # as with a loss
-        case msg.Uploaded(statistics=statistics, parameters=Tensor() as parameters):
-            return {"parameters": _size(_from(base, parameters)), "statistics": _size(statistics)}
-        case msg.Uploaded(statistics=statistics, codes=msg.Codes() as of_layers):
-            return {"codes": _largest(of_layers, bits), "statistics": _size(statistics)}
-        case msg.Side(layers=ModelVectors() as layers, codes=msg.Codes() as of_layers):
-            return {"codes": _largest(of_layers, bits), "statistics": _size(layers.statistics)}
-        case msg.Side(layers=ModelVectors() as layers) | msg.ClientState(side=layers):
-            return {"parameters": _size(_from(base, layers.parameters)), "statistics": _size(layers.statistics)}
+        case msg.Activations(packet=packet):
+            sizes = {_name(sent, "carry", f".{place}"): _size_of(sent) for place, sent in enumerate(packet.carry)}
+            return sizes if packet.error is None else {**sizes, "error": 1.0 + float(packet.error)}  # as with a loss
+        case msg.Side(layers=FirstLayers() as layers) | msg.ClientState(side=layers):
+            size = _size_of(layers.parameters, base)
+            return {_name(layers.parameters, "parameters"): size, "statistics": _size_of(layers.statistics)}
         case msg.Update(norm2=norm2, loss=loss):  # a loss of next to nothing is no measure for others
             return {"norm2": math.sqrt(max(float(norm2), 0.0)), "loss": 1.0 + (0.0 if loss is None else float(loss))}
         case msg.Values(values=values):
-            return {"values": _size(_from(base, values))}
-        case msg.Projected(step=step):
-            return {"step": _size(step)}
+            return {"values": _size_of(values, base)}
+        case msg.Projected(projections=projections):
+            return {"step": _size_of(projections.step)}
     return {}
 
 
 def bounded(answer: msg.Answer, factors: Mapping[str, float], base: Tensor | None) -> msg.Answer:
     """The answer with sizes multiplied by factors; as it is where there is none."""
 
-    def less(what: str, tensor: Tensor) -> Tensor:
-        return tensor if what not in factors else tensor * factors[what]
-
-    def nearer(what: str, tensor: Tensor) -> Tensor:
-        if what not in factors:
-            return tensor
-        return tensor * factors[what] if base is None else base.to(tensor) + _from(base, tensor) * factors[what]
-
-    def fewer(what: str, codes: msg.Codes) -> msg.Codes:
-        return replace(codes, low=less(what, codes.low), step=less(what, codes.step))
+    def nearer(sent: Sent, name: str, place: str = "", base: Tensor | None = base) -> Any:
+        factor = factors.get(_name(sent, name, place))
+        if factor is None:
+            return sent
+        if not isinstance(sent, Tensor):
+            return replace(sent, low=sent.low * factor, step=sent.step * factor)
+        return sent * factor if base is None else base.to(sent) + _from(base, sent) * factor
 
     match answer:
-        case msg.Activations(carry=carry, codes=codes):
-            parts = tuple(less(f"carry.{place}", tensor) for place, tensor in enumerate(carry))
-            few = tuple(fewer(f"codes.{place}", of_tensor) for place, of_tensor in enumerate(codes))
-            return replace(answer, carry=parts, codes=few)
-        case msg.Uploaded(codes=msg.Codes() as of_layers) | msg.Side(codes=msg.Codes() as of_layers):
-            return replace(answer, codes=fewer("codes", of_layers))
-        case msg.Uploaded(parameters=Tensor() as parameters):
-            return replace(answer, parameters=nearer("parameters", parameters))
-        case msg.Side(layers=ModelVectors() as layers):
-            return replace(answer, layers=replace(layers, parameters=nearer("parameters", layers.parameters)))
-        case msg.ClientState(side=layers):
-            return replace(answer, side=replace(layers, parameters=nearer("parameters", layers.parameters)))
-        case msg.Update(norm2=norm2):
-            return replace(answer, norm2=less("norm2", less("norm2", norm2)))
+        case msg.Activations(packet=packet):
+            parts = (nearer(sent, "carry", f".{place}", None) for place, sent in enumerate(packet.carry))
+            return replace(answer, packet=replace(packet, carry=tuple(parts)))
+        case msg.Side(layers=FirstLayers() as layers):
+            return replace(answer, layers=replace(layers, parameters=nearer(layers.parameters, "parameters")))
+        case msg.ClientState(side=side):
+            return replace(answer, side=replace(side, parameters=nearer(side.parameters, "parameters")))
+        case msg.Update(norm2=norm2) if "norm2" in factors:
+            return replace(answer, norm2=norm2 * factors["norm2"] * factors["norm2"])
         case msg.Values(values=values):
-            return replace(answer, values=nearer("values", values))
+            return replace(answer, values=nearer(values, "values"))
     return answer
+
+
+def _name(sent: Sent, name: str, place: str = "") -> str:
+    return f"{name if isinstance(sent, Tensor) else 'codes'}{place}"
 
 
 def _from(base: Tensor | None, tensor: Tensor) -> Tensor:
@@ -130,9 +122,11 @@ def _from(base: Tensor | None, tensor: Tensor) -> Tensor:
     return tensor if base is None or base.shape != tensor.shape else tensor - base.to(tensor)
 
 
-def _largest(codes: msg.Codes, bits: int) -> float:
-    high = codes.low + codes.step * (2**bits - 1) if len(codes.low) == len(codes.step) else codes.step
-    return max(_size(codes.low), _size(high))
+def _size_of(sent: Sent, base: Tensor | None = None) -> float:
+    if isinstance(sent, Tensor):
+        return _size(_from(base, sent))
+    high = sent.low + sent.step * (2**sent.bits - 1) if len(sent.low) == len(sent.step) else sent.step
+    return max(_size(sent.low), _size(high))
 
 
 def _size(numbers: Tensor) -> float:
@@ -153,11 +147,9 @@ class OutlierFilter:
                 for place in [place for place in sizes if place.round < index - MEMORY_ROUNDS]:
                     del sizes[place]
 
-    def note(
-        self, kind: Kind, place: Place, answer: msg.Answer, bits: int = UNQUANTISED, base: Tensor | None = None
-    ) -> None:
-        """Somebody has answered, with so many bits a number."""
-        for what, size in sizes_of(answer, bits, base).items():
+    def note(self, kind: Kind, place: Place, answer: msg.Answer, base: Tensor | None = None) -> None:
+        """A client has answered."""
+        for what, size in sizes_of(answer, base).items():
             if size > 0:
                 of_kind = kind.at_any_cut if what == "parameters" else kind
                 self._sizes.setdefault(of_kind, defaultdict(dict))[what][place] = float(np.log(size))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from asfl.config import Deadlines, Network
 from asfl.config.errors import AsflError
+from asfl.field.clocks import Clocks
 from asfl.field.links import Link, OpenRequest, RefusedError
-from asfl.field.measure.clocks import Clocks
-from asfl.field.protocol.messages import A, Request, Stage
-from asfl.field.protocol.wire import WireError, words_of
+from asfl.field.messages import A, Request, Stage
+from asfl.field.wire import WireError, words_of
 from asfl.train.fleet import Bools, Fault
 
 MOST_S = 120.0
@@ -24,6 +25,9 @@ LEAST_S = 15.0
 """A machine may be busy with something else for a while."""
 _FACTOR, _QUANTILE, _OWN_FACTOR = 20.0, 0.95, 3.0
 _LEAST_ANSWERS, _REMEMBERED = 20, 1000
+_POLL_S = 0.05
+_log = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,10 @@ class Patience:
 
     deadlines: Deadlines = field(default_factory=Deadlines)
     nobody_s: float = 300.0
-    """For somebody to be reached at all when a round begins; then the run stops."""
+    """For any client to be reached when a round begins; then the run stops."""
     barren_rounds: int = 3
-    """The run stops after so many rounds in a row in which everybody who was asked was lost: training has diverged, or
-    the deadlines are too short."""
+    """The run stops after so many rounds in a row in which all clients that were asked were lost: training has
+    diverged, or the deadlines are too short."""
     bad_answers: int = 3
     """A client loses its place after so many rounds in a row in which its answers of the same stage were wrong."""
 
@@ -60,7 +64,7 @@ class MeasuredDeadlines:
 
     After 20 answers it is 20 times what 95 % of the latest ones took, but at least 15 s, at least 3 times what this
     client took the last time, and never more than 120 s (600 s for a whole step). A client that was too late has twice
-    as long the next time: if the world has become slower, everybody is back after a few rounds.
+    as long the next time: if the world has become slower, all clients are back after a few rounds.
     """
 
     def __init__(self) -> None:
@@ -93,11 +97,6 @@ class MeasuredDeadlines:
         self._late[stage, client] = min(self._late.get((stage, client), 0) + 1, 16)
 
 
-_log = logging.getLogger(__name__)
-_POLL_S = 0.05
-Value = TypeVar("Value")
-
-
 class Roster:
     """The clients of a run in the present round."""
 
@@ -105,14 +104,14 @@ class Roster:
         self._links, self._patience, self._clocks = links, patience, clocks
         self.index = 0
         """The round, counted from 0."""
-        nobody = np.zeros(len(links), dtype=np.bool_)
-        self.present: Bools = nobody.copy()
+        none = np.zeros(len(links), dtype=np.bool_)
+        self.present: Bools = none.copy()
         """[N] who can be asked: could be reached when the round began, is in sync, and wasn't lost since."""
-        self.in_sync: Bools = nobody.copy()
+        self.in_sync: Bools = none.copy()
         """[N] whose state is the one the server believes it to have."""
         self.round_of = np.zeros(len(links), dtype=np.int64)
         """[N] the round in which that state last changed."""
-        self.quarantined: Bools = nobody.copy()
+        self.quarantined: Bools = none.copy()
         """[N] who has given wrong answers too often and isn't asked any more."""
         self.keys_out: dict[int, str] = {}
         """By whose keys, where clients have some: the number may be another device's one day, or the key come again."""
@@ -139,7 +138,7 @@ class Roster:
         self._asked, self._wrong, self._factors = set(), set(), (self._factors[1], {})
         self._measured.begin()
         self._notice_new_nodes()
-        self._wait_for_somebody()
+        self._wait_for_any()
         self._notice_new_nodes()
         troubles = self._troubles()
         reachable = np.array([trouble is None for trouble in troubles])
@@ -159,8 +158,8 @@ class Roster:
         return [getattr(link, "key", "") for link in self._links]
 
     def _notice_new_nodes(self) -> None:
-        """A client whose process was started anew has lost its state, even if nobody saw it go; a new device is judged
-        by what it does itself.
+        """A client whose process was started anew has lost its state, even if its end wasn't noticed; a new device is
+        judged by what it does itself.
         """
         before, self._keys = self._keys, self._keys_now()
         for client, key in enumerate(self._keys):
@@ -173,7 +172,7 @@ class Roster:
             if link.generation != self._generations[client]:
                 self._generations[client], self.in_sync[client] = link.generation, False
 
-    def ask(self, client: int, request: Request[A]) -> OpenRequest[A] | None:
+    def ask(self, client: int, request: Request[A], base: Tensor | None = None) -> OpenRequest[A] | None:
         """Send a request to a client; None if it isn't present."""
         if not self.present[client]:
             return None
@@ -182,7 +181,7 @@ class Roster:
         if self._patience.is_measured(request.stage):
             deadline_s = self._measured.deadline_s(request.stage, client, deadline_s)
         request = replace(request, round=self.index, after=int(self.round_of[client]))
-        return OpenRequest(self._links[client], client, request, deadline_s)
+        return OpenRequest(self._links[client], client, request, deadline_s, base)
 
     def answer(self, asked: OpenRequest[A] | None, read: Callable[[A], Value]) -> Value | None:
         """What `read` makes of the answer; None, and the client is lost, if there is none or `read` refuses it."""
@@ -243,7 +242,7 @@ class Roster:
     def most_were_wrong(self) -> bool:
         """Looks back at the round that is over: whether not these clients lied, but what they were given was wrong.
 
-        Then nobody is blamed but the client that was bounded most when that was averaged; it is out.
+        Then only the client is blamed that was bounded most when that was averaged; it is out.
         """
         if len(self._wrong) < 2 or 2 * len(self._wrong) <= len(self._asked):
             return False
@@ -279,11 +278,11 @@ class Roster:
             self._barren = 0 if self._came else self._barren + 1
         if self._barren >= self._patience.barren_rounds:
             raise AsflError(
-                f"everybody who was asked was lost in each of the last {self._barren} rounds up to round "
+                f"all clients that were asked were lost in each of the last {self._barren} rounds up to round "
                 f"{self.index + 1} (the latest: {self._latest_fault})"
             )
 
-    def _wait_for_somebody(self) -> None:
+    def _wait_for_any(self) -> None:
         due = time.monotonic() + self._patience.nobody_s
         if self.quarantined.all():
             raise AsflError(

@@ -1,24 +1,33 @@
-"""A run with devices that have certificates: where they enrol, their streams, the dashboard, the training."""
+"""A run with devices that have certificates: where they enrol, their streams, the training, and what is shown of it:
+a file for `asfl devices`, a page for Prometheus, the server's health.
+"""
 
+import json
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Self, Unpack
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.field.dashboard import Dashboard, MetricsPage
-from asfl.field.devices.authority import Authority
-from asfl.field.devices.enrolment import EnrolmentServer, pasted_code
+from asfl.field.certificates import Authority
 from asfl.field.engine import agreement_for, train
-from asfl.field.stream.server import StreamServer
+from asfl.field.enrolment import EnrolmentServer, pasted_code
+from asfl.field.membership import Registry, now
+from asfl.field.stream import StreamLink, StreamServer
+from asfl.runs.files import write_whole
+from asfl.runs.http_server import Asked, HttpServer, Reply
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
-from asfl.runs.run import RunOptions, ShouldStop
+from asfl.runs.run import RunOptions
 
-_POLL_S = 0.2
+STATUS_FILE = "status.json"
+_EVERY_S = 2.0
+_UNWELL_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ def serve_run(
         codes = [pasted_code(enrolment.fingerprint, code) for code in new]
         host = listening.shown_host or listening.host
         on_listening(Waiting(authority, f"{host}:{enrolment.server_port}", f"{host}:{stream_port}", codes))
-        if not _all_are_there(server, wait_s, on_waiting, should_stop):
+        if not server.wait_for_clients(wait_s, on_waiting, should_stop):
             return False
         registry.audit("run begins", run=str(folder), scheme=scheme, devices=clients)
 
@@ -105,18 +114,116 @@ def serve_run(
         return finished
 
 
-def _all_are_there(
-    server: StreamServer, wait_s: float, on_waiting: Callable[[int, int], None], should_stop: ShouldStop
-) -> bool:
-    """False: told to stop."""
-    due, before = time.monotonic() + wait_s, -1
-    while (there := sum(link.connected for link in server.links)) < len(server.links):
-        if there != before:
-            before = there
-            on_waiting(there, len(server.links))
-        if should_stop():
-            return False
-        if time.monotonic() > due:
-            raise AsflError(f"{there} of {len(server.links)} devices came within {wait_s:g} s (--wait-s)")
-        time.sleep(_POLL_S)
-    return True
+# ---------------------------------------------------------------------- what is shown
+class Dashboard:
+    """Looks at the links every two seconds; is told of every round. A device that is revoked loses its stream here."""
+
+    def __init__(self, home: Path, registry: Registry, links: Sequence[StreamLink], run: str, rounds: int) -> None:
+        self._home, self._registry, self._links = home, registry, links
+        self._facts: dict[str, Any] = {"run": run, "rounds": rounds, "round": 0}
+        self._latest: RoundRecord | None = None
+        self._accuracies: list[float | None] | None = None
+        """As the devices said last."""
+        self._seen: dict[int, str] = {}
+        self._totals = {name: defaultdict[int, float](float) for name in ("faults", "arrived", "energy_j")}
+        self._delay_s, self._moved_at = 0.0, time.monotonic()
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._look, name="asfl-dashboard", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._write()
+
+    def round(self, record: RoundRecord) -> None:
+        """It is over; clients that were lost are in the audit log."""
+        names = self._names()
+        with self._lock:
+            self._latest, self._moved_at = record, time.monotonic()
+            self._accuracies = record.device_accuracy or self._accuracies
+            self._delay_s += record.delay_s
+            for client, (arrived, energy_j) in enumerate(zip(record.arrived, record.energy_j, strict=True)):
+                self._totals["arrived"][client] += arrived
+                self._totals["energy_j"][client] += energy_j
+            self._facts |= {"round": record.round, "accuracy": record.accuracy, "train_loss": record.train_loss}
+        for fault in record.faults or ():
+            client = int(fault["client"])
+            self._totals["faults"][client] += 1
+            reason = {"round": fault["round"], "stage": fault["stage"], "reason": fault["reason"]}
+            self._registry.audit("fault", device=names.get(client, f"client {client}"), **reason)
+
+    def _names(self) -> dict[int, str]:
+        return {device.number: device.name for device in self._registry.read().active}
+
+    def _look(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            for link in self._links:
+                link.close_if_out()
+            write_whole(self._home / STATUS_FILE, json.dumps(self.status(), indent=1).encode(), mode=0o600)
+        except AsflError:
+            return  # a full disk: the run itself will say so
+
+    def status(self) -> dict[str, Any]:
+        """Of the run, and of each device by its name."""
+        at, names, measured = now(), self._names(), dict((self._latest.measured if self._latest else None) or {})
+        measured |= {} if self._accuracies is None else {"accuracy": self._accuracies}
+        devices = {}
+        for client, link in enumerate(self._links):
+            if link.connected:
+                self._seen[client] = at
+            of_client = {name: values[client] for name, values in measured.items() if client < len(values)}
+            devices[names.get(client, f"client {client}")] = {
+                "client": client,
+                "connected": link.connected,
+                "last_seen": self._seen.get(client),
+                "sent_bytes": link.sent_bytes,
+                "received_bytes": link.received_bytes,
+                **{name: total[client] for name, total in self._totals.items()},
+                **of_client,
+            }
+        return {**self._facts, "at": at, "well": self.well, "devices": devices}
+
+    @property
+    def well(self) -> bool:
+        """Whether a round was finished not too long ago, or the first one is waited for."""
+        return time.monotonic() - self._moved_at < _UNWELL_S
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        status = self.status()
+        lines = [f"asfl_rounds_total {status['round']}", f"asfl_round_delay_seconds_total {self._delay_s:g}"]
+        lines += [
+            f"asfl_{name} {status[name]:g}" for name in ("accuracy", "train_loss") if status.get(name) is not None
+        ]
+        for device, facts in status["devices"].items():
+            for name in ("connected", "sent_bytes", "received_bytes", "faults", "arrived", "energy_j", "battery"):
+                if facts.get(name) is not None:
+                    lines.append(f'asfl_device_{name}{{device="{device}"}} {float(facts[name]):g}')
+        return "\n".join(lines) + "\n"
+
+
+class MetricsPage(HttpServer):
+    """HTTP at /health and /metrics, for this machine unless told otherwise."""
+
+    def __init__(self, host: str, port: int, dashboard: Dashboard) -> None:
+        def answer(asked: Asked) -> Reply:
+            if asked.path == "/metrics":
+                return Reply(dashboard.metrics().encode(), "text/plain; version=0.0.4")
+            if asked.path != "/health":
+                return Reply(b"there are /health and /metrics\n", status=404)
+            if dashboard.well:
+                return Reply(b"well\n")
+            return Reply(f"no round was finished for {_UNWELL_S:g} s\n".encode(), status=503)
+
+        try:
+            super().__init__(host, port, answer)
+        except OSError as error:
+            raise AsflError(f"--metrics: can't listen on {host}:{port}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""The power block as printed: Algorithm 1, with the bounds (51) to (57) and Theorem 4, (59) (docs/corrections.md).
+"""The power block as printed: Algorithm 1, with the bounds (51) to (57) and Theorem 4, (59) (docs/paper.md).
 
 Six limits hold for all clients: γ₁, γ₂, γ₃ for the delay of the stages, δ₁, δ₂, δ₃ for the energy of re-split,
 activations and backward pass. In turn each power follows from the limits, and the limits are what these powers reach.

@@ -1,6 +1,6 @@
 """The round file: a decision problem as JSON, so that other programs can ask what a round costs, or for a decision.
 
-The file is the `Problem`: what it leaves out is as in a run. docs/round-file.md describes it, `json_schema()` is its
+The file is the `Problem`: what it leaves out is as in a run. docs/decision.md describes it, `json_schema()` is its
 schema.
 """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.radio.nr.curves import curve_of
+from asfl.radio.nr import curve_of
 
 if TYPE_CHECKING:
     from asfl.config import Radio
@@ -41,7 +41,7 @@ class SmoothRate(NamedTuple):
 
 
 def downlink_rate_bps(channel_gain: ArrayLike, radio: "Radio", *, fitted: bool = False) -> Floats:
-    """c^DN = B^DN · log₂(1 + p^s g / (B^DN N₀))."""
+    """c^DN = B^DN · log₂(1 + p^s g / (B^DN N₀)), (4)."""
     bandwidth = radio.downlink_bandwidth_hz
     snr = radio.server_tx_power_w * np.asarray(channel_gain, float) / (bandwidth * radio.noise_psd_w_per_hz)
     if radio.link == "nr":
@@ -59,7 +59,7 @@ def uplink_rate_bps(
     *,
     fitted: bool = False,
 ) -> Floats:
-    """c^UP = k · B · log₂(1 + SNR); of 5G NR what arrives, or (`fitted`) the smooth fit of it.
+    """c^UP = k · B · log₂(1 + SNR), (5); of 5G NR what arrives, or (`fitted`) the smooth fit of it.
 
     `shared`: SNR = p g / (k B N₀), the client's one power is spread over its k blocks, as the packet error rate and
     the energy already assume. `each_rb`: SNR = p g / (B N₀), as printed, which spends p on every block and pays once.

@@ -114,7 +114,7 @@ def ranked(found: Iterable[Candidate]) -> list[Candidate]:
 
 
 def joule_in_seconds(config: Config) -> float:
-    """T / γ + energy_price · Σ E / (N δ), in seconds: what `asfl-plus` weighs a round by (docs/beyond.md)."""
+    """T / γ + energy_price · Σ E / (N δ), in seconds: what `asfl-plus` weighs a round by (docs/schemes.md)."""
     budgets = resolve_budgets(World.of(config))
     return config.decision.energy_price * budgets.delay_s / (config.scenario.clients * budgets.energy_j)
 

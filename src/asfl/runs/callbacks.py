@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import fields
 from importlib import util
 from itertools import islice
@@ -301,14 +301,10 @@ class MLflow:
     def _experiment_id(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
-        if (found := self._client.get_experiment_by_name(name)) is None:
-            try:
-                return str(self._client.create_experiment(name))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was quicker
-                    raise
-                found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id)
+        if self._client.get_experiment_by_name(name) is None:
+            with suppress(MlflowException):  # another process may be quicker
+                self._client.create_experiment(name)
+        return str(self._client.get_experiment_by_name(name).experiment_id)
 
 
 def _mlflow_client(folder: Path) -> Any:

@@ -223,7 +223,7 @@ def plan_front(comparison: Comparison, data_dir: Path | None = None) -> list[Com
     if not priced:
         raise AsflError("a front needs a scheme that decides by decision.energy_price, such as asfl-plus")
     if (budget.total_delay_s, budget.battery_j) != ("off", "off"):
-        raise AsflError("budget: with total budgets prices follow what is left, so there is no front (docs/beyond.md)")
+        raise AsflError("budget: with total budgets prices follow what is left, so there is no front (docs/schemes.md)")
     found = []
     for price in PRICES:
         if float(price) != decision.energy_price:

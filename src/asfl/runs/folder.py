@@ -14,6 +14,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -174,26 +175,30 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
 
 def _newest_usable(folder: Path, manifest: Manifest, rounds: Rounds) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to go on from, and why newer ones can't be; none from a round on that is to be played again."""
-    problems = []
+    problems: list[str] = []
     replayed = sys.maxsize
     if manifest.replayed in rounds.checksums:
         replayed = rounds.checksums.index(manifest.replayed) + 1
     for number, file in checkpoint_files(folder):
-        if number >= replayed:
-            continue
-        name = f"{CHECKPOINTS}/{file.name}"
-        try:
-            found = read_checkpoint(file, manifest.fingerprint)
-        except DamagedError as damage:
-            problems.append(f"{name}: {damage}")
-            continue
-        if number > len(rounds.lines):
-            problems.append(f"{RECORDS_FILE} has {len(rounds.lines)} intact rounds, but {name} knows {number}")
-        elif found.seal.records != rounds.checksum(number):
-            problems.append(f"{name} knows other rounds than {RECORDS_FILE}")
-        else:
-            return found, problems
+        if number < replayed:
+            found, words = _usable(file, manifest, rounds)
+            if found is not None:
+                return found, problems
+            problems.append(f"{CHECKPOINTS}/{file.name}: {words}")
     return None, problems
+
+
+def _usable(file: Path, manifest: Manifest, rounds: Rounds) -> tuple[Checkpoint | None, str]:
+    """A checkpoint, if the run could go on from it; and what is to be said of it."""
+    try:
+        found = read_checkpoint(file, manifest.fingerprint)
+    except DamagedError as damage:
+        return None, str(damage)
+    if found.seal.round > len(rounds.lines):
+        return None, f"intact, but {RECORDS_FILE} has only {len(rounds.lines)} intact rounds"
+    if found.seal.records != rounds.checksum(found.seal.round):
+        return None, f"intact, but of other rounds than {RECORDS_FILE} has"
+    return found, f"intact: after round {found.seal.round}"
 
 
 # ---------------------------------------------------------------------- finished
@@ -339,63 +344,59 @@ class CheckedFile:
 
 
 def check_folder(folder: Path) -> list[CheckedFile]:
-    """One finding for each file that belongs to the run; nothing is changed."""
-    checked = []
+    """One for each file that belongs to the run; nothing is changed."""
+    checked: list[CheckedFile] = []
+
+    def say(file: str, intact: bool, words: str) -> list[CheckedFile]:
+        checked.append(CheckedFile(file, intact, words))
+        return checked
+
     held, lock = lock_in(folder)
     if lock:
-        checked.append(CheckedFile("." if held else LOCK_FILE, True, lock))
+        say("." if held else LOCK_FILE, True, lock)
     try:
         manifest = read_manifest(folder)
     except AsflError as error:
-        return [*checked, CheckedFile(MANIFEST_FILE, False, f"{error}; nothing else can be checked without it")]
-    checked.append(CheckedFile(MANIFEST_FILE, True, f"intact: {manifest.scheme}, seed {manifest.config.scenario.seed}"))
+        return say(MANIFEST_FILE, False, f"{error}; nothing else can be checked without it")
+    say(MANIFEST_FILE, True, f"intact: {manifest.scheme}, seed {manifest.config.scenario.seed}")
     try:
         rounds = read_rounds(folder, manifest.fingerprint)
     except AsflError as error:
-        return [*checked, CheckedFile(RECORDS_FILE, False, str(error))]
-    checked.append(_check_records(rounds, manifest.rounds, finished=was_finished(folder, manifest)))
-    checked += [_check_checkpoint(file, manifest, rounds) for _, file in checkpoint_files(folder)]
+        return say(RECORDS_FILE, False, str(error))
+    say(RECORDS_FILE, *_check_records(rounds, manifest.rounds, finished=was_finished(folder, manifest)))
+    for _, file in checkpoint_files(folder):
+        try:
+            found, words = _usable(file, manifest, rounds)
+        except AsflError as error:  # it is of another run
+            found, words = None, str(error)
+        say(f"{CHECKPOINTS}/{file.name}", found is not None, words)
     if has_model(folder):
-        checked.append(_check_model(folder / MODEL_FILE, manifest, rounds))
-    try:
+        say(MODEL_FILE, *_check_model(folder / MODEL_FILE, manifest, rounds))
+    with suppress(AsflError):  # what can't be read here isn't looked at
         now = sources_of(manifest.config, manifest.scheme, manifest.data_dir(None))
-    except AsflError:  # what can't be read here isn't looked at
-        return checked
-    other = changes(manifest, now)
-    return checked + [CheckedFile(name, False, words.removeprefix(f"{name} ")) for name, words in other.items()]
+        for name, words in changes(manifest, now).items():
+            say(name, False, words.removeprefix(f"{name} "))
+    return checked
 
 
-def _check_records(rounds: Rounds, total: int, *, finished: bool) -> CheckedFile:
+def _check_records(rounds: Rounds, total: int, *, finished: bool) -> tuple[bool, str]:
     count = f"{len(rounds.lines)} of {total} rounds"
     if rounds.problem:
-        return CheckedFile(RECORDS_FILE, False, f"{count} intact, then {rounds.problem}")
+        return False, f"{count} intact, then {rounds.problem}"
     if finished and (rounds.torn or not rounds.are_all(total)):
-        return CheckedFile(RECORDS_FILE, False, f"{count} intact, but the run was finished: the end was changed")
+        return False, f"{count} intact, but the run was finished: the end was changed"
     if rounds.are_all(total) and len(rounds.lines) < total:
         count += ", as many as the total budget allows"
-    return CheckedFile(
-        RECORDS_FILE, True, f"intact: {count}{', and one that was never finished' if rounds.torn else ''}"
-    )
+    return True, f"intact: {count}{', and one that was never finished' if rounds.torn else ''}"
 
 
-def _check_checkpoint(file: Path, manifest: Manifest, rounds: Rounds) -> CheckedFile:
-    name = f"{CHECKPOINTS}/{file.name}"
-    try:
-        seal = read_checkpoint(file, manifest.fingerprint).seal
-    except (AsflError, DamagedError) as error:
-        return CheckedFile(name, False, str(error))
-    if seal.round > len(rounds.lines) or seal.records != rounds.checksum(seal.round):
-        return CheckedFile(name, False, f"intact, but of other rounds than {RECORDS_FILE} has")
-    return CheckedFile(name, True, f"intact: after round {seal.round}")
-
-
-def _check_model(file: Path, manifest: Manifest, rounds: Rounds) -> CheckedFile:
+def _check_model(file: Path, manifest: Manifest, rounds: Rounds) -> tuple[bool, str]:
     try:
         seal, content = read_sealed(file)
     except DamagedError as damage:
-        return CheckedFile(MODEL_FILE, False, str(damage))
+        return False, str(damage)
     shorter = manifest.begun_with_rounds is not None and seal.round < manifest.rounds
     if seal.fingerprint != manifest.fingerprint or not (shorter or seal.records == rounds.checksum(len(rounds.lines))):
-        return CheckedFile(MODEL_FILE, False, "it is the model of another run, or of other rounds")
+        return False, "it is the model of another run, or of other rounds"
     after = f", of round {seal.round}, kept until the run has all {manifest.rounds}" if shorter else ""
-    return CheckedFile(MODEL_FILE, True, f"intact: {len(content):,} bytes{after}")
+    return True, f"intact: {len(content):,} bytes{after}"

@@ -1,4 +1,4 @@
-"""HTTP for whoever reaches the port: a few short requests at a time, and no stranger can make them more or longer.
+"""HTTP for anything that reaches the port: a few short requests at a time, and no client can make them more or longer.
 
 One connection, one request, of so many bytes. It is over after `WITHIN_S`, however slowly the client speaks or listens.
 When all places are taken, newcomers queue for `SHORT_S` at most: then the address with the most open requests loses its
@@ -67,7 +67,7 @@ class _Visit:
     def hang_up(self) -> None:
         self.over = True
         with suppress(OSError):
-            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)  # whoever reads from it finds its end
+            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)  # its reader finds the end
 
 
 class HttpServer(ThreadingHTTPServer):

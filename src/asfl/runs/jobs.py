@@ -64,7 +64,7 @@ class Ended:
 Event = RoundRecord | Ended
 OnEvent = Callable[[Job, Event], None]
 Train = Callable[[Job, OnRound, ShouldStop], bool]
-"""Trains a job: told whom to report rounds to and whom to ask whether to stop; whether all rounds are done."""
+"""Trains a job, reports its rounds and asks whether to stop; the result says whether all rounds are done."""
 
 
 class Engine(Protocol):

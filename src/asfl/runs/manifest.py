@@ -90,14 +90,14 @@ class Manifest:
     @property
     def cpu_s(self) -> float:
         """What the process that plays the rounds has spent on them until the last checkpoint, rounds that were played
-        twice included; 0 if nobody counted.
+        twice included; 0 if it wasn't counted.
         """
         spent = self.facts.get("cpu_s")
         return float(spent) if isinstance(spent, int | float) else 0.0
 
     @property
     def samples(self) -> list[float]:
-        """With how many images each client says it trains, if it brings its own; empty if nobody knows."""
+        """With how many images each client says it trains, if it brings its own; empty if that isn't known."""
         said = self.facts.get("samples")
         known = isinstance(said, list) and all(type(one) in (int, float) and one > 1 for one in said)
         return [float(one) for one in said] if known and said else []

@@ -110,7 +110,7 @@ class RoundRecord:
     energy_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT | QUEUES)
     participation_queue: list[AmountOrInfinite] = field(metadata=BY_CLIENT | QUEUES)
     train_loss: Number | None = field(metadata=LEARNING)
-    """Mean over the clients that arrived; None if nobody did."""
+    """Mean over the clients that arrived; None if no client did."""
     update_norm2: list[Amount | None] = field(metadata=BY_CLIENT)
     """‖Δ_n‖² of those who arrived."""
     update_scale: OrNan = field(metadata=LEARNING)
@@ -132,10 +132,10 @@ class RoundRecord:
     """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
     was with statistics that hadn't forgotten their start."""
     rb_owner: list[Count | None] | None = field(default=None, metadata=SIX_DIGITS)
-    """[K] whose each resource block was, None: nobody's; only where blocks differ, and clients don't take turns."""
+    """[K] the owner of each resource block, None: no client; only where blocks differ, and clients don't take turns."""
     synced: Cut | None = field(default=None, metadata=SIX_DIGITS)
     """How many client-side layers were averaged at the end of the round; like the two below only in schemes that decide
-    more than the paper's (docs/beyond.md)."""
+    more than the paper's (docs/schemes.md)."""
     bits: list[Annotated[int, Strict(), Field(ge=4, le=32)]] | None = field(default=None, metadata=SIX_DIGITS)
     """Of every value that crossed."""
     noise_scale: Amount | None = None
@@ -152,7 +152,7 @@ class RoundRecord:
     device_accuracy: list[Share | None] | None = None
     """As each device says it is on images that only it has: claims, of which `accuracy` is the mean."""
     faults: list[Fault] | None = None
-    """Clients that were lost: client, round (counted from 1), stage, reason. None if nobody was; only real clients
+    """Clients that were lost: client, round (counted from 1), stage, reason. None if no client was; only real clients
     (`asfl.field`) can be."""
     measured: dict[str, list[Number | None]] | None = None
     """With `field.costs = "measured"`: what the server knows of links and processors after the round, and how well
@@ -188,7 +188,7 @@ class RoundRecord:
 
     @property
     def mean_packet_error_rate(self) -> float:
-        """Over the clients that took part; 1 if nobody did."""
+        """Over the clients that took part; 1 if no client did."""
         served = [s for s, count in zip(self.packet_error_rate, self.rb_count, strict=True) if count > 0]
         return sum(served) / len(served) if served else 1.0
 

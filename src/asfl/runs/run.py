@@ -108,7 +108,7 @@ def run(
         check_sources(folder, there, config, there.data_dir(data_dir), meant=meant, needed=False)
         return True
     with writing(folder):
-        begun = run_to_go_on_with(folder, config, scheme, recorded)  # nobody else changes it from here on
+        begun = run_to_go_on_with(folder, config, scheme, recorded)  # no other process changes it from here on
         if begun is not None:
             if recorded and not begun.recorded:
                 raise AsflError(
@@ -250,7 +250,7 @@ def _play(
     watching: RunOptions,
     started: float,
 ) -> bool:
-    """Round after round, to the last one (True) or until somebody says stop; CPU time counts from `started` on."""
+    """Round after round, to the last one (True) or until `should_stop` says so; CPU time counts from `started` on."""
     from safetensors.torch import save
 
     def save_state(*, whole: bool = True) -> float:
@@ -277,7 +277,7 @@ def _play(
         put_out = any(fault["stage"] == "quarantine" for fault in record.faults or ())  # and stays out
         if stop or put_out or simulation.round_index % every == 0 or time.monotonic() - saved_at > LONGEST_UNSAVED_S:
             saved_at = save_state()
-        elif measured:  # such a round can't be played again, and asking everybody for everything takes long
+        elif measured:  # such a round can't be played again, and asking all clients for everything takes long
             save_state(whole=False)
         if stop:
             return False

@@ -1,8 +1,8 @@
 """ASFL: cut, resource blocks and power by OOE-BCD; with a part replaced per ablation, or decisions beyond the paper.
 
-Those are in docs/beyond.md: `sync` decides whether client sides are averaged and how deep, `quant` how many bits cross,
-`rate` how many take part, by progress per second and joule; with `mix` the server steps with every mini-batch, mixed
-from all clients'. `asfl-plus` is all of it.
+Those are in docs/schemes.md: `sync` decides whether client sides are averaged and how deep, `quant` how many bits
+cross, `rate` how many take part, by progress per second and joule; with `mix` the server steps with every mini-batch,
+mixed from all clients'. `asfl-plus` is all of it.
 """
 
 from collections.abc import Mapping, Sequence

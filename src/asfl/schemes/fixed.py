@@ -1,7 +1,7 @@
 """Fixed rules with the tools of `asfl-plus`: few bits, client sides averaged every round, a server that mixes.
 
 Nothing is optimised: cut, bits and how many take part stay as they are. So what the decisions of `asfl-plus` bring is
-what it needs less than these (docs/beyond.md), and a rule that is tuned for a world is another setting of the same one.
+what it needs less than these (docs/schemes.md), and a rule that is tuned for a world is another setting of the same.
 """
 
 from collections.abc import Mapping

@@ -109,7 +109,7 @@ class Fleet(Protocol):
         ...
 
     def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
-        """Stage 3: back from the gradients of what `forward` gave, and a step; ‖update‖² of the client side."""
+        """Stage 3: back from the gradients of what `forward` gave, and a step, (3); ‖update‖² of the client side."""
         ...
 
     def learn(self, tasks: Sequence[Task]) -> tuple[list[Tensor | None], list[Tensor | None]]:

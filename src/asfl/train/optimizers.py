@@ -22,7 +22,7 @@ _ALIGNMENT = 64
 
 
 class Rule(Protocol):
-    """One step: weights ← weights − update."""
+    """One step, (2) on the server and (3) on a client: weights ← weights − update."""
 
     @property
     def num_moments(self) -> int:

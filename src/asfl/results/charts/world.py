@@ -20,7 +20,7 @@ from asfl.optimize import Solution
 from asfl.optimize.grid import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
-from asfl.radio.city.streets import ROOF_M
+from asfl.radio.city import ROOF_M
 from asfl.radio.traces import Surroundings, Trace
 from asfl.results.charts.chart import (
     BAD,

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from asfl.runs.estimate import check_run
@@ -120,18 +121,20 @@ class _Process:
     def __init__(self, train: Train, should_stop: ShouldStop) -> None:
         self._train, self._should_stop = train, should_stop
         self._pool: ProcessPoolExecutor | None = None
+        self._process: BaseProcess
 
     def begin(self, job: Job) -> None:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")  # PyTorch's threads don't survive a fork
-            self._pipe, theirs = context.Pipe()
-            self._pool = ProcessPoolExecutor(1, context, _begin, (theirs, os.getpid()))
-            with deaf_to_signals():
-                self._future: Future[Ended] = self._pool.submit(_work, self._train, job)
-            (self._process,) = self._pool._processes.values()  # which alone knows why it died
-            theirs.close()
-        else:
+        if self._pool is not None and self._process.is_alive():
+            self._future: Future[Ended] = self._pool.submit(_work, self._train, job)
+            return
+        self.end()
+        context = multiprocessing.get_context("spawn")  # PyTorch's threads don't survive a fork
+        self._pipe, theirs = context.Pipe()
+        self._pool = ProcessPoolExecutor(1, context, _begin, (theirs, os.getpid()))
+        with deaf_to_signals():
             self._future = self._pool.submit(_work, self._train, job)
+        (self._process,) = self._pool._processes.values()  # which alone knows why it died
+        theirs.close()
 
     def events(self) -> list[Event]:
         over, found = self._future.done(), list[Event]()

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,15 +76,6 @@ _HTTP2_SETTINGS = 4
 _own_cluster_before = False
 
 
-@dataclass(frozen=True)
-class RayCluster:
-    """What is known of the cluster we are in."""
-
-    cpus: int
-    scratch: Path | None
-    """A folder that lives as long as the cluster, if it is ours; else every node has its own folder for such things."""
-
-
 def check_ray(address: str | None) -> None:
     """Refuse what can't work, before anything is started: no Ray here, or none at the address.
 
@@ -119,8 +110,10 @@ def check_ray(address: str | None) -> None:
 @contextmanager
 def ray_cluster(
     address: str | None = None, *, cpus: int = 0, store_bytes: int = OBJECT_STORE_BYTES
-) -> Iterator[RayCluster]:
+) -> Iterator[Path | None]:
     """Be in a Ray cluster: the one at `address`, or a new one on this machine with at least `cpus` CPUs.
+
+    That has a folder for whatever is to live as long as it does.
 
     `store_bytes`: what may be under way at a time in a new cluster; what is more goes through the disk.
     A process that is in a cluster already stays in that one, and doesn't leave it in the end.
@@ -129,24 +122,18 @@ def ray_cluster(
     for name, value in _BEFORE_IMPORT.items():
         os.environ.setdefault(name, value)
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        yield RayCluster(_cpus(), None)
+        yield None
     elif address is None:
         with _own_cluster(max(usual_threads(), cpus), store_bytes) as folder:
-            yield RayCluster(_cpus(), folder)
+            yield folder
     else:
         import ray
 
         try:
             _join(address)
-            yield RayCluster(_cpus(), None)
+            yield None
         finally:
             ray.shutdown()
-
-
-def _cpus() -> int:
-    import ray
-
-    return int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
 
 
 def _join(address: str) -> None:
@@ -379,11 +366,13 @@ def train_on_ray(
                 "MLFLOW_TRACKING_URI, because runs are trained in folders that don't stay"
             )
     threads = max((job.threads for job in jobs), default=1)
-    with ray_cluster(address, cpus=(workers or 0) * threads) as cluster:
-        if cluster.cpus < threads:
-            raise AsflError(f"the Ray cluster has {cluster.cpus} CPUs, and a run needs {threads}; add a node to it")
-        count = min(workers or cluster.cpus // threads, len(jobs))
-        crew = [_Worker(cluster.scratch, threads, train) for _ in range(count)]
+    with ray_cluster(address, cpus=(workers or 0) * threads) as scratch:
+        import ray
+
+        cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        if cpus < threads:
+            raise AsflError(f"the Ray cluster has {cpus} CPUs, and a run needs {threads}; add a node to it")
+        crew = [_Worker(scratch, threads, train) for _ in range(min(workers or cpus // threads, len(jobs)))]
         return train_side_by_side(jobs, crew, on_event, should_stop, MOST_DEATHS)
 
 

@@ -1,1 +1,0 @@
-"""What rounds really take: clocks, meters, and the estimates made from them."""

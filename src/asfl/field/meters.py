@@ -1,0 +1,169 @@
+"""What a client measures of itself: the energy it consumes, and how long each layer takes it.
+
+A meter is anything with `read()`. It is asked after every request, so it should be quick; if it fails, the client says
+so once and goes on without. Your own becomes a name for `serve(meter=…)` or a SuperNode's `meter` by `register_meter`,
+in a file that ASFL_PLUGINS names on the device (docs/field.md).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asfl.config.errors import AsflError
+from asfl.config.plugins import Registry
+from asfl.models.cuttable import Carry, CuttableModel, go_backward
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a meter says; what it doesn't know is None."""
+
+    energy_j: float | None = None
+    """Consumed since any fixed moment: the server takes differences."""
+    battery: float | None = None
+    """How full it is, 0 … 1."""
+
+
+class Meter(Protocol):
+    def read(self) -> Reading: ...
+
+
+class RaplMeter:
+    """The energy counters of Intel and AMD processors (Linux powercap); usually only root may read them."""
+
+    def __init__(self, folder: Path = Path("/sys/class/powercap")) -> None:
+        # Zones with one colon are whole packages; deeper ones are parts of them.
+        self._zones = [zone for zone in sorted(folder.glob("intel-rapl:*")) if zone.name.count(":") == 1]
+        if not self._zones:
+            raise AsflError(f"meter 'rapl': there are no energy counters in {folder}")
+        try:
+            self._spans = [_number(zone / "max_energy_range_uj") for zone in self._zones]
+            self._before = self._counters()
+        except OSError as error:
+            raise AsflError(f"meter 'rapl': can't read {error.filename}: {error.strerror}") from None
+        self._total_uj = 0.0
+
+    def read(self) -> Reading:
+        now = self._counters()
+        for counter, before, span in zip(now, self._before, self._spans, strict=True):
+            self._total_uj += (counter - before) % (span + 1)  # counters start over at their span
+        self._before = now
+        return Reading(energy_j=self._total_uj * 1e-6)
+
+    def _counters(self) -> list[int]:
+        return [_number(zone / "energy_uj") for zone in self._zones]
+
+
+class BatteryMeter:
+    """The battery's own gauge (Linux power_supply): how full it is, and what went out of it while it discharged."""
+
+    def __init__(self, folder: Path = Path("/sys/class/power_supply")) -> None:
+        found = [supply for supply in sorted(folder.glob("*")) if _text(supply / "type") == "Battery"]
+        if not found:
+            raise AsflError(f"meter 'battery': there is no battery in {folder}")
+        self._battery = found[0]
+        self._before_j = self._stored_j()
+        self._out_j = 0.0
+
+    def read(self) -> Reading:
+        stored = self._stored_j()
+        if stored is not None and self._before_j is not None:
+            self._out_j += max(self._before_j - stored, 0.0)  # charging is no consumption
+        self._before_j = stored
+        capacity = _text(self._battery / "capacity")
+        return Reading(
+            energy_j=None if stored is None else self._out_j, battery=float(capacity) / 100 if capacity else None
+        )
+
+    def _stored_j(self) -> float | None:
+        """Some gauges count energy (µWh), some charge (µAh at µV)."""
+        energy = _text(self._battery / "energy_now")
+        if energy:
+            return float(energy) * 3600e-6
+        charge, voltage = _text(self._battery / "charge_now"), _text(self._battery / "voltage_now")
+        return float(charge) * float(voltage) * 3600e-12 if charge and voltage else None
+
+
+METERS: Registry[Callable[[], Meter] | None] = Registry(
+    "meter", {"none": None, "rapl": RaplMeter, "battery": BatteryMeter}
+)
+
+
+def register_meter(name: str, make: Callable[[], Meter]) -> None:
+    """Make a meter of your own known by a name; `make` is called once, when the client begins."""
+    METERS.register(name, make)
+
+
+def meter_named(name: str) -> Meter | None:
+    make = METERS.named(name)
+    return None if make is None else make()
+
+
+class CarefulMeter:
+    """Reads a meter that may fail: then there is nothing to say, and the log says why, once."""
+
+    def __init__(self, meter: Meter | None) -> None:
+        self._meter = meter
+
+    def fields(self) -> dict[str, float]:
+        """What goes along with an answer."""
+        if self._meter is None:
+            return {}
+        try:
+            reading = self._meter.read()
+            known = {"energy_j": reading.energy_j, "battery": reading.battery}
+            return {name: float(value) for name, value in known.items() if value is not None}
+        except Exception as error:  # somebody's own code; a gauge must not cost a round
+            _log.warning("the energy meter failed, and isn't read any more: %s: %s", type(error).__name__, error)
+            self._meter = None
+            return {}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
+
+
+# ---------------------------------------------------------------------- time
+PASSES = 4
+"""The first is slow; of the others the fastest counts, layer by layer."""
+
+
+def layer_seconds(model: CuttableModel, images: Tensor) -> NDArray[np.float64]:
+    """[2, M] seconds of a mini-batch in each layer: forward, backward."""
+    return np.asarray(np.min([_one_pass(model, images) for _ in range(PASSES)][1:], axis=0))
+
+
+def _one_pass(model: CuttableModel, images: Tensor) -> NDArray[np.float64]:
+    """Layer by layer: each begins from a copy of what the one before gave, as behind a cut, and goes back at once.
+
+    So never more than one layer's activations and gradients are there. Which gradients go back doesn't matter.
+    """
+    carry: Carry = (images,)
+    taken: list[tuple[float, float]] = []
+    for unit in model.units:
+        carry = tuple(tensor.detach().requires_grad_(bool(taken)) for tensor in carry)
+        began = time.perf_counter()
+        out = unit(carry)
+        between = time.perf_counter()
+        go_backward(out, tuple(torch.ones_like(tensor) for tensor in out))
+        taken.append((between - began, time.perf_counter() - between))
+        unit.zero_grad()
+        carry = out
+    return np.array(taken).T

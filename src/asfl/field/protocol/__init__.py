@@ -1,1 +1,0 @@
-"""What server and clients say to each other, and as which bytes."""

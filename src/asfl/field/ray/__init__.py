@@ -1,1 +1,0 @@
-"""Clients as actors of a Ray cluster."""

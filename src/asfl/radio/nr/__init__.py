@@ -1,1 +1,0 @@
-"""The link of 5G NR: coding schemes chosen by the SNR, transport blocks, errors from tables, HARQ."""
