@@ -30,7 +30,7 @@ RIVALS = {
     "asfl": ("fedavg", "sfl-best", "acc-sfl", "epsl"),
     "asfl-plus": ("asfl", "sfl-best", "epsl", "best-gains", "equal-error"),
 }
-"""Who is compared with whom."""
+"""What is compared."""
 SCHEMES = tuple(dict.fromkeys((*RIVALS, *(rival for rivals in RIVALS.values() for rival in rivals))))
 Rows = dict[str, dict[str, list[float]]]
 

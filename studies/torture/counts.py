@@ -14,7 +14,7 @@ class Counts:
     lost: int = 0
     """Finished rounds that are gone, runs that can't go on, or that go on with other bits."""
     silent: int = 0
-    """Damage or a lie that nobody mentioned."""
+    """Damage or a lie that wasn't mentioned."""
     tracebacks: int = 0
     examples: list[str] = field(default_factory=list)
     """The first few defects, in words."""

@@ -66,7 +66,7 @@ def _in_children(seed: int, part: range, folder: Path) -> list[Defect]:
 
 
 def _in_new_interpreter(case: Case, folder: Path) -> list[Defect]:
-    if any("\0" in word for word in case.arguments):  # nobody can call a command so
+    if any("\0" in word for word in case.arguments):  # no command can be called so
         return []
     command = [sys.executable, "-c", "from asfl.cli import main; main()", *case.arguments]
     shown = " ".join(case.arguments)[:300]

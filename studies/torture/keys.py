@@ -23,10 +23,10 @@ CONTEXT.set_forkserver_preload(["studies.torture.keys"])
 @only_errors()
 def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     counts, registry = Counts(), Registry(folder / "home")
-    with EnrolmentServer("127.0.0.1", 0, Authority.of(folder / "home"), registry, "7400") as door:
-        where, usual_s = f"127.0.0.1:{door.server_port}", 0.1
+    with EnrolmentServer("127.0.0.1", 0, Authority.of(folder / "home"), "7400") as enrolment:
+        where, usual_s = f"127.0.0.1:{enrolment.server_port}", 0.1
         for number in range(max(2, round(share * FULL / KILLS))):
-            home, pasted = folder / str(number), pasted_code(door.fingerprint, registry.invite(1, 1)[0])
+            home, pasted = folder / str(number), pasted_code(enrolment.fingerprint, registry.invite(1, 1)[0])
             for left in reversed(range(KILLS + 1)):
                 began = time.monotonic()
                 process = CONTEXT.Process(target=_begin, args=(home, where, pasted, f"device-{number}"))

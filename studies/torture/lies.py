@@ -1,4 +1,4 @@
-"""One client lies in every round; its answers are well-formed, and everybody else is honest.
+"""One client lies in every round; its answers are well-formed, and all others are honest.
 
 Each lie must cost the liar its rounds and then its place, with a fault that says why. It must cost the others nothing:
 they all arrive in every round, the run ends, its model is finite, and the report can be written.

@@ -1,4 +1,4 @@
-"""Inputs that nobody would write by accident: values, configurations, round files, traces, data files, command lines.
+"""Inputs that are not written by accident: values, configurations, round files, traces, data files, command lines.
 
 A maker takes a folder of its own and a random generator, and returns a `Case`.
 """
@@ -393,7 +393,7 @@ def odd_archive(random: Random) -> bytes:
             member.size = 100
             tar.addfile(member, io.BytesIO(bytes(100)))
     content = raw.getvalue()
-    if random.random() < 0.5:  # claims what isn't there, or what nobody wants to wait for
+    if random.random() < 0.5:  # claims what isn't there, or what takes too long
         size = oct(8 ** int(random.integers(8, 11)))[2:].rjust(11, "0").encode()
         header = bytearray(content[:512])
         header[124:135] = size

@@ -150,7 +150,7 @@ def be_strangers(address: str, count: int, silent: Path, stranger: Path, seed: i
             open_ones = open_ones[_AT_ONCE // 2 :]
     for _, channel in wordless:
         channel.close()
-    os._exit(0)  # gRPC's threads still wait for words that nobody says
+    os._exit(0)  # gRPC's threads still wait for words that never come
 
 
 def _call(address: str, home: Path) -> tuple[Iterator[bytes], grpc.Channel]:

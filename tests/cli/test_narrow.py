@@ -8,9 +8,11 @@ from typing import get_args
 import pytest
 from made_up import made_up_run
 
-from asfl.cli import compare, devices
+from asfl.cli import devices
 from asfl.cli.listing import Kind
+from asfl.cli.output import console
 from asfl.results.summary import Summary
+from asfl.results.tables import tables_of
 from conftest import Asfl
 
 WIDTH = 60
@@ -60,7 +62,8 @@ def test_a_comparison(narrow: Callable[[str], list[str]], capsys: pytest.Capture
         for scheme in ("asfl", "acc-sfl")
         for seed in (1, 2)
     ]
-    compare._print_reached(Summary.of(runs, [0.2, 0.4, 0.6]))
+    for table in tables_of(Summary.of(runs, [0.2, 0.4, 0.6])):
+        console().print(table.terminal())
     lines = narrow(capsys.readouterr().out)
     assert any(line.lstrip().startswith("acc-sfl") for line in lines)
 

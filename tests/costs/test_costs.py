@@ -261,8 +261,8 @@ def test_all_cuts_at_once_are_the_single_cuts(case: tuple[Round, Decision]) -> N
         assert every.energy_j.shape == (round_.profile.num_layers - 1, round_.num_clients)
         for index, cut in enumerate(round_.profile.cuts.tolist()):
             single = round_cost(round_, replace(decision, cut=cut), exchange=exchange)
-            _close(every.at(index).delay_s, single.delay_s)
-            _close(every.at(index).energy_j, single.energy_j)
+            _close(every.delay_s[index], single.delay_s)
+            _close(every.energy_j[index], single.energy_j)
 
 
 @given(rounds_with_decisions())

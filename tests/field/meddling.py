@@ -1,4 +1,4 @@
-"""A link with somebody in between: watches requests, does something when one is made, bends answers."""
+"""A link with a test in between: watches requests, does something when one is made, bends answers."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from waiting import LONG_S
 
-from asfl.config import Config, Deadlines, load_config
+from asfl.config import Config, load_config
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules
 from asfl.data import load_data
@@ -20,7 +20,7 @@ from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link, LocalLink
 from asfl.field.messages import Agreement
-from asfl.field.roster import Patience
+from asfl.field.roster import Deadlines, Patience
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import MODEL_FILE, read_manifest
@@ -28,10 +28,11 @@ from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from asfl.train.fleet import FleetMaker, LocalFleet
+from asfl.train.quantise import UNQUANTISED
 
 CLIENTS = 4
 PATIENT = Patience(Deadlines(**dict.fromkeys(Deadlines.model_fields, LONG_S)), nobody_s=LONG_S)
-"""Nobody is lost for being slow."""
+"""No client is lost for being slow."""
 _TINY = [
     "decision.outage_s=off",  # who is lost here is lost by a fault
     f"scenario.clients={CLIENTS}", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8",
@@ -64,7 +65,7 @@ def local_links(agreement: Agreement, data_dir: Path | None = None) -> Iterator[
 def assert_same_run(found: Path, expected: Path) -> None:
     """Every bit of the model and of the state, and every record.
 
-    All but `resplit_shift`, for which layers would be needed that nobody sends.
+    All but `resplit_shift`, for which layers would be needed that no client sends.
     """
     assert comparable(read_records(found)) == comparable(read_records(expected))
     assert (found / MODEL_FILE).read_bytes() == (expected / MODEL_FILE).read_bytes()
@@ -84,16 +85,18 @@ def comparable(records: Sequence[RoundRecord]) -> list[RoundRecord]:
 # ---------------------------------------------------------------------- rounds as a test wishes them
 @dataclass(frozen=True)
 class Planned:
-    """Everybody has a block, and the cut is the one on the list."""
+    """All clients have a block; cuts are as listed, and all client sides are averaged where `syncs` says so."""
 
     exchange: ExchangeRules
     cuts: Sequence[int]
+    bits: int = UNQUANTISED
+    syncs: Sequence[bool] = (False,)
     name: str = "planned"
 
     def decide(self, problem: Problem, seed: int) -> Decision:
-        cut = self.cuts[problem.round.index % len(self.cuts)]
-        power = np.full(CLIENTS, problem.round.radio.max_tx_power_w)
-        return Decision(cut, np.ones(CLIENTS), power)
+        index, power = problem.round.index, np.full(CLIENTS, problem.round.radio.max_tx_power_w)
+        cut, sync = self.cuts[index % len(self.cuts)], self.syncs[index % len(self.syncs)]
+        return Decision(cut, np.ones(CLIENTS), power, bits=self.bits, synced=cut * sync)
 
 
 def planned_simulation(agreement: Agreement, cuts: Sequence[int], fleet: FleetMaker = LocalFleet) -> Simulation:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, agreement_of, local_
 from torch import Tensor
 from waiting import LONG_S
 
-from asfl.config import Deadlines
 from asfl.config.errors import AsflError
 from asfl.costs.round import Round
 from asfl.field import messages as msg
@@ -33,7 +32,7 @@ from asfl.field.fleet import RemoteFleet
 from asfl.field.links import Link, LinkError, LocalLink, OpenRequest, failed
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
-from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
+from asfl.field.roster import LEAST_S, MOST_S, Deadlines, MeasuredDeadlines, Patience, Roster
 from asfl.field.wire import WireError, decode, encode, pack
 from asfl.runs import simulation as simulate
 from asfl.runs.folder import check_finite, checkpoint_files
@@ -173,16 +172,16 @@ CODES: list[tuple[Bend, str]] = [
 def test_instead_of_activations(bits: int, table: list[tuple[Bend, str]]) -> None:
     """Every second round something else is wrong, and in the round after all clients are in again."""
     rounds = 2 * len(table) + 1
-    everybody, victim = np.ones(CLIENTS, dtype=bool), np.arange(CLIENTS) == VICTIM
+    all_clients, victim = np.ones(CLIENTS, dtype=bool), np.arange(CLIENTS) == VICTIM
     with meddled(agreement_for("asfl", f"training.rounds={rounds}")) as links:
         links[VICTIM].bends = {("forward", 2 * i + 1): bend for i, (bend, _) in enumerate(table)}
         trainer = planned_simulation(agreement_for("asfl"), CUTS, over(links)).trainer
         for index in range(rounds):
             trainer.fleet.begin(index)
-            plan = RoundPlan(index, np.full(CLIENTS, 3), everybody, everybody, bits=np.full(CLIENTS, bits))
+            plan = RoundPlan(index, np.full(CLIENTS, 3), all_clients, all_clients, bits=np.full(CLIENTS, bits))
             trained = trainer.round(plan)
             faults = trainer.fleet.take_faults()
-            lost = victim if index % 2 else ~everybody
+            lost = victim if index % 2 else ~all_clients
             assert [(fault.client, fault.stage) for fault in faults] == [(VICTIM, "forward")] * (index % 2)
             assert all(table[index // 2][1] in fault.reason for fault in faults), faults
             np.testing.assert_array_equal(np.isnan(trained.loss), lost)
@@ -258,7 +257,7 @@ def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
     here.play_round()
     with meddled(agreement) as links:
         for client in OTHERS:
-            links[client].bends["give", 0] = partial(given_.setdefault, client)
+            links[client].bends["give", 0] = cast(Bend, partial(given_.setdefault, client))
         links[VICTIM].bends[stage, 0] = breaks
         there = planned_simulation(agreement, [3], over(links))
         there.play_round()
@@ -266,7 +265,7 @@ def test_sides_are_averaged_over_those_who_gave_theirs(stage: str) -> None:
     for name in ("parameters", "statistics"):
         mean = torch.stack([getattr(given_[client].layers, name) for client in OTHERS]).mean(0)
         torch.testing.assert_close(getattr(layout.front(found, 3), name), mean)
-        assert torch.equal(getattr(layout.behind(found, 3), name), getattr(layout.behind(whole, 3), name))
+    assert torch.equal(layout.behind(found, 3).parameters, layout.behind(whole, 3).parameters)
 
 
 @pytest.mark.parametrize("scheme", ["sfl", "fedavg", "sl"])
@@ -367,7 +366,7 @@ def test_a_client_that_is_not_there_is_left_out_and_a_new_process_loses_no_round
     with local_links(agreement) as links:
         simulation = planned_simulation(agreement, CUTS, over(links))
         play(simulation, 2)
-        links[VICTIM]._node = ClientNode(agreement.welcome(VICTIM))  # without anybody noticing
+        links[VICTIM]._node = ClientNode(agreement.welcome(VICTIM))  # unnoticed
         links[VICTIM].generation += 1
         records = play(simulation, 2)
     assert [(record.arrived_count, record.faults) for record in records] == [(CLIENTS, None)] * 2
@@ -448,8 +447,9 @@ def test_deadlines_are_by_stage_and_what_is_configured_is_kept() -> None:
         play(planned_simulation(agreement_for("asfl"), CUTS, over(watched, Patience(deadlines))), 2)
     expected = {"sync": 101, "grow": 102, "shrink": 102, "forward": 103, "backward": 104, "project": 105, "gather": 106}
     assert asked == expected
-    patience = Patience.of(tiny("field.deadlines.forward_s=7", rounds=1).field)
+    patience = Patience.of(tiny("field.deadline_s=7", rounds=1).field)
     assert (patience.most_s("forward"), patience.is_measured("forward")) == (7.0, False)
+    patience = Patience.of(tiny(rounds=1).field)
     assert (patience.most_s("learn"), patience.is_measured("learn")) == (600.0, True)
 
 

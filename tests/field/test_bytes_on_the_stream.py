@@ -3,12 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from meddling import MeddledLink
-from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, over, planned_simulation, tiny
+from small_runs import EVERYBODY_ARRIVES, Planned, agreement_of, local_links, over, planned_simulation, tiny
 
 from asfl.costs.account import ModelledAccountant
 from asfl.costs.decision import Decision
@@ -16,29 +15,12 @@ from asfl.costs.modelled import ExchangeRules, RoundCost
 from asfl.costs.round import Round
 from asfl.field.messages import Answer, AnyRequest
 from asfl.field.wire import encode
-from asfl.optimize import Problem
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 
 ROUNDS = 4
 FRAME_BYTES = 1000
 """A message takes at most so much beside its numbers: a header, and gaps to multiples of 64 bytes."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """Everybody has a block; cut and bits as they are listed, and all client sides averaged where `syncs` says so."""
-
-    exchange: ExchangeRules
-    cuts: Sequence[int]
-    bits: int
-    syncs: Sequence[bool]
-    name: str = "planned"
-
-    def decide(self, problem: Problem, seed: int) -> Decision:
-        index = problem.round.index % ROUNDS
-        cut, power = self.cuts[index], np.full(CLIENTS, problem.round.radio.max_tx_power_w)
-        return Decision(cut, np.ones(CLIENTS), power, bits=self.bits, synced=cut * self.syncs[index])
 
 
 class Bills(ModelledAccountant):

@@ -16,7 +16,6 @@ from asfl.field.clocks import (
     PRIOR_LOG_VARIANCE,
     PRIOR_LOSS,
     Clocks,
-    FleetEstimates,
     LogEstimate,
     LossEstimate,
     MeasuredCost,
@@ -90,8 +89,9 @@ def test_rates_and_speed_are_found() -> None:
     assert not found.uplink_s_per_bit.known[1]
 
 
-def test_a_link_that_changes_is_followed() -> None:
-    clocks = clocks_of(memory=0.5)
+def test_a_link_that_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asfl.field.clocks.MEMORY", 0.5)
+    clocks = clocks_of()
     for _ in range(5):
         clocks.begin(np.ones(2, dtype=np.bool_))
         clocks.exchanged(usual(Forward(at(1)), 300_000))
@@ -122,7 +122,7 @@ def test_the_server_is_timed_too() -> None:
     clocks = clocks_of()
     flops = 3 * BATCH * (PROFILE.forward_flops[1:].sum() + PROFILE.backward_flops[1:].sum())
     clocks.server_pass([1, 1, 1], flops / 1e9)
-    assert clocks.estimates.links(0.0).server_s_per_flop == pytest.approx(1e-9)
+    assert clocks.estimates.links().server_s_per_flop == pytest.approx(1e-9)
 
 
 def test_stages_add_up_to_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,6 @@ def test_of_a_silent_client_less_is_known(measured: list[list[float]], memory: f
     estimate.fade(memory)
     assert estimate.value[0] == value
     assert estimate.relative_error[0] > error
-    assert estimate.above(2.0)[0] > estimate.above(0.0)[0] == value
 
 
 @given(st.lists(st.booleans(), max_size=20), memories)
@@ -252,17 +251,6 @@ def test_losses(missed: list[bool], memory: float) -> None:
     expected = (weights[np.array(missed, bool)].sum() + PRIOR_LOSS) / (weights.sum() + 1)
     assert estimate.value[0] == pytest.approx(expected)
     assert 0 < estimate.error[0] < 0.5
-
-
-def test_with_caution_everything_is_worse() -> None:
-    estimates = FleetEstimates(2, 5.0)
-    for client in (0, 1):
-        estimates.uplink_s_per_bit.add(client, 1e-7)
-        estimates.client_s_per_flop.add(client, 1e-9)
-    plain, careful = estimates.links(0.0), estimates.links(1.0)
-    assert (careful.uplink_bps < plain.uplink_bps).all()
-    assert (careful.client_s_per_flop > plain.client_s_per_flop).all()
-    assert (careful.loss > plain.loss).all()
 
 
 # ---------------------------------------------------------------------- what a client says of itself
@@ -301,7 +289,7 @@ def test_no_busy_time_makes_a_link_or_a_processor_impossible() -> None:
     for busy_s in (0.0, 1e-300, 1.0, 1e6):
         clocks.exchanged(Exchange(0, Probe(1 << 20), Probed(octets, busy_s=busy_s), 0.0, 1.0))
         clocks.exchanged(Exchange(0, Forward(at(2)), Where(1, busy_s=busy_s), 0.0, 1.0))
-    links = clocks.estimates.links(0.0)
+    links = clocks.estimates.links()
     for found, most in ((links.uplink_bps, 1e14), (links.downlink_bps, 1e14), (1 / links.client_s_per_flop, 1e18)):
         assert np.isfinite(found).all()
         assert (found < most).all()

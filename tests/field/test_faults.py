@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from client_processes import ClientProcesses, client_processes
+from client_processes import ClientProcesses, Order, client_processes
 from meddling import MeddledLink, give_all_the_time, give_up_soon
-from misbehaving import Order
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, over, planned_simulation, tiny
 from waiting import LONG_S, wait_until
 
@@ -107,7 +106,7 @@ class Field:
         return planned_simulation(self.agreement, CUTS, over(links)), links
 
     def wait_for_everybody(self) -> None:
-        wait_until(lambda: all(link.trouble is None for link in self.server.links), "everybody is here")
+        wait_until(lambda: all(link.trouble is None for link in self.server.links), "all clients are here")
 
     def cut_off(self) -> None:
         connection = self.server.links[VICTIM]._connection
@@ -250,7 +249,7 @@ def test_everybody_dies_and_comes_back(asfl_field: Field) -> None:
     assert (record.arrived_count, len(record.faults or [])) == (0, CLIENTS)
     for client in range(CLIENTS):
         clients.restart(client)
-    back = simulation.play_round()  # it waits for somebody
+    back = simulation.play_round()  # it waits for any client
     assert back.arrived_count > 0
     asfl_field.wait_for_everybody()
     last = simulation.play_round()

@@ -250,7 +250,7 @@ def test_rounds_are_charged_what_they_take(tmp_path: Path) -> None:
 def test_the_server_starts_anew_and_clients_keep_what_they_have(
     agreement: Agreement, undisturbed: bytes, tmp_path: Path
 ) -> None:
-    """It died between two rounds, and had asked nobody for its side: the model is the same to the last bit."""
+    """It died between two rounds, and had asked no client for its side: the model is the same to the last bit."""
     nodes = nodes_of(agreement)
     broken_run(agreement, tmp_path, nodes, "project")
     with links_to(nodes) as links:

@@ -82,9 +82,9 @@ def test_a_round_has_the_bits_of_one_process_that_has_all_the_images(tmp_path: P
     nothing = [np.zeros(0, np.int64)] * 3
     with links_to(config, files, scheme) as links:
         there = trainer_of(config, Batches.of(load_data(config), nothing, config, CPU), scheme, over(links))
-        everybody = np.ones(3, dtype=bool)
+        all_clients = np.ones(3, dtype=bool)
         for index, cut in enumerate((2, 4, 3)):
-            plan = RoundPlan(index, np.full(3, cut), everybody, everybody)
+            plan = RoundPlan(index, np.full(3, cut), all_clients, all_clients)
             assert there.fleet.begin(index).all()
             here.round(plan)
             there.round(plan)
@@ -103,7 +103,7 @@ def test_a_run_without_any_image_on_the_server(tmp_path: Path) -> None:
     assert all(accuracy is not None and 0 <= accuracy <= 1 for accuracy in accuracies)
     held_out = [round(0.25 * size) for size in SIZES]
     assert all(abs(sum(held_out) * (accuracy or 0) % 1 - 0.5) > 0.49 for accuracy in accuracies)  # whole images
-    # The page knows how many images there are, and that nobody here knows their labels.
+    # The page knows how many images there are, and that their labels are known to the devices alone.
     (found,) = collect([tmp_path / "run"]).runs
     sizes = ", ".join(str(size - held) for size, held in zip(SIZES, held_out, strict=True))
     known = f"{NAME}: images stay on the devices, and only they know which labels they have"

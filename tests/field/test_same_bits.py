@@ -91,7 +91,7 @@ def test_every_scheme_with_clients_in_processes(
 
 
 def test_the_rounds_compared_are_eventful(in_one_process: Reference) -> None:
-    """The cut moves both ways, packets are lost, and somebody has no block."""
+    """The cut moves both ways, packets are lost, and a client has no block."""
     records = read_records(in_one_process(scheme_and_optimizer("asfl", "adam")))
     cuts = [record.cut for record in records if isinstance(record.cut, int)]
     moves = np.sign(np.diff(cuts))
@@ -124,7 +124,7 @@ def test_with_streams_that_break_between_rounds(in_one_process: Reference, tmp_p
 
 @pytest.mark.parametrize("scheme", ["asfl", "sfl", "fedavg"])
 def test_clients_one_by_one_through_the_server(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with large networks: everybody begins at once, the server takes one after the other."""
+    """As with large networks: all clients begin at once, the server takes one after the other."""
     monkeypatch.setattr(simulate, "MERGED_ACTIVATIONS", 1)
     agreement = agreement_of(tiny("training.rounds=4"), scheme)
     assert run(agreement.config, scheme, tmp_path / "here", threads=1)
@@ -162,7 +162,7 @@ def assert_same_rounds(here: Simulation, there: Simulation, plans: Sequence[Roun
 
 
 def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:
-    """Everybody has bits of its own, others in every round."""
+    """Each client has bits of its own, others in every round."""
     random = np.random.default_rng(4)
     return [
         replace(plan, bits=random.permutation(ALLOWED_BITS)) for plan in random_plans(cuts, rounds, CLIENTS, seed=2)
@@ -211,14 +211,18 @@ def test_averages_of_client_sides(few: bool, optimizer: str) -> None:
 
 @pytest.mark.parametrize(("scheme", "local_steps"), [("asfl", 1), ("asfl:mix=on", 1), ("asfl:mix=on", 2)])
 def test_averages_where_each_client_has_a_cut_of_its_own(scheme: str, local_steps: int) -> None:
-    """Also when the packet of the one with the deepest cut is lost, whose layers everybody else has, too."""
+    """Also when the packet of the one with the deepest cut is lost, whose layers all others have, too."""
     agreement = scheme_and_optimizer(scheme, "adam", f"training.local_steps={local_steps}")
-    here, random, everybody = planned_simulation(agreement, [1]), np.random.default_rng(1), np.ones(CLIENTS, dtype=bool)
+    here, random, all_clients = (
+        planned_simulation(agreement, [1]),
+        np.random.default_rng(1),
+        np.ones(CLIENTS, dtype=bool),
+    )
     plans = []
     for index in range(6):
         cuts = random.permutation([1, 2, 3, 4])
-        arrived = cuts < 4 if index % 3 == 1 else np.isin(cuts, (2, 4)) if index % 3 == 2 else everybody
-        plans.append(RoundPlan(index, cuts, everybody, arrived, synced=4, bits=random.permutation(ALLOWED_BITS)))
+        arrived = cuts < 4 if index % 3 == 1 else np.isin(cuts, (2, 4)) if index % 3 == 2 else all_clients
+        plans.append(RoundPlan(index, cuts, all_clients, arrived, synced=4, bits=random.permutation(ALLOWED_BITS)))
     with local_links(agreement) as links:
         assert_same_rounds(here, planned_simulation(agreement, [1], over(links)), plans)
 
@@ -226,8 +230,8 @@ def test_averages_where_each_client_has_a_cut_of_its_own(scheme: str, local_step
 def test_a_client_that_comes_back_takes_part_in_averages_with_few_bits() -> None:
     """It has lost what the differences are to, and gets it."""
     agreement = scheme_and_optimizer("asfl", "sgd")
-    bits, everybody = np.array([4, 8, 16, 4]), np.ones(CLIENTS, dtype=bool)
-    plans = [RoundPlan(index, np.full(CLIENTS, 3), everybody, everybody, bits=bits) for index in range(6)]
+    bits, all_clients = np.array([4, 8, 16, 4]), np.ones(CLIENTS, dtype=bool)
+    plans = [RoundPlan(index, np.full(CLIENTS, 3), all_clients, all_clients, bits=bits) for index in range(6)]
     plans = averages(plans, [3, 3, 2, 1, 0, 2])
     here = planned_simulation(agreement, [1])
     with local_links(agreement) as links:

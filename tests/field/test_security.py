@@ -146,7 +146,7 @@ def simulated(agreement: Agreement, cuts: list[int]) -> Iterator[tuple[Simulatio
     [
         ("asfl", [], [{"sync", "grow"}, {"project", "shrink", "gather"}, {"project"}, {"project", "gather"}]),
         ("sfl", [], [{"sync", "give"}, {"give"}, {"give"}, {"give"}]),
-        # The printed objective needs ‖w̄‖², and with it everybody's side in every round.
+        # The printed objective needs ‖w̄‖², and with it all client sides in every round.
         (
             "asfl",
             ["decision.equations=printed", "output.evaluate_every=4"],
@@ -169,7 +169,7 @@ def test_when_what_leaves(scheme: str, more: list[str], expected: list[set[str]]
         tensors = simulation.tensors()
         assert [request.memory for request in links[0].requests(msg.Gather)] == ([] if measures else [True])
     if scheme == "asfl":
-        assert len(tensors["training.clients.parameters"]) == len(links)  # checkpoints hold everybody's client side
+        assert len(tensors["training.clients.parameters"]) == len(links)  # checkpoints hold all client sides
 
 
 def test_who_has_no_block_sends_no_layers() -> None:

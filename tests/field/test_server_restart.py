@@ -65,7 +65,7 @@ def hear(heard: Connection) -> object:
 
 
 def test_killed_again_and_again_it_is_the_same_run(tmp_path: Path) -> None:
-    """Records, checkpoint and model are those of a run that nobody disturbed, bit for bit."""
+    """Records, checkpoint and model are those of an undisturbed run, bit for bit."""
     _, devices = enrolled(tmp_path)
     assert run(AGREEMENT.config, AGREEMENT.scheme, tmp_path / "undisturbed", threads=AGREEMENT.threads)
     address = "127.0.0.1:0"

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from small_runs import agreement_of, tiny
 
-from asfl.config import Deadlines
 from asfl.config.errors import AsflError
 from asfl.field import messages as msg, wire
 from asfl.field.messages import Answer
+from asfl.field.roster import Deadlines
 from asfl.field.stream import CHUNK, Joiner, split
 from asfl.field.wire import (
     HEADER_LIMIT,

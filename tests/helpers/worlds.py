@@ -6,10 +6,12 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from asfl.config import Compute, Radio
+from asfl.config import Compute, Config, Radio
 from asfl.costs.decision import Decision
 from asfl.costs.round import CORRECTED, PRINTED, CostEquations, Round
+from asfl.costs.world import World
 from asfl.models.profile import ModelProfile
+from asfl.optimize import Learning, Problem, Queues, Rules
 
 
 def _numbers(low: float, high: float) -> st.SearchStrategy[float]:
@@ -60,3 +62,27 @@ def rounds_with_decisions(draw: st.DrawFn, max_clients: int = 5) -> tuple[Round,
 
 def with_previous_cut(round_: Round, cut: int | None) -> Round:
     return replace(round_, previous_cut=cut)
+
+
+@st.composite
+def served_rounds(draw: st.DrawFn, max_clients: int = 3) -> Round:
+    """Small rounds with a block for each client."""
+    round_ = draw(rounds(max_clients))
+    return with_rbs(round_, draw(st.integers(round_.num_clients, 6)))
+
+
+def with_rbs(round_: Round, num_rbs: int) -> Round:
+    return replace(round_, radio=round_.radio.model_copy(update={"num_rbs": num_rbs}))
+
+
+def paper_round(clients: int, num_rbs: int, index: int, previous_cut: int | None = None) -> Round:
+    config = Config.model_validate({"scenario": {"clients": clients}, "radio": {"num_rbs": num_rbs}})
+    return World.of(config).begin_round(index, previous_cut)
+
+
+def problem_of(round_: Round) -> Problem:
+    """With at least one client, and queues that are empty."""
+    layers, clients = round_.profile.num_layers, round_.num_clients
+    learning = Learning(np.ones(layers), np.ones(layers), np.ones(clients), 1.0)
+    rules = Rules(delay_budget_s=20.0, energy_budget_j=0.5, min_participants=1, participation_floor=0.0)
+    return Problem(round_, learning, Queues.empty(clients), rules)

@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 from asfl.config import Radio
 from asfl.radio import nr as curves
 from asfl.radio.link import (
-    SmoothRate,
     downlink_rate_bps,
     packet_error_rate_known,
     packet_error_rate_rayleigh,
@@ -137,17 +136,6 @@ def test_the_fit_says_how_far_it_is_off(direction: curves.Direction, bandwidth_h
     assert np.abs(off).max() == pytest.approx(curve.fit_worst, rel=0.1)
     assert curve.fit_error < 0.1
     assert curve.fit_worst < 0.3
-
-
-@given(st.floats(1e3, 1e9), st.floats(1e3, 1e9))
-def test_the_smooth_rate_and_its_inverse_agree(bits: float, hertz_seconds: float) -> None:
-    rate = SmoothRate.of(RADIO)
-    snr = rate.snr_for(bits, np.array(hertz_seconds))
-    if bits < rate.most * hertz_seconds:
-        curve = curves.curve_of("uplink", 1e6)
-        assert curve.fitted(snr) * hertz_seconds == pytest.approx(bits, rel=1e-6)
-    elif bits > rate.most * hertz_seconds:
-        assert np.isinf(snr)
 
 
 @pytest.mark.parametrize(("link", "file"), [("uplink", "PUSCH_table1.json"), ("downlink", "PDSCH_table1.json")])

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from numpy.typing import NDArray
-from worlds import rounds
+from worlds import paper_round, problem_of, rounds, served_rounds
 
-from asfl.config import Config
 from asfl.costs import modelled as costs
-from asfl.costs.decision import Decision, check_decision
+from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.round import Round
-from asfl.costs.world import World
-from asfl.optimize import Learning, Problem, Queues, Rules
 from asfl.schemes.acc_sfl import (
     AccSflScheme,
     best_counts,
@@ -25,38 +22,11 @@ from asfl.schemes.acc_sfl import (
     counts_for_two_maxima,
     fastest_round,
 )
-from asfl.schemes.base import asfl_decision, even_counts, random_powers
+from asfl.schemes.base import even_counts, random_powers
 from asfl.schemes.epsl import straggler_first
 
 Floats = NDArray[np.float64]
 SCHEME = AccSflScheme()
-
-
-def problem_of(round_: Round) -> Problem:
-    layers, clients = round_.profile.num_layers, round_.num_clients
-    learning = Learning(np.ones(layers), np.ones(layers), np.ones(clients), 1.0)
-    return Problem(
-        round_,
-        learning,
-        Queues.empty(clients),
-        Rules(delay_budget_s=20.0, energy_budget_j=0.5, min_participants=1, participation_floor=0.0),
-    )
-
-
-def with_rbs(round_: Round, num_rbs: int) -> Round:
-    return replace(round_, radio=round_.radio.model_copy(update={"num_rbs": num_rbs}))
-
-
-@st.composite
-def served_rounds(draw: st.DrawFn, max_clients: int = 3) -> Round:
-    """Small rounds with a block for everybody."""
-    round_ = draw(rounds(max_clients))
-    return with_rbs(round_, draw(st.integers(round_.num_clients, 6)))
-
-
-def paper_round(clients: int, num_rbs: int, index: int) -> Round:
-    config = Config.model_validate({"scenario": {"clients": clients}, "radio": {"num_rbs": num_rbs}})
-    return World.of(config).begin_round(index)
 
 
 def powers(round_: Round, seed: int = 1) -> Floats:
@@ -171,34 +141,6 @@ def test_descent_finds_the_joint_optimum_for_vgg19(index: int) -> None:
     assert latency_s(round_, *fastest_round(round_, power), power) == pytest.approx(joint, rel=1e-9)
 
 
-# ---------------------------------------------------------------------- the scheme
-@given(rounds(), st.integers(0, 5))
-def test_decision_is_valid_and_repeatable(round_: Round, seed: int) -> None:
-    problem = problem_of(round_)
-    decision, again = (SCHEME.decide(problem, seed).decision for _ in range(2))
-    check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
-    assert np.shape(decision.cut) == (round_.num_clients,)
-    np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem_of(round_)).scheduled)
-    np.testing.assert_array_equal(decision.cut, again.cut)
-    np.testing.assert_array_equal(decision.rb_count, again.rb_count)
-    np.testing.assert_array_equal(decision.tx_power_w, random_powers(problem, seed))
-
-
-def test_it_serves_the_clients_that_asfl_would() -> None:
-    """Not a random draw, which would send it through fades that ASFL avoids."""
-    for index in range(30):
-        problem = problem_of(paper_round(6, 4, index))
-        decision = SCHEME.decide(problem, 1).decision
-        np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem).scheduled)
-
-
-def test_one_client_takes_the_blocks_and_one_block_goes_to_one_client() -> None:
-    alone = SCHEME.decide(problem_of(paper_round(1, 5, 0)), 1).decision
-    assert alone.rb_count.tolist() == [5]
-    single = SCHEME.decide(problem_of(paper_round(4, 1, 0)), 1).decision
-    assert sorted(single.rb_count) == [0, 0, 0, 1]
-
-
 @given(served_rounds(), st.floats(1e-6, 10))
 def test_an_outage_of_asfls_rounds_is_none_of_its_own(round_: Round, outage_s: float) -> None:
     reference = Decision(1, np.ones(round_.num_clients), powers(round_))
@@ -208,25 +150,6 @@ def test_an_outage_of_asfls_rounds_is_none_of_its_own(round_: Round, outage_s: f
     )
     np.testing.assert_array_equal(one.cut, other.cut)
     np.testing.assert_array_equal(one.rb_count, other.rb_count)
-
-
-@given(served_rounds(), st.data())
-def test_unreachable_clients_sit_out(round_: Round, data: st.DataObject) -> None:
-    reachable = np.array([data.draw(st.booleans()) for _ in range(round_.num_clients)])
-    round_ = replace(round_, channel_gain=np.where(reachable, round_.channel_gain, 0.0))
-    decision = SCHEME.decide(problem_of(round_), 1).decision
-    assert not decision.scheduled[~reachable].any()
-    assert decision.scheduled.any() == reachable.any()
-    check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
-
-
-@pytest.mark.parametrize("gain", [1e-300, 1e-30])
-def test_a_client_that_is_hardly_heard_breaks_nothing(gain: float) -> None:
-    round_ = paper_round(3, 5, 0)
-    round_ = replace(round_, channel_gain=np.array([gain, *round_.channel_gain[1:]]))
-    decision = SCHEME.decide(problem_of(round_), 1).decision
-    check_decision(decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
-    assert decision.scheduled[1:].any()
 
 
 @given(rounds())

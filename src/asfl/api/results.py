@@ -15,7 +15,7 @@ from asfl.results.charts.files import as_png, draw, save_figure
 from asfl.results.curves import RunFolder, read_run, run_folders
 from asfl.results.frames import load_runs
 from asfl.results.summary import Summary
-from asfl.results.tables import Table, tables_of
+from asfl.results.tables import tables_of
 from asfl.results.words import in_words
 from asfl.runs.comparison import FRONT, read_comparison
 from asfl.runs.files import write_whole
@@ -96,7 +96,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        tables = "".join(_as_html(table) for table in tables_of(self._summary))
+        tables = "".join(table.html() for table in tables_of(self._summary))
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.words)
         failed = "".join(f"<p><b>{escape(name)} failed</b>: {escape(why)}</p>" for name, why in self.failed.items())
         content = b64encode(as_png(self.plot())).decode()
@@ -108,10 +108,3 @@ def _state(run: RunFolder) -> str:
     accuracies = [record.accuracy for record in run.records if record.accuracy is not None]
     reached = f", {percent(accuracies[-1], 1)} accuracy" if accuracies else ""
     return f"{run.progress}{reached}"
-
-
-def _as_html(table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
-    note = f"<p>{escape(table.note)}</p>" if table.note else ""
-    return f"<h4>{escape(table.title)}</h4><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}"

@@ -157,7 +157,7 @@ def _recommended(advice: Advice) -> Iterator[str]:
 
 
 def _print(advice: Advice) -> None:
-    console().print(table(_columns(advice), _rows(advice), left=("scheme",)))
+    console().print(table(_columns(advice), _rows(advice)))
     for sentence in _sentences(advice):
         say(sentence)
 
@@ -279,11 +279,11 @@ def _print_bought(plans: dict[str, dict[str, Any]], config: Config, model: str, 
         each = np.atleast_1d(budget.battery_j)
         low, high = (format_si(float(end), "J") for end in (each.min(), each.max()))
         total.append(f"{low} for each client" if low == high else f"{low} to {high} for each client")
-    out.print(table(columns, rows, left=["scheme", "ends by"], title=f"{model}: what {' and '.join(total)} can buy"))
+    out.print(table(columns, rows, title=f"{model}: what {' and '.join(total)} can buy"))
     if budget.battery_j != "off":
         clients = [f"client {client}" for client in range(config.scenario.clients)]
         left = ([name, *(format_si(joule, "J") for joule in of["battery_left_j"])] for name, of in plans.items())
-        out.print(table(["scheme", *clients], left, left=["scheme"], title="what is left in the batteries"))
+        out.print(table(["scheme", *clients], left, title="what is left in the batteries"))
     if any(of["ended_by"] == "rounds" for of in plans.values()):
         out.print(f"{rounds:,} rounds were not enough to use up the budget; --rounds allows more")
     out.print(held_out_in_words(plans))

@@ -113,7 +113,7 @@ def _print_table(mix: LabelMix, out: Console) -> None:
         )
         for client, (counts, distance) in enumerate(zip(mix.counts, mix.distance, strict=True))
     )
-    out.print(table(columns, rows, left=["commonest labels"]))
+    out.print(table(columns, rows))
     unused = len(data.train_labels) - mix.counts.sum()
     out.print(
         f"mean distance {mix.distance.mean():.2f} (0: the mix of the whole set, 1: no label in common)"

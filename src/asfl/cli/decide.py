@@ -236,7 +236,7 @@ def _print_summaries(
             for scheme, of_seeds in summaries.items()
         )
         names = ["scheme", *(name for name, _ in columns.values())]
-        out.print(table(names, rows, left=["scheme"], title=title))
+        out.print(table(names, rows, title=title))
     served = {one.scheme for one in played if any(each.scheduled.any() for each in one.rounds)}
     if idle := [scheme for scheme in summaries if scheme not in served]:
         out.print(f"{', '.join(idle)}: {NO_CLIENT}")

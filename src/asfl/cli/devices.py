@@ -1,14 +1,15 @@
 """`asfl devices`: who there is, and who is out."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json
+from asfl.cli.output import console, print_json, table
 from asfl.cli.serve import Home, say_invitations
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, percent
@@ -25,26 +26,32 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
     if as_json:
         print_json({"devices": found})
         return
-    table = Table(title=f"devices of {home}", title_justify="left")
-    known = "battery", "uplink", "downlink", "speed", "images", "accuracy", "faults"
-    for column in ("device", "client", "state", "last seen", *known):
-        table.add_column(column, overflow="fold")
+    header = (
+        "device",
+        "state",
+        "last seen",
+        "client",
+        "battery",
+        "uplink",
+        "downlink",
+        "speed",
+        "images",
+        "accuracy",
+        "faults",
+    )
+    rows = []
     for one in found:
-        speed = one.get("client_s_per_flop")
-        table.add_row(
-            one["name"],
-            str(one["client"]),
-            one["state"],
-            str(one.get("last_seen") or "–"),
-            "–" if one.get("battery") is None else percent(one["battery"], 0),
-            "–" if one.get("uplink_bps") is None else format_si(one["uplink_bps"], "bit/s"),
-            "–" if one.get("downlink_bps") is None else format_si(one["downlink_bps"], "bit/s"),
-            "–" if not speed else format_si(1 / speed, "FLOP/s"),
-            f"{one['images']:,}" if one.get("images") else "–",
-            "–" if one.get("accuracy") is None else percent(one["accuracy"], 1),
-            f"{one.get('faults', 0):g}",
-        )
-    console().print(table)
+        speed, known = one.get("client_s_per_flop"), partial(_known, one)
+        row = [one["name"], one["state"], str(one.get("last_seen") or "–"), str(one["client"])]
+        row += [known("battery", lambda share: percent(share, 0))]
+        row += [known(way, lambda bps: format_si(bps, "bit/s")) for way in ("uplink_bps", "downlink_bps")]
+        row += [format_si(1 / speed, "FLOP/s") if speed else "–", f"{one['images']:,}" if one.get("images") else "–"]
+        rows.append([*row, known("accuracy", lambda share: percent(share, 1)), f"{one.get('faults', 0):g}"])
+    console().print(table(header, rows, words=3, title=f"devices of {home}"))
+
+
+def _known(device: dict[str, Any], key: str, words: Callable[[float], str]) -> str:
+    return "–" if device.get(key) is None else words(device[key])
 
 
 @app.command()

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import print_listed, show, terminal_width
+from asfl.cli.output import print_listed, show, table, terminal_width
 from asfl.config import preset_names
 from asfl.config.errors import AsflError
 from asfl.config.names import MODELS, ModelSpec
@@ -95,25 +95,21 @@ def _show_profile(spec: ModelSpec, as_json: bool, plot: options.Plot) -> None:
 
 def _table(profile: "ModelProfile") -> Table:
     """One row per unit: what it is, and what a cut behind it puts on client, link and server."""
-    table = Table(title=f"{profile.name}: {profile.num_layers} units, per sample (FLOP = 2·MAC)", header_style="bold")
-    table.add_column("cut", justify="right", overflow="fold")
-    table.add_column("unit", overflow="fold")
-    for column in ("params", "forward", "backward", "activations"):
-        table.add_column(column, justify="right", overflow="fold")
-    for column in ("client model", "client FLOP", "server FLOP", "upload"):
-        table.add_column(column, justify="right", style="cyan", overflow="fold")
+    header = ["unit", "cut", "params", "forward", "backward", "activations"]
+    header += ["client model", "client FLOP", "server FLOP", "upload"]
+    rows = []
     per_unit = (profile.param_bits, profile.forward_flops, profile.backward_flops, profile.activation_bits)
     for row, name, *of_unit in zip(_cut_totals(profile), profile.unit_names, *per_unit, strict=True):
         client, server = (row[f"{side}_forward_flops"] + row[f"{side}_backward_flops"] for side in ("client", "server"))
-        bits = (row["client_param_bits"], row["activation_bits"])
-        is_cut = row["cut"] < profile.num_layers
-        behind = (format_si(bits[0], "bit"), format_si(client), format_si(server), format_si(bits[1], "bit"))
+        behind = ("", "", "", "")
+        if row["cut"] < profile.num_layers:
+            bits = (format_si(row[key], "bit") for key in ("client_param_bits", "activation_bits"))
+            behind = (next(bits), format_si(client), format_si(server), next(bits))
         cells = (format_si(value, unit) for value, unit in zip(of_unit, ("bit", "", "", "bit"), strict=True))
-        table.add_row(str(row["cut"]) if is_cut else "–", name, *cells, *(behind if is_cut else ()))
-    table.add_section()
+        rows.append((name, str(row["cut"]) if behind[0] else "–", *cells, *behind))
     whole = (profile.client_param_bits[-1], profile.client_forward_flops[-1], profile.client_backward_flops[-1])
-    table.add_row("", "whole model", format_si(whole[0], "bit"), format_si(whole[1]), format_si(whole[2]))
-    return table
+    rows.append(("whole model", "", format_si(whole[0], "bit"), format_si(whole[1]), format_si(whole[2]), *[""] * 5))
+    return table(header, rows, title=f"{profile.name}: {profile.num_layers} units, per sample (FLOP = 2·MAC)")
 
 
 def _cut_totals(profile: "ModelProfile") -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from asfl.results.charts.chart import Chart
 from asfl.results.charts.files import save_figure
+from asfl.results.tables import Table
 
 
 class _Console(Console):
@@ -78,20 +79,9 @@ def _finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    left: Sequence[str] = (),
-    title: str | None = None,
-) -> Table:
-    """Numbers on the right, the columns in `left` on the left. What doesn't fit into a terminal is folded."""
-    made = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        made.add_column(column, justify="left" if column in left else "right", overflow="fold")
-    for row in rows:
-        made.add_row(*row)
-    return made
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1, title: str = "") -> RichTable:
+    """The first `words` columns hold words, the others numbers. What doesn't fit into a terminal is folded."""
+    return Table(header=header, rows=list(rows), words=words, title=title).terminal()
 
 
 def show(

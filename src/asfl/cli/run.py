@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json
+from asfl.cli.output import print_json, print_listed
 from asfl.cli.progress import RunProgress
 from asfl.config import Config
 from asfl.config.errors import AsflError
@@ -134,12 +133,8 @@ def _print_table(manifest: Manifest, run: Run) -> None:
     if run.records[-1].epsilon is not None:
         rows["privacy"] = f"ε = {number(run.records[-1].epsilon)} at δ = {DELTA:g}, for one image of one client"
     title = with_note(f"{manifest.scheme}, {summary.rounds} rounds", summary.model)
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, text in rows.items():
-        table.add_row(name, text)
-    console().print(table)
+    print(title)
+    print_listed(rows.items())
     if not (run.is_ceiling or any(record.scheduled_count for record in run.records)):
         print(NO_CLIENT)
 

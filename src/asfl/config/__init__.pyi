@@ -15,7 +15,6 @@ from .tree import (
     Compute as Compute,
     Config as Config,
     Data as Data,
-    Deadlines as Deadlines,
     DecisionRules as DecisionRules,
     Model as Model,
     Network as Network,

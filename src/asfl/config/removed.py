@@ -33,7 +33,13 @@ SETTINGS: dict[str, Gone] = {
     "data.held_out": Gone(0.1, "data.validation is the share that devices hold out, too"),
     "data.shards_per_client": Gone(2, "with data.partition = shards each client gets two"),
     "output.folder": Gone(ANY, "give --out (in Python: out=)"),
+    "decision.tolerance": Gone(0.01, "ε_o is 0.01, as in the paper"),
+    "decision.max_iterations": Gone(20, "a descent ends after 20 passes at the latest"),
     "decision.rb_sharing": Gone("whole", "resource blocks are whole; leave it out"),
+    "field.memory": Gone(0.6, "a measurement counts 0.6 times as much after each round"),
+    "field.caution": Gone(0.0, "decisions take estimates as they are"),
+    "field.nobody_s": Gone(ANY, "a run stops if no client can be reached for 300 s"),
+    "field.deadlines": Gone(ANY, "field.deadline_s is for all that a client is asked for"),
     "privacy.delta": Gone(1.0e-5, "ε is given at δ = 1e-5"),
     "robust.trim": Gone(0.2, 'average = "trimmed" leaves out the largest and the smallest fifth'),
 }
@@ -42,8 +48,9 @@ SETTINGS: dict[str, Gone] = {
 def refuse_removed(names: Iterable[str]) -> None:
     """Raise an AsflError for the first dotted name of a setting that is gone."""
     for name in names:
-        if name in SETTINGS:
-            raise AsflError(f"{name} no longer exists: {SETTINGS[name].instead}")
+        for gone in (name, name.rpartition(".")[0]):
+            if gone in SETTINGS:
+                raise AsflError(f"{gone} no longer exists: {SETTINGS[gone].instead}")
 
 
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:

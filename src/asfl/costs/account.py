@@ -78,7 +78,7 @@ class ModelledAccountant:
 def draw_arrivals(round_: Round, decision: Decision, seed: int) -> Bools:
     """[N] whose packet survives the channel. One uniform number per client and round, the same for every scheme.
 
-    On a real network nothing is drawn: everybody is expected, and the server sees who doesn't answer.
+    On a real network nothing is drawn: all are expected, and the server sees which clients don't answer.
     """
     if round_.allocation is not None:
         return decision.scheduled

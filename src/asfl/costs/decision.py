@@ -47,7 +47,7 @@ class Decision:
 
     @property
     def rb_owner(self) -> list[int | None] | None:
-        """[K] whose each block is, None: nobody's, or of a client that sits out; None where blocks don't differ."""
+        """[K] whose each block is, None: no client's, or of one that sits out; None where blocks don't differ."""
         if self.blocks is None:
             return None
         return [int(column.argmax()) if column.any() else None for column in (self.blocks & self.scheduled[:, None]).T]

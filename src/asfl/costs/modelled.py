@@ -6,7 +6,7 @@ the profile's prefix sums: a `cut` of shape [C, 1] gives costs of shape [C, N]. 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class ExchangeRules:
     exchanges_client_model: bool = False
     """The client model comes down before and goes up after every round (SFL, ACC-SFL, SL) instead of moving only the
     layers between two cuts. A client starts as soon as it has its model, and sends it up when its backward pass is
-    done; whoever lost its packet has nothing new to send up."""
+    done; a client that lost its packet has nothing new to send up."""
     in_sequence: bool = False
     """Clients take turns, so their delays add up (SL)."""
     full_local_model: bool = False
@@ -42,7 +42,7 @@ class ExchangeRules:
     mixes: bool = False
     """The server steps with every mini-batch, mixed from all clients' (`asfl.train.mixed`): this costs nothing more."""
     on_demand: bool = False
-    """A client receives what changed when it takes part, instead of everybody at once (`asfl.costs.holdings`)."""
+    """A client receives what changed when it takes part, instead of all clients at once (`asfl.costs.holdings`)."""
     reports: bool = False
     """Decisions need to know how far client sides have drifted apart, so clients that have learnt report it."""
 
@@ -70,7 +70,7 @@ class RoundCost:
     """What a round costs. Parts have shape [..., N], totals [...]; energies are joules, delays seconds.
 
     A client without a resource block has 0 everywhere and is left out of every maximum but one: layers that come down
-    when the cut grows go to everybody who can be reached, (7). Where a stage would take a client longer than
+    when the cut grows go to all clients that can be reached, (7). Where a stage would take a client longer than
     `Round.outage_s`, it ends for that client then: times and energies are those until then, and its packet is lost.
     """
 
@@ -136,16 +136,6 @@ class RoundCost:
         )
         object.__setattr__(self, "delay_s", delay)
         object.__setattr__(self, "energy_j", energy)
-
-    def at(self, index: int) -> "RoundCost":
-        """One entry along the leading axis, for example one of all cuts."""
-        per_round = {"packet_error_rate", "uplink_rate_bps", "downlink_rate_bps"}
-        chosen = {
-            f.name: getattr(self, f.name)[index]
-            for f in fields(self)
-            if f.init and (f.name not in per_round or getattr(self, f.name).ndim > 1)
-        }
-        return replace(self, **chosen)
 
 
 def round_cost(
@@ -215,7 +205,7 @@ class _Prices:
     uplink_s_per_bit: Floats
     downlink_s_per_bit: Floats
     receiving_s_per_bit: Floats
-    """As the one before, but for everybody who can be reached, with a resource block or without."""
+    """As the one before, but for all clients that can be reached, with a resource block or without."""
     compute_s_per_flop: Floats
     tx_power_w: Floats
     compute_w: Floats
@@ -318,7 +308,7 @@ def _split_cost(round_: Round, plan: Plan, prices: _Prices, exchange: ExchangeRu
     server = work.server_forward_flops * arrival + work.server_backward_flops * backward_weight
     server = server * round_.server_s_per_flop
     downlink = times((1 - share) * work.gradient_bits, prices.downlink_s_per_bit)
-    if share > 0:  # the broadcast must reach the weakest receiver, and everybody waits for it
+    if share > 0:  # the broadcast must reach the weakest receiver, and all wait for it
         receiving = times(share * work.gradient_bits, np.where(in_time, prices.downlink_s_per_bit, 0.0))
         broadcast = np.max(times(arrival, receiving), axis=-1, keepdims=True)
         downlink = downlink + np.where(arrival > 0, np.max(receiving, axis=-1, keepdims=True), 0.0)
@@ -423,10 +413,10 @@ def _lost_if_late(packet_error_rate: Floats, done: NDArray[np.bool_], outage_s: 
 
 
 def _share_of_one_pass(arrival: Floats) -> Floats:
-    """Split one server pass, made if anybody arrives, over the clients: sums to P(somebody arrives), [N]."""
-    somebody = 1.0 - np.prod(1.0 - arrival, axis=-1, keepdims=True)
+    """Split one server pass, made if any packet arrives, over the clients: sums to P(any arrives), [N]."""
+    any_arrives = 1.0 - np.prod(1.0 - arrival, axis=-1, keepdims=True)
     total = arrival.sum(axis=-1, keepdims=True)
-    return np.asarray(np.divide(arrival * somebody, total, out=np.zeros_like(arrival), where=total > 0))
+    return np.asarray(np.divide(arrival * any_arrives, total, out=np.zeros_like(arrival), where=total > 0))
 
 
 def _inverse_where(scheduled: NDArray[np.bool_], rate: Floats) -> Floats:

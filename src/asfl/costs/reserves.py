@@ -1,7 +1,7 @@
 """What is left of a total time and of the clients' batteries, and what happens when it runs out.
 
 The same for every scheme. A client whose battery gives out in a round has lost its packet, is charged what it had, and
-takes part no more. The round in which the time runs out ends there: it takes what was left, and nobody's packet counts.
+takes part no more. The round in which the time runs out ends there: it takes what was left, and no packet counts.
 A run is over when its time is, or when every battery is empty.
 """
 
@@ -62,7 +62,7 @@ class Reserves:
         return replace(round_, channel_gain=np.where(self.empty, 0.0, round_.channel_gain))
 
     def without_empty(self, decision: Decision) -> Decision:
-        """No blocks for empty clients, whoever decided."""
+        """No blocks for empty clients, whatever scheme decided."""
         return replace(decision, rb_count=np.where(self.empty, 0.0, decision.rb_count))
 
     def outlast(self, cost: RoundCost) -> Bools:

@@ -32,6 +32,8 @@ from asfl.train.trainer import Task
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+MEMORY = 0.6
+"""How much of what was measured before counts after another round; smaller follows changes faster."""
 SMALL_BYTES = 4096
 """Messages that carry less, request and answer together, show the latency."""
 _MOST_AT_ONCE_J = 1e4
@@ -92,11 +94,6 @@ class LogEstimate:
         with np.errstate(divide="ignore"):
             return np.sqrt(variance / self._weight)
 
-    def above(self, caution: float) -> Floats:
-        """[N] so many standard errors above the mean; a guess is taken as it is."""
-        error = np.where(self.known, self.relative_error, 0.0)
-        return np.asarray(self.value * np.exp(caution * error))
-
 
 class LossEstimate:
     """The share of rounds each client misses: a Beta distribution whose evidence fades."""
@@ -154,15 +151,15 @@ class FleetEstimates:
         for estimate in self._all().values():
             estimate.fade(memory)
 
-    def links(self, caution: float) -> LinkState:
+    def links(self) -> LinkState:
         """What to decide with."""
         return LinkState(
-            uplink_bps=1.0 / self.uplink_s_per_bit.above(caution),
-            downlink_bps=1.0 / self.downlink_s_per_bit.above(caution),
-            loss=np.minimum(self.loss.value + caution * self.loss.error, 1.0),
-            client_s_per_flop=self.client_s_per_flop.above(caution),
-            client_power_w=self.client_power_w.above(caution),
-            server_s_per_flop=float(self.server_s_per_flop.above(caution)[0]),
+            uplink_bps=1.0 / self.uplink_s_per_bit.value,
+            downlink_bps=1.0 / self.downlink_s_per_bit.value,
+            loss=np.minimum(self.loss.value, 1.0),
+            client_s_per_flop=self.client_s_per_flop.value,
+            client_power_w=self.client_power_w.value,
+            server_s_per_flop=float(self.server_s_per_flop.value[0]),
         )
 
     def _all(self) -> dict[str, LogEstimate | LossEstimate]:
@@ -233,7 +230,7 @@ class Clocks:
         """[N] who takes part in the round that begins."""
         self.profile = profile
         """What the layers take, in bits and FLOPs (`layers_take`)."""
-        self._batch_size, self._rules = batch_size, rules
+        self._batch_size = batch_size
         self._lap: _Lap | None = None
         self._busy_s, self._sending_s, self._resplit_s = np.zeros(clients), np.zeros(clients), np.zeros(clients)
         """[N] in this round: computing; sending; part of the latter in stage 1."""
@@ -247,7 +244,7 @@ class Clocks:
     def begin(self, present: Bools) -> None:
         """A round begins with these clients."""
         self.present = present.copy()
-        self.estimates.fade(self._rules.memory)
+        self.estimates.fade(MEMORY)
 
     def training_begins(self) -> None:
         self._lap = _Lap(time.monotonic())

@@ -65,7 +65,7 @@ class Copies:
         it."""
 
     def missing(self, *, optimizers: bool) -> Bools:
-        """[N] of whom something isn't known."""
+        """[N] clients of which something isn't known."""
         return ~self.side | (~self._optimizer & optimizers)
 
     def outdated(self, client: int, *, side: bool) -> None:

@@ -85,7 +85,7 @@ class MeasuredWorld(World):
         return self._round(self.clocks.present, round_index, previous_cut)
 
     def _round(self, present: NDArray[np.bool_], round_index: int, previous_cut: int | None) -> MeasuredRound:
-        links = self.clocks.estimates.links(self.config.field.caution)
+        links = self.clocks.estimates.links()
         powers, clients, compute = links.client_power_w, len(links.loss), self.config.compute
         return MeasuredRound(
             profile=self.clocks.profile,

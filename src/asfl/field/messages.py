@@ -164,7 +164,7 @@ class Probed(Answer):
 # ---------------------------------------------------------------------- requests
 A = TypeVar("A", bound=Answer)
 Stage = Literal["sync", "resplit", "forward", "backward", "learn", "give", "report", "gather"]
-"""Of a round; each has a deadline (`field.deadlines`)."""
+"""Of a round; each has a deadline (`field.deadline_s`)."""
 
 
 class Request(Message, Generic[A], kw_only=True):

@@ -123,7 +123,7 @@ class CarefulMeter:
             reading = self._meter.read()
             known = {"energy_j": reading.energy_j, "battery": reading.battery}
             return {name: float(value) for name, value in known.items() if value is not None}
-        except Exception as error:  # somebody's own code; a gauge must not cost a round
+        except Exception as error:  # code of the user; a gauge must not cost a round
             _log.warning("the energy meter failed, and isn't read any more: %s: %s", type(error).__name__, error)
             self._meter = None
             return {}

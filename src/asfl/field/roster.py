@@ -10,8 +10,9 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from asfl.config import Deadlines, Network
+from asfl.config import Network
 from asfl.config.errors import AsflError
+from asfl.config.fields import AutoSecond, Section
 from asfl.field.clocks import Clocks
 from asfl.field.links import Link, OpenRequest, RefusedError
 from asfl.field.messages import A, Request, Stage
@@ -30,6 +31,27 @@ _log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 
+class Deadlines(Section):
+    """How long the server waits for a client, by what it was asked for (`field.deadline_s`)."""
+
+    sync_s: AutoSecond = "auto"
+    """The current layers have reached a client that begins or comes back."""
+    resplit_s: AutoSecond = "auto"
+    """Layers have moved down, or are up."""
+    forward_s: AutoSecond = "auto"
+    """Activations are up."""
+    backward_s: AutoSecond = "auto"
+    """Gradients are down, and the client has learnt from them."""
+    learn_s: AutoSecond = "auto"
+    """A whole step without a cut (FedAvg) is done."""
+    give_s: AutoSecond = "auto"
+    """The client's layers are up, in schemes that average them every round."""
+    report_s: AutoSecond = "auto"
+    """The sampled parameters for the discrepancy are up."""
+    gather_s: AutoSecond = "auto"
+    """The client's layers are up, for an evaluation or a checkpoint."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long the server waits."""
@@ -46,7 +68,7 @@ class Patience:
     @classmethod
     def of(cls, network: Network) -> "Patience":
         """As configured."""
-        return cls(network.deadlines, nobody_s=network.nobody_s)
+        return cls(Deadlines(**dict.fromkeys(Deadlines.model_fields, network.deadline_s)))
 
     def most_s(self, stage: Stage) -> float:
         """The deadline of a stage as long as nothing is known of it."""

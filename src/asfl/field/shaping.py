@@ -3,7 +3,7 @@
 A profile is a TOML file with a table per change:
 
     [[link]]
-    client = 3              # without it: everybody
+    client = 3              # without it: all clients
     from_round = 10         # without it: from the beginning
     uplink_bps = "2 Mbit/s"
     downlink_bps = "8 Mbit/s"
@@ -29,7 +29,7 @@ class ShapedLink(Section):
     """How a link is from a round on."""
 
     client: Index | None = None
-    """Whose; None: everybody's."""
+    """Of which client; None: of all."""
     from_round: Count = 1
     """Counted from 1."""
     uplink_bps: BitPerSecond | None = None
@@ -37,13 +37,9 @@ class ShapedLink(Section):
     downlink_bps: BitPerSecond | None = None
     latency_s: NonNegativeSecond = 0.0
 
-    def down_s(self, num_bytes: int) -> float:
-        """How long a request takes."""
-        return self.latency_s / 2 + (8 * num_bytes / self.downlink_bps if self.downlink_bps else 0.0)
-
-    def up_s(self, num_bytes: int) -> float:
-        """How long an answer takes."""
-        return self.latency_s / 2 + (8 * num_bytes / self.uplink_bps if self.uplink_bps else 0.0)
+    def seconds(self, num_bytes: int, rate_bps: float | None) -> float:
+        """How long a request, or an answer, takes on a link of this rate."""
+        return self.latency_s / 2 + (8 * num_bytes / rate_bps if rate_bps else 0.0)
 
 
 class _Profile(Section):
@@ -88,12 +84,15 @@ class Pace:
     def down(self, num_bytes: int, round_number: int | None) -> None:
         """A request of a round has come, or of the same round as the one before."""
         self._round = self._round if round_number is None else round_number
-        self._wait(link_at(self._round, self._links).down_s(num_bytes))
+        link = link_at(self._round, self._links)
+        _wait(link.seconds(num_bytes, link.downlink_bps))
 
     def up(self, num_bytes: int) -> None:
         """Its answer goes."""
-        self._wait(link_at(self._round, self._links).up_s(num_bytes))
+        link = link_at(self._round, self._links)
+        _wait(link.seconds(num_bytes, link.uplink_bps))
 
-    def _wait(self, seconds: float) -> None:
-        if seconds > 0:
-            time.sleep(seconds)
+
+def _wait(seconds: float) -> None:
+    if seconds > 0:
+        time.sleep(seconds)

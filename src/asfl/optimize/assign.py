@@ -26,7 +26,7 @@ from asfl.radio import link
 
 Floats = NDArray[np.float64]
 Owners = NDArray[np.int64]
-"""[..., K] which client has each block; N: nobody."""
+"""[..., K] which client has each block; N: none."""
 
 ENUMERABLE = 20_000
 """Up to this many assignments all are tried."""
@@ -90,8 +90,8 @@ def _mask(owners: Owners, clients: int) -> NDArray[np.bool_]:
 
 
 def valued(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners) -> tuple[Floats, Owners]:
-    """[G] the block objective of assignments [G, K], infinite where fewer are served than must be; and [3, G] whom each
-    stage waits for.
+    """[G] the block objective of assignments [G, K], infinite where fewer are served than must be; and [3, G] the
+    client that each stage waits for.
     """
     masks = np.arange(problem.round.num_clients)[:, None] == owners[:, None]
     counts = masks.sum(axis=2).astype(float)
@@ -135,7 +135,7 @@ def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: 
 
 
 def _moves(owners: Owners, clients: int, slowest: Owners) -> Owners:
-    """[G, K] every block to somebody else or nobody, and every two blocks exchanged; the slowest clients' first."""
+    """[G, K] every block to another client or none, and every two blocks exchanged; the slowest clients' first."""
     blocks = len(owners)
     block, new = (axis.ravel() for axis in np.meshgrid(np.arange(blocks), np.arange(clients + 1), indexing="ij"))
     one, two = np.triu_indices(blocks, 1)

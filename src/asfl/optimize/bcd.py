@@ -26,13 +26,15 @@ from asfl.optimize.grid import best_on_grid, best_rb_counts, objective_of_cuts
 from asfl.optimize.plans import best_bits, plan_at, plan_terms, terms_of, whole_or_none
 from asfl.optimize.power import LOWEST_SHARE, best_powers, refine_powers
 from asfl.optimize.printed_power import powers_as_printed
-from asfl.optimize.problem import Problem, Solution
+from asfl.optimize.problem import STANDSTILL, Problem, Solution
 from asfl.optimize.terms import CutTerms, Links
 
 Floats = NDArray[np.float64]
 
+MOST_PASSES = 20
+"""The descent ends after so many at the latest."""
 SEARCH_SHARE = 0.1
-"""The power block is solved to this share of the descent's own tolerance."""
+"""The power block is solved to this share of `STANDSTILL`."""
 FINAL_ZOOMS = 2
 """Refinements of the power grid once the descent has settled."""
 START_POWERS = (1.0, 0.45, 0.2, 0.09, 0.04, 0.01, 0.002)
@@ -82,27 +84,27 @@ def ooe_bcd(
     descent = _Descent(problem, terms, rb_count, tx_power_w, start)
     rules = problem.rules
     iterations = 0
-    while rules.solver == "printed" and iterations < rules.max_iterations:
+    while rules.solver == "printed" and iterations < MOST_PASSES:
         iterations += 1
         discrepancy = descent.discrepancy
         descent.update_cut()
         descent.update_rbs()
         descent.update_power()
-        if abs(descent.discrepancy - discrepancy) <= rules.tolerance:
+        if abs(descent.discrepancy - discrepancy) <= STANDSTILL:
             break
-    while rules.solver != "printed" and iterations < rules.max_iterations:
+    while rules.solver != "printed" and iterations < MOST_PASSES:
         iterations += 1
         before = descent.objective
         descent.update_power()
         moved_cut = descent.update_cut()
         moved_bits = descent.update_bits()
         moved_rbs = descent.update_rbs()
-        standing_still = before - descent.objective <= rules.tolerance * max(1.0, abs(descent.objective))
+        standing_still = before - descent.objective <= STANDSTILL * max(1.0, abs(descent.objective))
         if standing_still or not (moved_cut or moved_bits or moved_rbs):
             break
     descent.refine_power()
     if not np.isfinite(descent.objective) and np.isfinite(problem.round.outage_s):
-        # Whoever has to be served can't be done in time at any cut: decide as if there were no outage.
+        # Clients that have to be served can't be done in time at any cut: decide as if there were no outage.
         patient = replace(problem, round=replace(problem.round, outage_s=np.inf))
         found = ooe_bcd(patient, cuts=cuts, rb_count=rb_count, tx_power_w=tx_power_w, counting=counting)
         return replace(found, problem=problem)
@@ -270,7 +272,7 @@ class _Descent:
         if self.problem.rules.power_rule == "printed":
             power = powers_as_printed(*where, self.random)
         else:
-            power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * self.problem.rules.tolerance)
+            power = improve(*where, zooms=zooms, tolerance=SEARCH_SHARE * STANDSTILL)
         self._allocate(replace(self.decision, tx_power_w=power))
         self._note("power")
 
@@ -334,7 +336,7 @@ def solve_by_rate(problem: Problem, solve: Callable[..., Solution]) -> Solution:
             best = value, solution
         if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
             break
-        # Where nobody arrives the first one is worth nothing, and the search would stay there: half the way, then.
+        # Where no client arrives the first one is worth nothing, and the search would stay there: half the way, then.
         theta, arrival = price, reached if progress > 0 else 0.5 * (reached + arrival)
     assert best is not None
     return best[1]

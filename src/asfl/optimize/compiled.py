@@ -430,7 +430,7 @@ def _by_programming(cost: Any, blocks: Any, num_rbs: int, min_served: int, chose
                 origin = np.minimum(origin, idle)
             for row in range(rows - 1, -1, -1):
                 if row > 0 and served == 0 and need > 0:
-                    continue  # nobody is served yet
+                    continue  # no client is served yet
                 price, taken, before = cost[row, n], blocks[row], origin if row > 0 else idle
                 if price < np.inf:
                     for used in range(taken, num_rbs + 1):

@@ -57,7 +57,7 @@ class Grid:
     @classmethod
     def of(cls, problem: Problem, powers: Floats, coarseness: int = 1) -> "Grid":
         """With a coarseness of 8, every count is tried only up to an eighth of what else would be."""
-        # Nobody can get more than what the others who must be served leave.
+        # No client can get more than what the others that must be served leave.
         most = max(1, problem.round.radio.num_rbs - max(problem.min_participants - 1, 0))
         every_count = EVERY_COUNT_CLIENTS // problem.round.num_clients
         counts = _ladder(most, min(max(every_count, EVERY_COUNT[0]), EVERY_COUNT[-1]) // coarseness)
@@ -98,8 +98,8 @@ class Grid:
     def counts_and_powers(self, candidates: Candidates, cut_index: int, pick: Pick) -> tuple[Floats, Floats]:
         """[N] resource blocks and powers of a choice.
 
-        Whoever sits out is given the power that would suit it best within the round's deadlines, so that the RB block
-        sees what it is worth.
+        A client that sits out is given the power that would suit it best within the round's deadlines, so that the RB
+        block sees what it is worth.
         """
         served, per_count, clients = pick > 0, len(self.powers), np.arange(len(pick))
         count = np.where(served, self.counts[(pick - 1) // per_count], 0).astype(float)
@@ -220,7 +220,7 @@ def number_of_allocations(num_clients: int, num_rbs: int, min_served: int) -> in
     total = 0
     for served in range(min_served, min(num_clients, num_rbs) + 1):
         if _log_comb(num_clients, served) + _log_comb(num_rbs, served) > log(UNCOUNTED):
-            return UNCOUNTED  # numbers of thousands of digits take long, and nobody needs them
+            return UNCOUNTED  # numbers of thousands of digits take long, and no caller needs them
         total += comb(num_clients, served) * comb(num_rbs, served)
     return total
 

@@ -52,8 +52,8 @@ from asfl.optimize.rules import Rules
 MEMORY = 0.95
 """How much the rounds before count after another one: what progress costs changes with the noise."""
 FIRST_ARRIVAL = 0.8
-"""How likely everybody is taken to arrive when the search for slopes begins. A few mini-batches alone are worth nothing
-at a step size meant for many: from there the search would stay with nobody."""
+"""How likely each client is taken to arrive when the search for slopes begins. A few mini-batches alone are worth
+nothing at a step size meant for many: from there the search would stay with no client."""
 GRIP = 16.0
 """Stronger, and clients are avoided only because they have just taken part; weaker, and more is left at the end. Chosen
 by the progress in the demo's world with three kinds of batteries, 60 to 170 rounds."""
@@ -71,7 +71,7 @@ class Progress:
 
     as a share of what the exact gradient at its own best step would bring: a quadratic model of the loss (McCandlish et
     al., "An Empirical Model of Large-Batch Training", (2.5)), with the step size x that is best for A₀ mini-batches, as
-    a learning rate is that was tuned with everybody taking part. Few mini-batches at that step size are worth less
+    a learning rate is that was tuned with all clients taking part. Few mini-batches at that step size are worth less
     than their number says, since noise takes back what the signal brings.
 
     Where the server makes a step with every mini-batch, mixed from all that arrived (`mixed`), steps of the same size

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from asfl.costs.modelled import times
 from asfl.optimize.power import LOWEST_SHARE
-from asfl.optimize.problem import Problem
+from asfl.optimize.problem import STANDSTILL, Problem
 from asfl.optimize.terms import CutTerms, Links, one_if_idle
 
 Bools = NDArray[np.bool_]
@@ -45,7 +45,7 @@ def powers_as_printed(
         found = np.maximum(theorem_4(arrival**2, -2 * arrival, least_w, most_w), lowest_w)
         power = np.where(served, np.minimum(found, problem.round.radio.max_tx_power_w), current)
         objective = _objective(problem, here, rb_count, power)
-        if abs(objective - before) <= problem.rules.tolerance:
+        if abs(objective - before) <= STANDSTILL:
             break
         before, limits = objective, reached_limits(problem, here, rb_count, power)
     return power

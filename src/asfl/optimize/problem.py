@@ -26,6 +26,8 @@ from asfl.optimize.rules import PUBLISHED, Rules, Switches
 
 USUAL_ERROR = 0.05
 """‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""
+STANDSTILL = 0.01
+"""ε_o: a descent ends when the objective moves less than this."""
 TURN_PRICE = 0.25
 """A client four rounds behind its share of the rounds counts twice, where progress per cost decides."""
 VIOLATION_FIRST = 1e6
@@ -285,7 +287,7 @@ class Problem:
     def sitting_out_cost(self) -> Floats:
         """[N] linear drift of the participation queue if the client sits out: Z_n · floor (and Z_n less if served).
 
-        Where the floor is relative, everybody who is served raises it for all, by floor/N: the drift is then that of
+        Where the floor is relative, each client that is served raises it for all, by floor/N: the drift is then that of
         serving alone.
         """
         if self.rules.relative_floor:
@@ -311,7 +313,7 @@ class Problem:
 
     @cached_property
     def reachable(self) -> NDArray[np.bool_]:
-        """[N] clients with any gain at all; nobody else can be made to take part."""
+        """[N] clients with any gain at all; no other client can be made to take part."""
         return self.round.channel_gain > 0
 
     @cached_property

@@ -52,7 +52,7 @@ class Walks:
     def of(cls, scenario: "config.Scenario") -> "Walks":
         """From where the scenario puts each client, along its drawn direction, inside the disc.
 
-        Whoever would meet the edge after less than half of its way walks the other way, if there is more room there.
+        A client that would meet the edge after less than half of its way walks the other way, if there is more room.
         """
         cell, start = scenario.channel.cell, place_clients(scenario).position_m
         angle = random_stream(scenario.seed, "directions").random(scenario.clients) * 2 * np.pi

@@ -167,7 +167,7 @@ def _block_gains(trace: Trace, gains: list[Floats], radio: "config.Radio") -> li
 
 
 ChannelFactory = Callable[..., Channel]
-"""Of a scenario and a radio; and of settings, if it is somebody's own."""
+"""Of a scenario and a radio; and of settings, if it is one of your own."""
 _SHIPPED: dict[str, ChannelFactory] = {"rayleigh": _rayleigh, "trace": _from_trace, "3gpp": CellChannel.of}
 
 

@@ -28,7 +28,7 @@ ROOF_M = 1.5
 CLEAR_M = 3.0
 """People keep this far from walls."""
 HEADINGS = 16
-"""Directions that somebody before a wall chooses from."""
+"""Directions that a person before a wall chooses from."""
 
 
 @dataclass(frozen=True, eq=False)

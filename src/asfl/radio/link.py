@@ -33,12 +33,6 @@ class SmoothRate(NamedTuple):
         curve = curve_of("uplink", radio.rb_bandwidth_hz)
         return cls(curve.fit_scale, curve.fit_gap, curve.most)
 
-    def snr_for(self, bits: float, hertz_seconds: Floats) -> Floats:
-        """The SNR that carries so many bits in this bandwidth and time; infinite beyond the most."""
-        with np.errstate(divide="ignore", over="ignore"):  # no time takes infinite power
-            snr = self.gap * np.expm1(np.log(2) * bits / hertz_seconds / self.scale)
-        return np.asarray(np.where(bits <= self.most * hertz_seconds, snr, np.inf)) if self.most < np.inf else snr
-
 
 def downlink_rate_bps(channel_gain: ArrayLike, radio: "Radio", *, fitted: bool = False) -> Floats:
     """c^DN = B^DN · log₂(1 + p^s g / (B^DN N₀)), (4)."""

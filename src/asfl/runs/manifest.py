@@ -28,7 +28,7 @@ MOST_THREADS = 1024
 FORMAT = 4
 _WITHOUT_EFFECT = {
     "output": ("checkpoint_every", "track"),
-    "field": ("deadlines", "nobody_s", "shaping"),
+    "field": ("deadline_s", "shaping"),
 }
 """Fields that don't change results: where things lie, who watches, how long one waits for a client."""
 

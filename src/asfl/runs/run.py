@@ -88,7 +88,7 @@ def run(
     recorded: Sequence[Decision] = (),
     fleet: "FleetMaker | None" = None,
     world: World | None = None,
-    **watching: Unpack[RunOptions],
+    **options: Unpack[RunOptions],
 ) -> bool:
     """Train a scheme in a folder: a new run, or the rest of the one that is there. True: all rounds are done.
 
@@ -99,12 +99,12 @@ def run(
     `fleet` makes the clients, if they aren't in this process (`asfl.field`); `world` is given if it isn't simulated.
     """
     config = config.for_scheme(scheme_named(scheme).name)
-    data_dir = watching.get("data_dir")
+    data_dir = options.get("data_dir")
     there = run_to_go_on_with(folder, config, scheme, recorded)
     if there is None:
         check_training(config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)  # nothing written
     elif is_finished(folder, config.training.rounds):
-        meant = watching.get("changed_data", False)
+        meant = options.get("changed_data", False)
         check_sources(folder, there, config, there.data_dir(data_dir), meant=meant, needed=False)
         return True
     with writing(folder):
@@ -118,12 +118,12 @@ def run(
             manifest = replace(begun, config=config)  # what doesn't change results is taken as it is wished now
         else:
             budgets = budgets or budgets_of(World.of(config), scheme_named(scheme))
-            threads = watching.get("threads") or usual_threads()
+            threads = options.get("threads") or usual_threads()
             sources = sources_of(config, scheme, data_dir)
             facts = facts_of_now(data_dir)
             manifest = Manifest(config, scheme, budgets, threads, facts, tuple(recorded), sources=sources)
             write_manifest(folder, manifest)
-        return _go_on(folder, manifest, watching, fleet, world)
+        return _go_on(folder, manifest, options, fleet, world)
 
 
 def check_training(
@@ -164,19 +164,19 @@ def check_training(
         device_named("cuda")
 
 
-def resume(folder: Path, **watching: Unpack[RunOptions]) -> bool:
+def resume(folder: Path, **options: Unpack[RunOptions]) -> bool:
     """Play the rest of the rounds of a run folder."""
     manifest = read_manifest(folder)
     if is_finished(folder):
         return True
     with writing(folder):
-        return _go_on(folder, manifest, watching)
+        return _go_on(folder, manifest, options)
 
 
 def _go_on(
     folder: Path,
     manifest: Manifest,
-    watching: RunOptions,
+    options: RunOptions,
     fleet: "FleetMaker | None" = None,
     world: World | None = None,
 ) -> bool:
@@ -185,7 +185,7 @@ def _go_on(
         return True
     started = time.process_time()
     remove_abandoned(folder / CHECKPOINTS)
-    data_dir = manifest.data_dir(watching.get("data_dir"))
+    data_dir = manifest.data_dir(options.get("data_dir"))
     check_training(manifest.config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)
     # PyTorch is slow to import, and none of the checks above needs it.
     import torch
@@ -196,11 +196,11 @@ def _go_on(
     from asfl.train.memory import keep_freed_memory
 
     data, shorter = load_data(manifest.config, data_dir), read_manifest(folder)
-    meant = watching.get("changed_data", False)
+    meant = options.get("changed_data", False)
     manifest = replace(manifest, sources=check_sources(folder, manifest, manifest.config, data_dir, meant=meant))
     if shorter.rounds < manifest.rounds:
         manifest = _replaying(folder, shorter, manifest, len(data.test_labels))
-    start = where_to_go_on(folder, manifest, lose_rounds=watching.get("lose_rounds", False))
+    start = where_to_go_on(folder, manifest, lose_rounds=options.get("lose_rounds", False))
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
     scheme = scheme_named(manifest.scheme)
@@ -215,11 +215,11 @@ def _go_on(
         write_manifest(folder, manifest)
     journal = start.clear()
 
-    tracking = Tracking([*trackers_for(manifest.config.output.track), *watching.get("trackers", ())])
+    tracking = Tracking([*trackers_for(manifest.config.output.track), *options.get("trackers", ())])
     finished = False
     try:
         tracking.begin(folder, _settings(manifest), start.rounds.records[: start.round])
-        finished = _play(simulation, manifest, folder, journal, tracking, watching, started)
+        finished = _play(simulation, manifest, folder, journal, tracking, options, started)
     finally:
         tracking.end(finished)
     return finished
@@ -247,7 +247,7 @@ def _play(
     folder: Path,
     journal: Journal,
     tracking: Tracking,
-    watching: RunOptions,
+    options: RunOptions,
     started: float,
 ) -> bool:
     """Round after round, to the last one (True) or until `should_stop` says so; CPU time counts from `started` on."""
@@ -264,7 +264,7 @@ def _play(
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every
     measured = manifest.config.field.costs == "measured"
-    on_round, should_stop = watching.get("on_round"), watching.get("should_stop")
+    on_round, should_stop = options.get("on_round"), options.get("should_stop")
     while not simulation.finished:
         record = simulation.play_round()
         journal.append(record)

@@ -3,7 +3,7 @@
 Xu et al., "Accelerating Split Federated Learning over Wireless Communication Networks" (arXiv:2310.15584) choose every
 client's cut and bandwidth so that the round is as short as possible, by solving in turn for the bandwidth with given
 cuts and for the cuts with given bandwidth, each exactly. They assume that everything sent arrives. The round, as it
-is charged here with everybody arriving, takes
+is charged here with all packets arriving, takes
 
     max_n [ψ down + forward + activations up]  +  Σ_n server  +  max_n [gradient down + backward + ψ up],
 
@@ -25,7 +25,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, random_powers, relative_uplink_s
+from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, random_powers, relative_uplink_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,27 +33,26 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AccSflScheme:
-    """Cuts and blocks in turn until the round gets no shorter. Clients that sit out report cut 1, which nobody uses."""
+    """Cuts and blocks in turn until the round gets no shorter. Clients that sit out report cut 1, which isn't used."""
 
     borrows: ClassVar[bool] = True
     name: str = "acc-sfl"
     exchange: ExchangeRules = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = borrowed_decision(problem)
-        clients = np.flatnonzero(reference.scheduled)
-        tx_power_w = random_powers(problem, seed)
-        cut, rb_count = np.ones(len(tx_power_w), dtype=np.int64), np.zeros(len(tx_power_w))
-        if clients.size:
-            patient = replace(problem.round, outage_s=np.inf).among(clients)  # its outage isn't ASFL's
-            cut[clients], rb_count[clients] = fastest_round(patient, tx_power_w[clients])
-        return Decided(Decision(cut, rb_count, tx_power_w), reference)
+        tx_power_w, nothing = random_powers(problem, seed), np.zeros(problem.round.num_clients)
+
+        def decide(round_: Round, clients: Ints) -> Decision:
+            patient = replace(round_, outage_s=np.inf)  # its outage isn't ASFL's
+            return Decision(*fastest_round(patient, tx_power_w[clients]), tx_power_w[clients])
+
+        return decided_for_served(problem, Decision(np.ones_like(nothing, np.int64), nothing, tx_power_w), decide)
 
 
 def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:
     """Cuts [N] and counts [N] of a round in which every client takes part: blocks and cuts in turn."""
-    rb_count, everybody = even_counts(round_), np.ones(round_.num_clients)
-    delay_of_cut_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, ACC_SFL).delay_s
+    rb_count, all_arrive = even_counts(round_), np.ones(round_.num_clients)
+    delay_of_cut_s = cost_of_all_cuts(round_, rb_count, tx_power_w, all_arrive, ACC_SFL).delay_s
     cut = np.full(round_.num_clients, round_.profile.cuts[np.argmin(delay_of_cut_s)])
 
     def improved(now: tuple[Ints, Floats]) -> tuple[Ints, Floats]:
@@ -64,8 +63,8 @@ def fastest_round(round_: Round, tx_power_w: Floats) -> tuple[Ints, Floats]:
 
 
 def _latency_s(round_: Round, cut: Ints, rb_count: Floats, tx_power_w: Floats) -> float:
-    everybody = np.ones(round_.num_clients)
-    return float(round_cost(round_, Decision(cut, rb_count, tx_power_w), everybody, ACC_SFL).delay_s)
+    all_arrive = np.ones(round_.num_clients)
+    return float(round_cost(round_, Decision(cut, rb_count, tx_power_w), all_arrive, ACC_SFL).delay_s)
 
 
 # ---------------------------------------------------------------------- blocks for given cuts
@@ -116,8 +115,8 @@ def _deadlines_and_needs(table: Floats) -> tuple[Floats, Ints]:
 # ---------------------------------------------------------------------- cuts for given blocks
 def best_cuts(round_: Round, rb_count: Floats, tx_power_w: Floats) -> Ints:
     """Cuts [N] that make the round shortest with these blocks: exact."""
-    everybody = np.ones(round_.num_clients)
-    cost = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, ACC_SFL)
+    all_arrive = np.ones(round_.num_clients)
+    cost = cost_of_all_cuts(round_, rb_count, tx_power_w, all_arrive, ACC_SFL)
     upload_s = cost.model_down_delay_s + cost.client_forward_delay_s + cost.uplink_delay_s
     return_s = cost.downlink_delay_s + cost.client_backward_delay_s + cost.model_up_delay_s
     return round_.profile.cuts[choices_for_two_maxima(upload_s, return_s, cost.server_delay_s)]
@@ -149,7 +148,7 @@ def choices_for_two_maxima(upload_s: Floats, return_s: Floats, server_s: Floats)
         deadline = deadlines[index]
         staircase = np.minimum.accumulate(np.where(upload_by_return <= deadline, server_by_return, most), axis=1)
         drops = -np.diff(staircase, axis=1, prepend=most)
-        first = np.searchsorted(return_deadlines, least_return_s[index])  # earlier, somebody has no row
+        first = np.searchsorted(return_deadlines, least_return_s[index])  # earlier, some client has no row
         total_s = (return_deadlines - np.cumsum(drops.ravel()[steps]))[first:] + (deadline + len(server) * most)
         where = int(np.argmin(total_s))
         if total_s[where] < best_s:

@@ -16,9 +16,9 @@ What differs from its paper, or is open there, and was chosen:
 - Its cuts may differ between clients, and layers that only some hold are averaged every I rounds, too. Here all have
   the same cut.
 - It descends over cut and I in turn; here both are tried together. I is a power of two, so that averages stay on a grid
-  of rounds when I changes. The cut moves only when client sides are equal, as there, so nobody sends layers up for it.
-- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL
-  serves; and a client that sat out receives the average, and pays for it, when it takes part again.
+  of rounds when I changes. The cut moves only when client sides are equal, as there, so no layers go up for it.
+- Its radio is given. Here all have P^max and the blocks that make the round shortest; the clients that ASFL serves
+  take part; and a client that sat out receives the average, and pays for it, when it takes part again.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from asfl.costs.modelled import ON_DEMAND, SFL, ExchangeRules, cost_of_all_cuts
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
-from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, noise_scale
+from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 
@@ -49,17 +49,18 @@ class AdaptSflScheme:
     exchange: ExchangeRules = ON_DEMAND
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = borrowed_decision(problem)
-        clients = np.flatnonzero(reference.scheduled)
-        rb_count, tx_power_w = np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
-        if not clients.size:
-            return Decided(Decision(problem.round.previous_cut or 1, rb_count, tx_power_w), reference)
-        round_ = replace(problem.round, previous_cut=None, holdings=None).among(clients)
-        best = shortest_training(round_, noise_scale(problem), problem.rules.drift_weight, cut=_cut_that_stays(problem))
-        synced = best.cut if (problem.round.index + 1) % best.interval == 0 else 0
-        tx_power_w[clients] = round_.radio.max_tx_power_w
-        rb_count[clients] = _counts(round_, best.cut, SFL if synced else ON_DEMAND)
-        return Decided(Decision(best.cut, rb_count, tx_power_w, synced=synced), reference)
+        nothing, weight = np.zeros(problem.round.num_clients), problem.rules.drift_weight
+
+        def decide(round_: Round, clients: NDArray[np.int64]) -> Decision:
+            round_ = replace(round_, previous_cut=None, holdings=None)
+            best = shortest_training(round_, noise_scale(problem), weight, cut=_cut_that_stays(problem))
+            synced = best.cut if (round_.index + 1) % best.interval == 0 else 0
+            full_power_w = np.full(len(clients), round_.radio.max_tx_power_w)
+            return Decision(
+                best.cut, _counts(round_, best.cut, SFL if synced else ON_DEMAND), full_power_w, synced=synced
+            )
+
+        return decided_for_served(problem, Decision(problem.round.previous_cut or 1, nothing, nothing), decide)
 
 
 def _cut_that_stays(problem: Problem) -> int | None:
@@ -93,17 +94,17 @@ def shortest_training(round_: Round, noise_scale: float, drift_weight: float, cu
 
 def training_times(round_: Round, rb_count: Floats, noise_scale: float, drift_weight: float) -> Floats:
     """[cuts, intervals] (T_split + T_average / I) / (1 − noise − drift); infinite where the bound can't be reached."""
-    everybody = np.ones(round_.num_clients)
-    power_w, patient = round_.radio.max_tx_power_w * everybody, replace(round_, outage_s=np.inf)
-    split_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, ON_DEMAND).delay_s[:, None]
-    averaged_s = cost_of_all_cuts(patient, rb_count, power_w, everybody, SFL).delay_s[:, None]
+    all_arrive = np.ones(round_.num_clients)
+    power_w, patient = round_.radio.max_tx_power_w * all_arrive, replace(round_, outage_s=np.inf)
+    split_s = cost_of_all_cuts(patient, rb_count, power_w, all_arrive, ON_DEMAND).delay_s[:, None]
+    averaged_s = cost_of_all_cuts(patient, rb_count, power_w, all_arrive, SFL).delay_s[:, None]
     round_s = split_s + (averaged_s - split_s) / INTERVALS
     share = round_.profile.client_param_bits[round_.profile.cuts] / round_.profile.client_param_bits[-1]
     drift = drift_weight * np.where(INTERVALS > 1, INTERVALS**2, 0) * share[:, None]
     progress = 1 / (1 + noise_scale / round_.num_clients) - drift
-    late = np.asarray(~cost_of_all_cuts(round_, rb_count, power_w, everybody, SFL).in_time.all(axis=1))
+    late = np.asarray(~cost_of_all_cuts(round_, rb_count, power_w, all_arrive, SFL).in_time.all(axis=1))
     times = np.where(progress > 0, round_s / np.where(progress > 0, progress, 1.0), np.inf)
-    return times if late.all() else np.where(late[:, None], np.inf, times)  # else nobody would finish an average
+    return times if late.all() else np.where(late[:, None], np.inf, times)  # else no client would finish an average
 
 
 def _counts(round_: Round, cut: int, exchange: ExchangeRules) -> Floats:

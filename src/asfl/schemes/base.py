@@ -1,7 +1,7 @@
 """What a scheme is: how it decides, and how its rounds are charged; and what several schemes share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -119,6 +119,24 @@ def random_counts(problem: Problem, seed: int) -> Floats:
 
 
 # ---------------------------------------------------------------------- schemes that make a round or training short
+def decided_for_served(
+    problem: Problem, idle: Decision, decide: Callable[[Round, NDArray[np.int64]], Decision]
+) -> "Decided":
+    """What is decided for the clients that ASFL serves, as if there were no others; these have what `idle` says."""
+    reference = borrowed_decision(problem)
+    clients = np.flatnonzero(reference.scheduled)
+    if not clients.size:
+        return Decided(idle, reference)
+    found = decide(problem.round.among(clients), clients)
+    for name in ("cut", "rb_count", "tx_power_w", "batch"):
+        of_all, of_served = getattr(idle, name), getattr(found, name)
+        if np.ndim(of_all):
+            spread = of_all.copy()
+            spread[clients] = of_served
+            found = replace(found, **{name: spread})
+    return Decided(found, reference)
+
+
 def descend(start: T, improved: Callable[[T], T], seconds: Callable[[T], float]) -> T:
     """Improve in passes until a pass gains nothing."""
     best, least_s = start, seconds(start)
@@ -138,7 +156,7 @@ def even_counts(round_: Round) -> Floats:
 
 
 def relative_uplink_s(round_: Round, tx_power_w: Floats) -> Floats:
-    """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves everybody else one."""
+    """[K', N]: time of a transmission with 1, 2, … K' blocks, relative to one block; K' leaves one for each other."""
     most = round_.radio.num_rbs - round_.num_clients + 1
     rate = round_.uplink_rate_bps(np.arange(1.0, most + 1)[:, None], tx_power_w)
     return np.asarray(np.divide(rate[0], rate, out=np.ones_like(rate), where=rate > 0))

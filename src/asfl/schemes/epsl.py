@@ -26,7 +26,7 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, cost_of_all_cuts, epsl, round_cost
 from asfl.costs.round import Round
 from asfl.optimize import Problem
-from asfl.schemes.base import Decided, Values, borrowed_decision, descend, even_counts, relative_uplink_s
+from asfl.schemes.base import Decided, Values, decided_for_served, descend, even_counts, relative_uplink_s
 
 Floats = NDArray[np.float64]
 
@@ -47,13 +47,9 @@ class EpslScheme:
         return epsl(self.share)
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference = borrowed_decision(problem)
-        clients = np.flatnonzero(reference.scheduled)
-        cut, rb_count, tx_power_w = 1, np.zeros(problem.round.num_clients), np.zeros(problem.round.num_clients)
-        if clients.size:
-            fastest = fastest_round(problem.round.among(clients), self.exchange)
-            cut, rb_count[clients], tx_power_w[clients] = int(fastest.cut), fastest.rb_count, fastest.tx_power_w
-        return Decided(Decision(cut, rb_count, tx_power_w), reference)
+        nothing = np.zeros(problem.round.num_clients)
+        idle = Decision(1, nothing, nothing)
+        return decided_for_served(problem, idle, lambda round_, _: fastest_round(round_, self.exchange))
 
 
 def fastest_round(round_: Round, exchange: ExchangeRules) -> Decision:
@@ -75,8 +71,8 @@ def fastest_round(round_: Round, exchange: ExchangeRules) -> Decision:
 
 def best_cut(round_: Round, rb_count: Floats, tx_power_w: Floats, exchange: ExchangeRules) -> int:
     """The common cut that makes the round shortest: exhaustive, so exact."""
-    everybody = np.ones(round_.num_clients)
-    delay_s = cost_of_all_cuts(round_, rb_count, tx_power_w, everybody, exchange).delay_s
+    all_arrive = np.ones(round_.num_clients)
+    delay_s = cost_of_all_cuts(round_, rb_count, tx_power_w, all_arrive, exchange).delay_s
     return int(round_.profile.cuts[np.argmin(delay_s)])
 
 
@@ -85,8 +81,9 @@ def greedy_counts(round_: Round, cut: int, tx_power_w: Floats, exchange: Exchang
 
     A client holds up the round by its forward pass and everything it sends up: activations and, if the cut shrinks,
     layers. If the cut doesn't shrink, blocks matter in one maximum only and this is exact: a client that is done by the
-    best deadline gets no block as long as somebody isn't, so nobody gets more than the best deadline needs before all
-    keep it. If the cut shrinks, there are two maxima (re-split and stage 2) and this is a heuristic, as in its paper.
+    best deadline gets no block as long as another client isn't, so none gets more than the best deadline needs before
+    all keep it. If the cut shrinks, there are two maxima (re-split and stage 2) and this is a heuristic, as in its
+    paper.
     """
     one_each = np.ones(round_.num_clients)
     cost = round_cost(round_, Decision(cut, one_each, tx_power_w), one_each, exchange)

@@ -18,8 +18,8 @@ What differs from its paper, or is open there, and was chosen:
 - Sizes are a quarter to four times b, in steps of √2; its only limit is memory, which isn't modelled here.
 - It descends over batches and cuts in turn. Here both are found together, for given blocks exactly: a ratio is least
   where T − λ · progress is, λ being the ratio itself (Dinkelbach), and that is a choice for two maxima and a sum.
-- Its radio is given. Here all have P^max and the blocks that make the round shortest; those take part whom ASFL
-  serves.
+- Its radio is given. Here all have P^max and the blocks that make the round shortest; the clients that ASFL serves
+  take part.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_
 from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
-from asfl.schemes.base import Decided, borrowed_decision, descend, even_counts, noise_scale
+from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,7 +41,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HasflScheme:
-    """Clients that sit out report cut 1 and the configured mini-batch, which nobody uses, and have no power."""
+    """Clients that sit out report cut 1 and the configured mini-batch, which isn't used, and have no power."""
 
     borrows: ClassVar[bool] = True
     watches_noise: ClassVar[bool] = True
@@ -49,17 +49,13 @@ class HasflScheme:
     exchange: ExchangeRules = ACC_SFL
 
     def decide(self, problem: Problem, seed: int) -> Decided:
-        reference, everybody = borrowed_decision(problem), problem.round.num_clients
-        clients = np.flatnonzero(reference.scheduled)
-        cut, rb_count, tx_power_w = np.ones(everybody, dtype=np.int64), np.zeros(everybody), np.zeros(everybody)
-        batch = np.full(everybody, max(round(problem.round.batch_size), 1))
-        if clients.size:
-            round_ = replace(problem.round, outage_s=np.inf).among(clients)
-            best = shortest_training(round_, noise_scale(problem))
-            cut[clients], rb_count[clients], tx_power_w[clients] = best.cut, best.rb_count, best.tx_power_w
-            assert best.batch is not None
-            batch[clients] = best.batch
-        return Decided(Decision(cut, rb_count, tx_power_w, batch=batch), reference)
+        nothing, batch = np.zeros(problem.round.num_clients), max(round(problem.round.batch_size), 1)
+        idle = Decision(np.ones_like(nothing, np.int64), nothing, nothing, batch=np.full(len(nothing), batch))
+
+        def decide(round_: Round, _: Ints) -> Decision:
+            return shortest_training(replace(round_, outage_s=np.inf), noise_scale(problem))
+
+        return decided_for_served(problem, idle, decide)
 
 
 def shortest_training(round_: Round, noise_scale: float) -> Decision:
@@ -96,10 +92,10 @@ def allowed_batches(round_: Round) -> Ints:
 
 def cuts_and_batches(round_: Round, rb_count: Floats, noise_scale: float) -> Decision:
     """The cuts [N] and batches [N] with which training is shortest, with these blocks: exact among allowed sizes."""
-    sizes, cuts, everybody = allowed_batches(round_), round_.profile.cuts, np.ones(round_.num_clients)
-    power_w = round_.radio.max_tx_power_w * everybody
+    sizes, cuts, all_arrive = allowed_batches(round_), round_.profile.cuts, np.ones(round_.num_clients)
+    power_w = round_.radio.max_tx_power_w * all_arrive
     rounds = [replace(round_, charged_samples=float(size * round_.local_steps)) for size in sizes]
-    costs = [cost_of_all_cuts(each, rb_count, power_w, everybody, ACC_SFL) for each in rounds]
+    costs = [cost_of_all_cuts(each, rb_count, power_w, all_arrive, ACC_SFL) for each in rounds]
     before = np.concatenate([c.model_down_delay_s + c.client_forward_delay_s + c.uplink_delay_s for c in costs])
     behind = np.concatenate([c.downlink_delay_s + c.client_backward_delay_s + c.model_up_delay_s for c in costs])
     server = np.concatenate([c.server_delay_s for c in costs])
