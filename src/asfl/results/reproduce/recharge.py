@@ -64,13 +64,7 @@ def recharge_all(
     here = {key: run for key, run in runs.items() if run.config and _is_there(run)}
     done = _in_processes([(run, (*ALWAYS, *settings)) for run in here.values()], workers or usual_threads())
     charged = dict(zip(here, done, strict=True))
-    left = sorted(
-        {
-            f"{run.scheme} in {world}"
-            for (world, *_), run in charged.items()
-            if _is_left(run, here[world, run.scheme, run.seed])
-        }
-    )
+    left = sorted({f"{key[1]} in {key[0]}" for key, run in charged.items() if _is_left(run, here[key])})
     if left:
         print(
             f"left as recorded, as their archive leaves out what decided their costs: {', '.join(left)}",
