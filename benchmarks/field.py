@@ -26,6 +26,7 @@ from asfl.data import load_data
 from asfl.field.messages import Agreement
 from asfl.field.shapes import Blueprint
 from asfl.runs.simulation import Simulation
+from asfl.runs.state import flatten
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
 from benchmarks.field_clients import BATCH, TRANSPORTS, Clients, images_config
@@ -70,7 +71,7 @@ class Rounds:
         """Whether both have got to the same weights and optimiser states."""
         for rounds in (self, other):
             rounds._trainer.fleet.gather(optimizers=True)
-        mine, others = self._trainer.state.tensors(), other._trainer.state.tensors()
+        mine, others = flatten(self._trainer.state), flatten(other._trainer.state)
         return all(torch.equal(mine[name], others[name]) for name in others)
 
 

@@ -23,8 +23,8 @@ from asfl.models.cuttable import CuttableModel
 from asfl.models.load import load_profile
 from asfl.runs.simulation import clients_a_pass
 from asfl.train.batches import Batches
-from asfl.train.fast import FastTrainer
 from asfl.train.optimizers import Adam
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan
 from benchmarks.splitfed_pattern import SplitFedPattern
 from benchmarks.turns import OwnProcess, Play, ratio, take_turns, timed, training_threads
@@ -131,8 +131,8 @@ def new_batches(data: ImageData, clients: int, batch_size: int = BATCH) -> Batch
     return Batches(data, _parts(data, clients), batch_size=batch_size, seed=0, augment=True, device=CPU)
 
 
-def new_trainer(model: CuttableModel, batches: Batches, clients: int, merge: int) -> FastTrainer:
-    return FastTrainer(model, batches, ASFL, Adam(RATE), num_clients=clients, seed=0, device=CPU, merge=merge)
+def new_trainer(model: CuttableModel, batches: Batches, clients: int, merge: int) -> Trainer:
+    return Trainer(model, batches, ASFL, Adam(RATE), num_clients=clients, seed=0, device=CPU, merge=merge)
 
 
 def full_round(index: int, cut: int, clients: int) -> RoundPlan:

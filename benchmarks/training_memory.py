@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from asfl.runs.state import flatten
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Adam
 from benchmarks.training import RATE, full_round, new_batches, new_model, new_trainer, random_images
@@ -50,7 +51,7 @@ def print_memory(name: str, cut: int, clients: int) -> None:
     before = _peak_bytes()
     trainer = new_trainer(model, batches, clients, merge=1)
     trainer.round(full_round(0, cut, clients))
-    held = sum(tensor.nbytes for tensor in trainer.state.tensors().values())
+    held = sum(tensor.nbytes for tensor in flatten(trainer.state).values())
     print(held, _peak_bytes() - before)
 
 

@@ -45,9 +45,9 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     from asfl.field import messages as msg
     from asfl.field.client import ClientNode
     from asfl.field.wire import decode, encode
+    from asfl.train.device import keep_freed_memory
     from asfl.train.fleet import FirstLayers
     from asfl.train.layout import ModelVectors
-    from asfl.train.memory import keep_freed_memory
     from asfl.train.trainer import Task
 
     torch.set_num_threads(1)

@@ -23,13 +23,12 @@ from asfl.data import deal, load_data
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
-from asfl.train.calibrate import Calibrator
-from asfl.train.combine import Combining
-from asfl.train.evaluate import Evaluator
-from asfl.train.fast import FastTrainer
+from asfl.train.evaluate import Calibrator, Evaluator
 from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
+from asfl.train.state import Combining
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan, Task
 
 SEEDS, ROUNDS, CLIENTS, CLASSES = (1, 2, 3), 24, 10, 10
@@ -104,7 +103,7 @@ def accuracy(job: Job) -> float:
     batches = Batches.of(data, deal(data, config), config, CPU)
     torch.manual_seed(seed)
     model = build_model(config.model_spec)
-    trainer = FastTrainer(
+    trainer = Trainer(
         model, batches, exchange, rule_named(training.optimizer, training.learning_rate), num_clients=CLIENTS,
         seed=seed, device=CPU, merge=CLIENTS, fleet=partial(PoisonedFleet, attack),
         combining=Combining(robust.average, clip=robust.clip),

@@ -26,7 +26,7 @@ from asfl.runs import synthetic_learning
 from asfl.runs.play import play
 from asfl.runs.synthetic_learning import FITTED, Drift, HeldOut, SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rounds import budgets_of
+from asfl.schemes.rules import budgets_of
 
 RECORDS = Path(__file__).parents[1] / "docs/results/records.jsonl.xz"
 TABLE = Path(synthetic_learning.__file__).with_name(FITTED)
@@ -125,7 +125,7 @@ def compared(run: Run, drift: Drift, rounds: int) -> tuple[Means, Means]:
     records = run.records[:rounds]
     played = list(play(world, scheme, len(records), budgets_of(world, scheme), drift))
     trained = [(one.delay_s, sum(one.energy_j), one.mean_cut) for one in records]
-    return _means(trained), _means((one.delay_s, float(one.energy_j.sum()), one.cut) for one in played)
+    return _means(trained), _means((one.delay_s, sum(one.energy_j), one.mean_cut) for one in played)
 
 
 def _means(rows: Iterable[tuple[float, float, float]]) -> Means:

@@ -23,7 +23,7 @@ CONTEXT.set_forkserver_preload(["studies.torture.keys"])
 @only_errors()
 def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     counts, registry = Counts(), Registry(folder / "home")
-    with EnrolmentServer("127.0.0.1", 0, Authority.of(folder / "home"), registry, "7400") as enrolment:
+    with EnrolmentServer("127.0.0.1", 0, Authority.of(folder / "home"), "7400") as enrolment:
         where, usual_s = f"127.0.0.1:{enrolment.server_port}", 0.1
         for number in range(max(2, round(share * FULL / KILLS))):
             home, pasted = folder / str(number), pasted_code(enrolment.fingerprint, registry.invite(1, 1)[0])

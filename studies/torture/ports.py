@@ -41,7 +41,7 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     counts, home, before = Counts(), folder / "home", psutil.Process().num_fds()
     registry = Registry(home)
     with few_files(), ExitStack() as open_:
-        enrolment = open_.enter_context(EnrolmentServer("127.0.0.1", 0, Authority.of(home), registry, "7400"))
+        enrolment = open_.enter_context(EnrolmentServer("127.0.0.1", 0, Authority.of(home), "7400"))
         page = open_.enter_context(MetricsPage("127.0.0.1", 0, Dashboard(home, registry, [StreamLink()], "run", 10)))
         watch = open_.enter_context(open_server(LivePage(lambda: "", lambda version: "page", "library"), 0))
         for server in (enrolment, page, watch):

@@ -250,7 +250,7 @@ def test_a_server_that_died_at_any_write_of_its_keys_starts(
 def enrolling(home: Path) -> Iterator[tuple[EnrolmentServer, str, Callable[[], str]]]:
     """Where devices enrol, and new codes."""
     authority, registry = Authority.of(home), Registry(home)
-    with EnrolmentServer("127.0.0.1", 0, authority, registry, "7400") as server:
+    with EnrolmentServer("127.0.0.1", 0, authority, "7400") as server:
         where = f"127.0.0.1:{server.server_port}"
         yield server, where, lambda: pasted_code(server.fingerprint, registry.invite(1, 1)[0])
 

@@ -16,10 +16,11 @@ from asfl.costs.decision import Decision
 from asfl.field import messages as msg
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import WireError, decode, encode
-from asfl.train.beyond import DriftAndNoiseSignals
-from asfl.train.fast import FastTrainer
+from asfl.runs.state import flatten, unflatten
 from asfl.train.fleet import FirstLayers
 from asfl.train.quantise import quantise_side
+from asfl.train.signals import DriftAndNoiseSignals
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan, Trained
 
 VICTIM, CUT = 2, 3
@@ -32,7 +33,7 @@ def average_of(index: int, depth: int, bits: int = 32, cut: int = CUT) -> RoundP
     return replace(full_round(index, cut, CLIENTS), synced=depth, bits=np.full(CLIENTS, bits))
 
 
-def play(trainer: FastTrainer, plans: Sequence[RoundPlan]) -> list[Trained]:
+def play(trainer: Trainer, plans: Sequence[RoundPlan]) -> list[Trained]:
     trained = []
     for plan in plans:
         trainer.fleet.begin(plan.index)
@@ -40,21 +41,21 @@ def play(trainer: FastTrainer, plans: Sequence[RoundPlan]) -> list[Trained]:
     return trained
 
 
-def here() -> FastTrainer:
+def here() -> Trainer:
     return planned_simulation(AGREEMENT, [CUT]).trainer
 
 
 @contextmanager
-def there() -> Iterator[tuple[FastTrainer, list[MeddledLink]]]:
+def there() -> Iterator[tuple[Trainer, list[MeddledLink]]]:
     with local_links(AGREEMENT) as links:
         meddled = [MeddledLink(link) for link in links]
         yield planned_simulation(AGREEMENT, [CUT], over(meddled)).trainer, meddled
 
 
-def assert_same_state(found: FastTrainer, expected: FastTrainer) -> None:
+def assert_same_state(found: Trainer, expected: Trainer) -> None:
     found.fleet.gather(optimizers=True)
     for name in ("server.parameters", "server.statistics", "clients.parameters", "clients.statistics"):
-        assert torch.equal(found.state.tensors()[name], expected.state.tensors()[name]), name
+        assert torch.equal(flatten(found.state)[name], flatten(expected.state)[name]), name
 
 
 # ---------------------------------------------------------------------- who is lost
@@ -130,9 +131,9 @@ def test_after_a_checkpoint_differences_are_to_the_same_layers() -> None:
     with there() as (before, _):
         play(before, plans[:2])
         before.fleet.gather(optimizers=True)
-        saved, knowledge = {n: t.clone() for n, t in before.state.tensors().items()}, before.fleet.knowledge()
+        saved, knowledge = {n: t.clone() for n, t in flatten(before.state).items()}, before.fleet.knowledge()
     with there() as (trainer, _):
-        trainer.state.restore(saved)
+        trainer.state = unflatten(trainer.state, saved)
         trainer.fleet.scatter(knowledge)
         play(trainer, plans[2:])
         assert_same_state(trainer, alone)

@@ -23,7 +23,6 @@ from torch import Tensor
 from waiting import LONG_S
 
 from asfl.config.errors import AsflError
-from asfl.costs.round import Round
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
 from asfl.field.copies import Copies
@@ -34,16 +33,15 @@ from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
 from asfl.field.roster import LEAST_S, MOST_S, Deadlines, MeasuredDeadlines, Patience, Roster
 from asfl.field.wire import WireError, decode, encode, pack
-from asfl.runs import simulation as simulate
 from asfl.runs.folder import check_finite, checkpoint_files
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
-from asfl.runs.simulation import Simulation
-from asfl.schemes.rounds import DecidedRound, decide_round
+from asfl.runs.simulation import Networks, Simulation
+from asfl.runs.state import flatten
 from asfl.train.fleet import LocalFleet, Packet
 from asfl.train.quantise import Quantised
-from asfl.train.trainer import RoundPlan, Task
+from asfl.train.trainer import RoundPlan, Task, Trained
 from studies.torture import lies, messages
 
 VICTIM, WHEN = 2, 1
@@ -76,13 +74,15 @@ def faults_of(record: RoundRecord) -> list[tuple[Any, Any]]:
 def lost_packet() -> Iterator[None]:
     """In one round, the victim's packet doesn't arrive."""
 
-    def unlucky(round_: Round, *arguments: Any) -> DecidedRound:
-        decided = decide_round(round_, *arguments)
-        there = np.arange(CLIENTS) != (VICTIM if round_.index == WHEN else None)
-        return replace(decided, arrived=decided.arrived & there)
+    train = Networks.train
+
+    def unlucky(networks: Networks, plan: RoundPlan) -> Trained:
+        there = np.arange(CLIENTS) != (VICTIM if plan.index == WHEN else None)
+        trained = train(networks, replace(plan, arrived=plan.arrived & there))
+        return replace(trained, lost=~there)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulate, "decide_round", unlucky)
+        patch.setattr(Networks, "train", unlucky)
         yield
 
 
@@ -334,7 +334,7 @@ def test_if_no_client_sends_layers_the_cut_stays_and_the_next_round_goes_on() ->
             link.bends["shrink", WHEN] = breaks
         simulation = planned_simulation(agreement_for("asfl"), CUTS, over(links))
         records = play(simulation, 2)
-        assert simulation.trainer.state.cut == simulation.state.radio.previous_cut == CUTS[0]
+        assert simulation.trainer.state.cut == simulation.state.previous_cut == CUTS[0]
         records += play(simulation, 2)
     assert [record.arrived_count for record in records] == [4, 0, 4, 4]
     assert len(records[WHEN].faults or []) == CLIENTS
@@ -746,7 +746,7 @@ def played(agreement: Agreement, *, step: int = 0, lost: bool = False) -> tuple[
 
 
 def model_of(simulation: Simulation) -> Model:
-    of_server = {n: t for n, t in simulation.trainer.state.tensors().items() if n.startswith("server")}
+    of_server = {n: t for n, t in flatten(simulation.trainer.state).items() if n.startswith("server")}
     return {**simulation.average_model(), **of_server}
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ class Counted(MeddledLink):
 def simulation_of(scheme: str, planned: Planned, links: Sequence[Counted]) -> Simulation:
     config = tiny(*EVERYBODY_ARRIVES, "output.evaluate_every=4", rounds=ROUNDS)
     simulation = planned_simulation(agreement_of(config, scheme), planned.cuts, over(links))
-    simulation.scheme, simulation.accountant = planned, Bills()
+    simulation.run = replace(simulation.run, scheme=planned, accountant=Bills())
     return simulation
 
 
@@ -94,7 +95,9 @@ def test_every_byte_is_charged_or_in_the_list_of_what_is_not(scheme: str) -> Non
         simulation = simulation_of(scheme, planned, links)
         for _ in range(ROUNDS):
             simulation.play_round()
-        simulation._learning(simulation.state)  # what the next round asks for is reported by those who learnt in this
+        simulation.run.learner.learning(
+            simulation.state
+        )  # what the next round asks for is reported by those who learnt in this
         simulation.trainer.fleet.gather()
         payload = links[0].payload()
     up_bits, down_bits = (sum(way) for way in zip(*billed, strict=True))

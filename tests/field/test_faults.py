@@ -25,6 +25,7 @@ from asfl.field.messages import Agreement, Answer, AnyRequest, Sync
 from asfl.field.stream import StreamServer
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
+from asfl.runs.state import flatten
 
 VICTIM, CUTS = 2, [4, 2, 5, 3]
 DEADLINE_S = 0.3
@@ -217,7 +218,7 @@ def assert_finite(simulation: Simulation, record: RoundRecord) -> None:
     assert record.train_loss is not None
     assert record.accuracy is not None
     assert np.isfinite([record.train_loss, record.accuracy]).all()
-    for name, tensor in simulation.trainer.state.tensors().items():
+    for name, tensor in flatten(simulation.trainer.state).items():
         assert torch.isfinite(tensor.double()).all(), name
 
 

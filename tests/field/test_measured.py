@@ -25,11 +25,14 @@ from asfl.field.measured import MeasuredRound, MeasuredWorld
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.optimize import Problem, Queues, ooe_bcd, solve_jointly
 from asfl.runs.manifest import MODEL_FILE
-from asfl.runs.records import read_records
+from asfl.runs.play import radio_only
+from asfl.runs.records import RoundRecord, read_records
+from asfl.runs.round import play_round
 from asfl.runs.run import run
+from asfl.runs.state import State
 from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.schemes.rounds import AccountedRound, RadioState, account_round, decide_round, rules_of
+from asfl.schemes.rules import decide, rules_of
 
 MEASURED = ("field.costs=measured", "decision.delay_budget_s=auto", "decision.energy_budget_j=auto")
 
@@ -117,11 +120,10 @@ def world_with(links: LinkState, **overrides: str) -> MeasuredWorld:
 def test_every_scheme_decides_a_cut_for_everybody_who_is_there(scheme: str) -> None:
     world = world_with(random_links(1, CLIENTS))
     world.clocks.begin(np.array([True, False, True, True]))
-    rules = rules_of(world.config, world.budgets())
-    learning = SyntheticLearning.fresh(world.profile, CLIENTS).learning()
-    aired = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, RadioState.fresh(CLIENTS), 0)
-    assert aired.decision.rb_count.tolist() == [1.0, 0.0, 1.0, 1.0]
-    assert aired.arrived.tolist() == [True, False, True, True]  # nothing is drawn
+    run = replace(radio_only(world, scheme_named(scheme), world.budgets()), accountant=ModelledAccountant())
+    _, record = play_round(run, State.fresh(world, run.scheme))
+    assert record.rb_count == [1.0, 0.0, 1.0, 1.0]
+    assert record.arrived == [1, 0, 1, 1]  # nothing is drawn
 
 
 @given(st.integers(0, 50), st.integers(0, CLIENTS - 1))
@@ -135,31 +137,26 @@ def test_a_slower_link_never_makes_more_cross_it(seed: int, client: int) -> None
         world = world_with(one, **{"decision.energy_budget_j": "1e9", "decision.delay_budget_s": "1e-9"})
         rules = rules_of(world.config, world.budgets()).model_copy(update={"penalty_weight": 0.0})
         learning = SyntheticLearning.fresh(world.profile, CLIENTS).learning()
-        nothing_owed = Queues.empty(CLIENTS)
-        cut = decide_round(
-            world.begin_round(0), scheme_named("asfl"), rules, learning, RadioState(nothing_owed), 0
-        ).decision.cut
+        problem = Problem(world.begin_round(0), learning, Queues.empty(CLIENTS), rules)
+        cut = decide(scheme_named("asfl"), problem).decision.cut
         sent.append(world.profile.activation_bits[int(cut) - 1])
     assert sent[1] <= sent[0]
 
 
 def test_queues_follow_what_was_measured() -> None:
     world = world_with(random_links(1, CLIENTS))
-    rules = rules_of(world.config, world.budgets())
-    learning = SyntheticLearning.fresh(world.profile, CLIENTS).learning()
-    nothing = np.zeros(CLIENTS)
-    cost = MeasuredCost(0.0, 1.0, 3 * rules.delay_budget_s - 1.0, nothing, nothing, nothing)
+    budgets, nothing = world.budgets(), np.zeros(CLIENTS)
+    cost = MeasuredCost(0.0, 1.0, 3 * budgets.delay_s - 1.0, nothing, nothing, nothing)
     modelled, measured = ModelledAccountant(), world.accountant()
     measured.charge = lambda *_: cost  # type: ignore[method-assign]
 
-    def after(scheme: str, accountant: Accountant) -> AccountedRound:
-        fresh = RadioState.fresh(CLIENTS)
-        decided = decide_round(world.begin_round(0), scheme_named(scheme), rules, learning, fresh, 0)
-        return account_round(decided, accountant, modelled, fresh, 0)
+    def after(scheme: str, accountant: Accountant) -> RoundRecord:
+        run = replace(radio_only(world, scheme_named(scheme), budgets), accountant=accountant)
+        return play_round(run, State.fresh(world, run.scheme))[1]
 
-    assert after("asfl", measured).state.queues.delay == pytest.approx(2.0)  # (3γ − γ)/γ
-    assert after("asfl", measured).charge is cost
-    assert after("fedavg", measured).state.queues.delay == after("fedavg", modelled).state.queues.delay
+    assert after("asfl", measured).delay_queue == pytest.approx(2.0)  # (3γ − γ)/γ
+    assert after("asfl", measured).delay_s == cost.delay_s
+    assert after("fedavg", measured).delay_queue == after("fedavg", modelled).delay_queue
 
 
 def test_a_budget_that_is_set_stays() -> None:

@@ -26,11 +26,12 @@ from asfl.models.build import build_model
 from asfl.results.page.collect import collect, label_mixes, run_command
 from asfl.runs.records import read_records
 from asfl.runs.run import run
+from asfl.runs.state import flatten
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
-from asfl.train.fast import FastTrainer
 from asfl.train.fleet import FleetMaker, LocalFleet
 from asfl.train.optimizers import rule_named
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan
 
 SIZES = (20, 90, 41)
@@ -61,10 +62,10 @@ def links_to(config: Config, files: Sequence[Path], scheme: str = "asfl") -> Ite
         yield [LocalLink(ClientNode(agreement.welcome(n), file), pool) for n, file in enumerate(files)]
 
 
-def trainer_of(config: Config, batches: Batches, scheme: str, fleet: FleetMaker = LocalFleet) -> FastTrainer:
+def trainer_of(config: Config, batches: Batches, scheme: str, fleet: FleetMaker = LocalFleet) -> Trainer:
     torch.manual_seed(1)
     training = config.training
-    return FastTrainer(
+    return Trainer(
         build_model(config.model_spec), batches, scheme_named(scheme).exchange,
         rule_named(training.optimizer, training.learning_rate), num_clients=3, seed=1, device=CPU, fleet=fleet,
     )  # fmt: skip
@@ -90,8 +91,8 @@ def test_a_round_has_the_bits_of_one_process_that_has_all_the_images(tmp_path: P
             there.round(plan)
         there.fleet.gather(optimizers=True)
         assert there.state.samples.tolist() == list(SIZES)
-    for name, tensor in here.state.tensors().items():
-        assert torch.equal(tensor, there.state.tensors()[name]), name
+    for name, tensor in flatten(here.state).items():
+        assert torch.equal(tensor, flatten(there.state)[name]), name
 
 
 def test_a_run_without_any_image_on_the_server(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
 from asfl.runs.simulation import Simulation
+from asfl.runs.state import flatten
 from asfl.schemes import scheme_named
 from asfl.train.trainer import RoundPlan
 
@@ -157,8 +158,8 @@ def assert_same_rounds(here: Simulation, there: Simulation, plans: Sequence[Roun
         np.testing.assert_array_equal(found.update_norm2, expected.update_norm2)
         np.testing.assert_array_equal(found.quantisation_error, expected.quantisation_error)
     there.trainer.fleet.gather(optimizers=True)
-    for name, tensor in here.trainer.state.tensors().items():
-        assert torch.equal(there.trainer.state.tensors()[name], tensor), name
+    for name, tensor in flatten(here.trainer.state).items():
+        assert torch.equal(flatten(there.trainer.state)[name], tensor), name
 
 
 def plans_with_bits(cuts: Sequence[int], rounds: int) -> list[RoundPlan]:

@@ -26,9 +26,9 @@ from asfl.field.stream import CHUNK, GREETING_LIMIT
 from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
 from asfl.runs import http_server
 from asfl.runs.simulation import Simulation
-from asfl.train.combine import Combining
 from asfl.train.gradients import is_due
 from asfl.train.layout import ModelVectors
+from asfl.train.state import Combining
 from asfl.train.trainer import Task
 
 ROOT = Path(__file__).parents[2]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from asfl.data import ImageData
 from asfl.models.build import build_model
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.combine import Combining
-from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Name, rule_named
 from asfl.train.privacy import GaussianMechanism
+from asfl.train.state import Combining
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan
 
 CPU = torch.device("cpu")
@@ -57,17 +58,29 @@ def tiny_batches(
     )  # fmt: skip
 
 
+SIZES = (6, 30, 12, 8)
+
+
+def uneven_batches(local_steps: int = 1, *, augment: bool = False) -> Batches:
+    data, edges = tiny_images(), np.cumsum((0, *SIZES))
+    parts = [np.arange(first, last) for first, last in pairwise(edges)]
+    return Batches(
+        data, parts, batch_size=6, local_steps=local_steps, seed=3, augment=augment, device=CPU, dtype=torch.float64,
+        alone=True,
+    )  # fmt: skip
+
+
 def trainers(
     model: CuttableModel, batches: Batches, exchange: ExchangeRules, optimizer: Name, num_clients: int, merge: int = 1,
     combining: Combining = Combining(), blur: GaussianMechanism | None = None, longer: float = 1.0,  # noqa: B008 (frozen)
-) -> tuple[PlainTrainer, FastTrainer]:  # fmt: skip
+) -> tuple[PlainTrainer, Trainer]:  # fmt: skip
     """`longer`: so many times the server's learning rate is that of clients."""
     rate = {"sgd": 0.05, "momentum": 0.02, "adam": 0.003}[optimizer]
     shared: dict[str, Any] = {"num_clients": num_clients, "seed": 5, "combining": combining}
     plain = PlainTrainer(
         model, batches, exchange, optimizer, rate, **shared, blur=blur, client_learning_rate=longer * rate
     )
-    fast = FastTrainer(
+    fast = Trainer(
         model, batches, exchange, rule_named(optimizer, rate), **shared, device=CPU, dtype=torch.float64, merge=merge,
         fleet=partial(LocalFleet, blur=blur), client_rule=rule_named(optimizer, longer * rate),
     )  # fmt: skip
@@ -91,11 +104,11 @@ def full_round(index: int, cut: int, num_clients: int) -> RoundPlan:
     return RoundPlan(index, np.full(num_clients, cut), everybody, everybody)
 
 
-def vectors_of(model: CuttableModel, fast: FastTrainer) -> ModelVectors:
+def vectors_of(model: CuttableModel, fast: Trainer) -> ModelVectors:
     return fast.layout.flatten(model, CPU, torch.float64)
 
 
-def assert_same(plain: PlainTrainer, fast: FastTrainer, rtol: float = 1e-9, atol: float = 1e-10) -> None:
+def assert_same(plain: PlainTrainer, fast: Trainer, rtol: float = 1e-9, atol: float = 1e-10) -> None:
     """Average model, client sides and server side agree."""
     cut = fast.state.cut
     pairs = [(fast.state.average_model(), vectors_of(plain.average_model(cut), fast))]

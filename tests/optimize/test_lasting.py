@@ -15,10 +15,11 @@ from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize.prices import TYPICAL_COST, Pace, Prices, Progress, Rate, lasting_prices
 from asfl.optimize.rules import Rules
-from asfl.runs.play import PlayedRound, play
+from asfl.runs.play import play
+from asfl.runs.records import RoundRecord
 from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rounds import budgets_of
+from asfl.schemes.rules import budgets_of
 
 RULES = Rules.of(load_config("demo").config.decision, 3, 3, Budgets(2.0, 0.5))
 PACE = Pace(np.array([30.0, 10.0, 1.0, 2.0, 3.0]))
@@ -84,7 +85,7 @@ WORLDS = {"equal": [2.5] * 6, "unequal": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]}
 
 
 @cache
-def with_prices(batteries: str, energy_price: float | None) -> list[PlayedRound]:
+def with_prices(batteries: str, energy_price: float | None) -> list[RoundRecord]:
     """Rounds of `asfl:rate=on` until the budget is used up, with fixed prices or (None) with ones that last."""
     given = ["training.rounds=1000", f"budget.total_delay_s={TOTAL_S}", f"budget.battery_j={WORLDS[batteries]}"]
     config = load_config("demo", [*given, f"decision.energy_price={energy_price or 1.0}"]).config
@@ -94,22 +95,23 @@ def with_prices(batteries: str, energy_price: float | None) -> list[PlayedRound]
         patch.setattr(SyntheticLearning, "fresh", lambda *which: replace(fresh(*which), noise_scale=NOISE))
         if energy_price is not None:
             patch.setattr(
-                "asfl.schemes.rounds.lasting_prices",
+                "asfl.runs.round.lasting_prices",
                 lambda rate, pace, reserves, rules, index: rate.prices(rules, len(reserves.battery_j)),
             )
         return list(play(world, scheme, 1000, budgets_of(world, scheme)))
 
 
-def progress(rounds: list[PlayedRound]) -> float:
-    return float(Progress(6.0, NOISE).of([one.arrived.sum() for one in rounds]).sum())
+def progress(rounds: list[RoundRecord]) -> float:
+    return float(Progress(6.0, NOISE).of([one.arrived_count for one in rounds]).sum())
 
 
 def test_time_and_batteries_end_together() -> None:
     """Of all batteries together; who is nearest may have more left, since it can't do more than take part."""
-    last = with_prices("equal", None)[-1].reserves
-    assert last is not None
+    last = with_prices("equal", None)[-1]
+    assert last.time_left_s is not None
     assert last.time_left_s <= 0.1 * TOTAL_S
-    assert last.battery_left_j.mean() <= 0.1 * 2.5
+    assert last.battery_left_j is not None
+    assert np.mean(last.battery_left_j) <= 0.1 * 2.5
     assert np.median(last.battery_left_j) <= 0.05 * 2.5
 
 

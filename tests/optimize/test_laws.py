@@ -19,7 +19,7 @@ from asfl.optimize import Problem, Queues
 from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import SCHEMES
 from asfl.schemes.base import asfl_decision, decided_by
-from asfl.schemes.rounds import rules_of
+from asfl.schemes.rules import rules_of
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -17,7 +17,7 @@ from asfl.optimize.rules import Rules
 from asfl.runs.play import play
 from asfl.runs.synthetic_learning import SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rounds import budgets_of
+from asfl.schemes.rules import budgets_of
 
 ROUNDS, SETTLED = 70, 15
 
@@ -54,10 +54,10 @@ def _cost_per_progress(energy_price: float) -> float:
     clients, usual = config.scenario.clients, min(config.scenario.clients, config.radio.num_rbs)
     model = Progress(float(usual), SyntheticLearning.noise_scale)
     cost = sum(
-        one.delay_s / budgets.delay_s + energy_price * one.energy_j.sum() / (clients * budgets.energy_j)
+        one.delay_s / budgets.delay_s + energy_price * sum(one.energy_j) / (clients * budgets.energy_j)
         for one in played
     )
-    made = sum(float(model.of(one.arrived.sum())) for one in played)
+    made = sum(float(model.of(one.arrived_count)) for one in played)
     return float(cost / made) if made > 0 else np.inf
 
 
@@ -90,8 +90,8 @@ def test_a_dearer_joule_saves_joules() -> None:
         dear = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": price})})
         world, scheme = World.of(dear), scheme_named("asfl:rate=on")
         played = list(play(world, scheme, 40, budgets_of(world, scheme)))
-        arrived = sum(int(one.arrived.sum()) for one in played)
-        spent.append(sum(float(one.energy_j.sum()) for one in played) / arrived)
+        arrived = sum(one.arrived_count for one in played)
+        spent.append(sum(sum(one.energy_j) for one in played) / arrived)
     assert spent[1] < spent[0]
 
 

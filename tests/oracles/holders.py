@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.combine import Combining
 from asfl.train.layout import Layout, Slot
 from asfl.train.optimizers import Name
+from asfl.train.state import Combining
 
 Kind = Literal["parameters", "statistics"]
 

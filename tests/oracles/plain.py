@@ -1,6 +1,6 @@
 """The training round, plain: reads like §II of the paper, copies whole models, trusts `torch.optim`.
 
-This is what `asfl.train.fast` is checked against. Every client and the server have a whole network, with one optimiser
+This is what `asfl.train.steps` is checked against. Every client and the server have a whole network, with one optimiser
 per layer (`holders`). Every average is by sample counts, also where mini-batches differ in size, unless it
 is to be a robust one.
 """
@@ -30,12 +30,11 @@ from asfl.config.randomness import random_stream
 from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.combine import Combining
 from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
-    EVERYBODY,
+    ALL_CLIENTS,
     layers_received,
     layers_to_send,
     quantise_carry,
@@ -44,6 +43,7 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
+from asfl.train.state import Combining
 from asfl.train.trainer import Floats, RoundPlan, Trained
 
 
@@ -77,7 +77,7 @@ class PlainTrainer:
                 self.resplit(int(plan.cut[plan.scheduled].max()), np.flatnonzero(plan.scheduled).tolist())
         else:
             for client in arrived:
-                self._load(plan, client, EVERYBODY)
+                self._load(plan, client, ALL_CLIENTS)
         if not arrived:
             return Trained.nothing(len(self.clients))
 
@@ -110,34 +110,23 @@ class PlainTrainer:
         return trained
 
     def _average_sides(self, plan: RoundPlan, arrived: Sequence[int], before: CuttableModel) -> None:
-        """The first layers of all clients become their average; with few bits, differences to those `before` cross.
+        """The first layers of all clients become their average; with few bits, differences to those `before` cross."""
+        model, depth, units = self.server.model, plan.synced, range(plan.synced)
+        self._combine(model, units, [self.clients[client].model for client in arrived], arrived, before)
+        known, every_bits = numbers_of(before, units), {client: self._bits(plan, client) for client in arrived}
 
-        Behind its own cut, a client counts with the layers that the server trained for it.
-        """
-        model, bits, units = self.server.model, max(self._bits(plan, n) for n in arrived), range(plan.synced)
-        layout, here = Layout(model), torch.device("cpu")
-        depths = {client: min(int(plan.cut[client]), plan.synced) for client in arrived}
-        holders = {client: self._behind(self.clients[client].model, depth) for client, depth in depths.items()}
-        self._combine(model, units, list(holders.values()), arrived, before)
-        if any(self._bits(plan, client) < 32 for client in arrived):
-            shared = layout.flatten(before, here, torch.float64)
+        def crossed(values: Tensor, bits: int, client: int) -> Tensor:
+            rng = rounding(self._batches.seed, "layers", plan.index, client)
+            return layers_received(layers_to_send(Layout(model), values, known, depth, bits, rng), known)
 
-            def crossed(values: Tensor, depth: int, own_bits: int, client: int) -> Tensor:
-                known = layout.front(shared, depth).parameters
-                rng = rounding(self._batches.seed, "layers", plan.index, client)
-                own = layers_to_send(layout, values[: len(known)], known, depth, own_bits, rng)
-                return torch.cat([layers_received(own, known), values[len(known) :]])
-
-            received = []
-            for client, holder in holders.items():
-                side = numbers_of(holder, units)
-                received.append(crossed(side, depths[client], self._bits(plan, client), client))
-            known = layout.front(shared, plan.synced).parameters
+        if min(every_bits.values()) < 32:
+            sides = {client: numbers_of(self.clients[client].model, units) for client in arrived}
+            received = [crossed(side, every_bits[client], client) for client, side in sides.items()]
             average = combined(received, self._samples[arrived], known, self._combining)
-            put_numbers(model, units, crossed(average, plan.synced, bits, -1))
+            put_numbers(model, units, crossed(average, max(every_bits.values()), ALL_CLIENTS))
         for unit in units:
-            for everybody in self.clients:
-                copy_unit(model.units[unit], everybody.model.units[unit])
+            for client in self.clients:
+                copy_unit(model.units[unit], client.model.units[unit])
 
     def _load(self, plan: RoundPlan, client: int, coins_of: int) -> None:
         """The client model comes down, where it is exchanged every round; with few bits, as codes of itself."""
@@ -322,7 +311,7 @@ class PlainTrainer:
         return np.stack([losses, errors])
 
     def _mixed_step(self, plan: RoundPlan, arrived: Sequence[int], step: int) -> Floats:
-        """The server makes a step with every mini-batch, each mixed from those of all clients (`asfl.train.mixed`).
+        """The server makes a step with every mini-batch, each mixed from those of all clients (`asfl.train.steps`).
 
         [2, N] losses, and relative errors of what was sent up.
         """

@@ -16,7 +16,7 @@ from asfl.runs.play import play
 from asfl.runs.simulation import BORROWED_DRIFT
 from asfl.runs.synthetic_learning import Drift, SyntheticLearning, held_out, held_out_in_words
 from asfl.schemes import scheme_named
-from asfl.schemes.rounds import budgets_of
+from asfl.schemes.rules import budgets_of
 from conftest import Asfl
 from studies.synthetic_learning import fit
 
@@ -57,13 +57,13 @@ def test_a_fit_finds_the_law_that_rounds_were_made_with() -> None:
     for name in ("asfl", "sfl-best"):
         world, scheme, records = World.of(config), scheme_named(name), []
         for number, one in enumerate(play(world, scheme, 40, budgets_of(world, scheme), law), 1):
-            lost = np.full(10, one.packet_error_rate)
-            record = made_up_round(number, cut=int(one.cut), arrived=one.arrived.astype(int).tolist())
+            lost = np.full(10, one.mean_packet_error_rate)
+            record = made_up_round(number, cut=int(one.mean_cut), arrived=one.arrived)
             share = law.lost_update if name == "sfl-best" else 1.0
             records.append(
                 replace(
                     record,
-                    rb_count=one.scheduled.astype(float).tolist(),
+                    rb_count=[float(count > 0) for count in one.rb_count],
                     packet_error_rate=lost.tolist(),
                     discrepancy=one.spread + share * float(lost.mean()),
                 )

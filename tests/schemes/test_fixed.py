@@ -13,7 +13,7 @@ from asfl.optimize import Problem
 from asfl.schemes import SAME_TOOLS, scheme_named
 from asfl.schemes.base import decided_by
 from asfl.schemes.fixed import FixedScheme
-from asfl.schemes.rounds import _check
+from asfl.schemes.rules import check
 
 SEEDS = st.integers(0, 2**20)
 SCHEMES = st.builds(
@@ -36,7 +36,7 @@ def test_decisions_are_valid_and_repeatable(seed: int, scheme: FixedScheme, clie
     problem = problem_for(seed, clients, num_rbs)
     decision, again = scheme.decide(problem, 1), scheme.decide(problem, 2)
     check_decision(decision, 5, num_rbs, problem.round.radio.max_tx_power_w)
-    _check(decision, problem, scheme)
+    check(decision, problem, scheme)
     assert (decision.cut, decision.bits, decision.synced) == (min(scheme.cut, 4), scheme.bits, min(scheme.cut, 4))
     assert decision.rb_count.sum() == num_rbs
     for field in ("rb_count", "tx_power_w"):

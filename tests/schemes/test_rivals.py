@@ -17,7 +17,7 @@ from asfl.costs.round import Round
 from asfl.optimize import Problem
 from asfl.schemes import adaptsfl, hasfl, scheme_named
 from asfl.schemes.base import asfl_decision, decided_by, random_powers
-from asfl.schemes.rounds import _check
+from asfl.schemes.rules import check
 
 SEEDS = st.integers(0, 2**20)
 RIVALS = ("acc-sfl", "epsl", "adaptsfl", "hasfl")
@@ -36,7 +36,7 @@ def assert_valid(problem: Problem, name: str) -> Decision:
     """Twice the same valid decision, for the clients that ASFL would serve."""
     scheme = scheme_named(name)
     decision, again = (decided_by(scheme, problem, 3).decision for _ in range(2))
-    _check(decision, problem, scheme)
+    check(decision, problem, scheme)
     np.testing.assert_array_equal(decision.scheduled, asfl_decision(problem).scheduled)
     for field in ("cut", "rb_count", "tx_power_w", "batch", "synced"):
         np.testing.assert_array_equal(getattr(decision, field), getattr(again, field))

@@ -1,9 +1,13 @@
-"""Mini-batches: who takes which samples when, and how pixels become input."""
+"""Mini-batches: which client takes which samples when, how many, and how pixels become input."""
 
 import numpy as np
 import torch
-from trainers import CPU, tiny_batches, tiny_images
+from trainers import CPU, SIZES, tiny_batches, tiny_images, uneven_batches
 
+from asfl.config import load_config
+from asfl.data import deal, load_data
+from asfl.runs.simulation import Simulation
+from asfl.schemes import scheme_named
 from asfl.train.batches import Batches, Normaliser
 
 
@@ -75,3 +79,40 @@ def test_normaliser_takes_the_scale_of_the_data() -> None:
     data = replace(tiny_images(), scale=16.0, mean=(0.25,), std=(0.5,))
     pixels = torch.tensor([[[[0, 8, 16]]]], dtype=torch.uint8)
     assert Normaliser(data, CPU, torch.float64)(pixels).flatten().tolist() == [-0.5, 0.5, 1.5]
+
+
+CLIENTS = len(SIZES)
+
+
+def test_a_configuration_deals_sizes_and_averages_follow_them() -> None:
+    config = load_config("demo", ["data.partition=quantity", "data.quantity_alpha=0.5"]).config
+    data = load_data(config)
+    sizes = [len(part) for part in deal(data, config)]
+    assert len(set(sizes)) > 1
+    simulation = Simulation(config, scheme_named("asfl"), data)
+    assert simulation.trainer.state.samples.tolist() == sizes
+    central = Simulation(config, scheme_named("central"), data)
+    assert central.trainer.state.samples.tolist() == [len(data.train_labels)]
+
+
+def test_a_client_draws_the_same_whatever_others_have() -> None:
+    together = uneven_batches(augment=True)
+    data, edges = tiny_images(), np.cumsum((0, *SIZES))
+    parts = [np.zeros(0, np.int64)] * CLIENTS
+    parts[1] = np.arange(edges[1], edges[2])
+    alone = Batches(
+        data, parts, batch_size=6, seed=3, augment=True, device=CPU, dtype=torch.float64, alone=True
+    )  # fmt: skip
+    for index in range(8):
+        for one, other in zip(together.batch(index, 1), alone.batch(index, 1), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_an_epoch_is_as_long_as_a_client_has_samples() -> None:
+    batches, data = uneven_batches(), tiny_images()
+    for client, size in enumerate(SIZES):
+        labels = torch.cat([batches.batch(index, client)[1] for index in range(size // 6)])
+        start = sum(SIZES[:client])
+        own = np.sort(data.train_labels[start : start + size])
+        assert len(labels) == size // 6 * 6
+        assert set(labels.tolist()) <= set(own.tolist())

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import PlainTrainer
-from test_sample_sizes import uneven_batches
 from trainers import (
     CPU,
     MIXING,
@@ -23,91 +21,18 @@ from trainers import (
     trainers,
 )
 
-from asfl.config import Privacy, load_config
+from asfl.config import load_config
 from asfl.config.names import Norm
 from asfl.costs.modelled import ASFL, SFL, ExchangeRules
+from asfl.runs.state import flatten
 from asfl.schemes import scheme_named
-from asfl.train.fast import FastTrainer
-from asfl.train.mixed import ServerSteps, client_learning_rate
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.privacy import GaussianMechanism, drawn_from
-from asfl.train.trainer import RoundPlan
+from asfl.train.steps import MixedSteps, Trainer, client_learning_rate
 
 CLIENTS = 4
-LONGER = 1.7
-"""Of a client's steps."""
-
-
-def assert_same_rounds(plain: PlainTrainer, fast: FastTrainer, plans: list[RoundPlan], *, few_bits: bool) -> None:
-    """What crosses with few bits lies on a grid of float32 numbers, whose last digit the order of a sum decides."""
-    for plan in plans:
-        expected, found = plain.round(plan), fast.round(plan)
-        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5 if few_bits else 1e-8)
-        np.testing.assert_allclose(found.quantisation_error, expected.quantisation_error, rtol=1e-5)
-        assert_same(plain, fast, *((1e-5, 1e-7) if few_bits else (1e-9, 1e-10)))
 
 
 # ---------------------------------------------------------------------- fast equals plain
-@pytest.mark.parametrize("norm", ["batch", "none"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("exchange", MIXING)
-def test_moving_cuts_and_lost_packets(exchange: str, optimizer: Name, norm: Norm) -> None:
-    model, batches = tiny_model(norm=norm), tiny_batches(tiny_images(), CLIENTS)
-    plain, fast = trainers(model, batches, MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
-    for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
-        expected, found = plain.round(plan), fast.round(plan)
-        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-8)
-        np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-7)
-        assert_same(plain, fast)
-
-
-@pytest.mark.parametrize("bits", [32, 8])
-@pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize(("exchange", "optimizer"), [("asfl:mix=on", "adam"), ("sfl-mix", "sgd")])
-def test_a_cut_for_each_client(exchange: str, optimizer: Name, local_steps: int, bits: int) -> None:
-    """Whoever has a deeper cut joins on the way; where client sides are kept, all that clients hold is averaged."""
-    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
-    plans = []
-    for plan in random_plans(range(1, len(model.units)), 3, CLIENTS, seed=1, by_client=True):
-        deepest = int(plan.cut[plan.scheduled].max(initial=1))
-        synced = deepest if MIXING[exchange].keeps_client_sides else 0
-        own_bits = np.array([bits, 32, bits, bits])
-        plans.append(replace(plan, cut=np.minimum(plan.cut, deepest), synced=synced, bits=own_bits))
-    assert any(len(set(plan.cut[plan.arrived])) > 1 for plan in plans)
-    assert any(plan.cut[plan.arrived].max() < plan.cut[plan.scheduled].max() for plan in plans)  # the deepest is lost
-    assert_same_rounds(plain, fast, plans, few_bits=bits < 32)
-
-
-@pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize("exchange", MIXING)
-def test_few_bits_and_averages_of_some_layers(exchange: str, local_steps: int) -> None:
-    model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS, local_steps=local_steps)
-    plain, fast = trainers(model, batches, MIXING[exchange], "adam", CLIENTS, longer=LONGER)
-    keeps = MIXING[exchange].keeps_client_sides
-    plans = [
-        replace(plan, bits=np.array([4, 32, 8, 8]), synced=int(plan.cut[0]) // 2 if keeps else 0)
-        for plan in random_plans(range(1, len(model.units)), 4, CLIENTS)
-    ]
-    assert_same_rounds(plain, fast, plans, few_bits=True)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("exchange", MIXING)
-def test_clients_count_by_their_samples(exchange: str, optimizer: Name) -> None:
-    model = tiny_model()
-    plain, fast = trainers(model, uneven_batches(), MIXING[exchange], optimizer, CLIENTS, longer=LONGER)
-    assert len(set(fast.state.weights)) > 1
-    by_client = not MIXING[exchange].keeps_client_sides
-    plans = list(random_plans(range(1, len(model.units)), 4, CLIENTS, by_client=by_client))
-    assert_same_rounds(plain, fast, plans, few_bits=False)
-
-
-def test_cuts_inside_residual_blocks() -> None:
-    model = tiny_model("resnet18", width=0.03)
-    plain, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), MIXING["sfl-mix"], "sgd", CLIENTS)
-    plans = list(random_plans(range(1, len(model.units)), 3, CLIENTS, by_client=True))
-    assert_same_rounds(plain, fast, plans, few_bits=False)
 
 
 @pytest.mark.parametrize(("clients", "samples"), [(2, 6), (4, 6), (5, 3)])
@@ -116,16 +41,10 @@ def test_any_number_of_clients_and_samples(exchange: str, clients: int, samples:
     """Mixed mini-batches of the same size, of two sizes, and fewer of them than clients."""
     model, batches = tiny_model(), tiny_batches(tiny_images(), clients, batch_size=samples)
     plain, fast = trainers(model, batches, MIXING[exchange], "adam", clients)
-    assert_same_rounds(plain, fast, [full_round(0, 2, clients), full_round(1, 3, clients)], few_bits=False)
+    for plan in (full_round(0, 2, clients), full_round(1, 3, clients)):
+        np.testing.assert_allclose(fast.round(plan).loss, plain.round(plan).loss, rtol=1e-8)
+        assert_same(plain, fast)
     assert fast.state.server_optimizer.steps[-1] == 2 * max(1, min(clients, samples // 2))
-
-
-@pytest.mark.parametrize("exchange", MIXING)
-def test_noise_for_privacy(exchange: str) -> None:
-    privacy = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
-    model, blur = tiny_model(norm="group"), GaussianMechanism(privacy, drawn_from(7))
-    plain, fast = trainers(model, tiny_batches(tiny_images(), 3), MIXING[exchange], "adam", 3, blur=blur)
-    assert_same_rounds(plain, fast, list(random_plans(range(1, len(model.units)), 3, 3)), few_bits=True)
 
 
 # ---------------------------------------------------------------------- what mixing is
@@ -139,8 +58,8 @@ def test_one_client_alone_is_not_mixed_with_anybody(mixing: str, unmixed: Exchan
         found, expected = (fast.round(alone) for fast in both)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-10)
         np.testing.assert_allclose(found.update_norm2, expected.update_norm2, rtol=1e-8)
-    for name, tensor in both[1].state.tensors().items():
-        torch.testing.assert_close(both[0].state.tensors()[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
+    for name, tensor in flatten(both[1].state).items():
+        torch.testing.assert_close(flatten(both[0].state)[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
@@ -183,7 +102,7 @@ def test_what_the_server_sends_back_is_the_gradient_of_each_sample_when_its_turn
     model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
     sides = []
     for exchange in (MIXING["asfl:mix=on"], PROCEDURES["asfl"]):
-        fast = FastTrainer(
+        fast = Trainer(
             model, batches, exchange, rule_named("sgd", 1e-9), num_clients=CLIENTS, seed=5, device=CPU,
             dtype=torch.float64, client_rule=rule_named("sgd", 0.05),
         )  # fmt: skip
@@ -199,12 +118,10 @@ def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
     _, fast = trainers(model, batches, MIXING["asfl:mix=on"], optimizer, CLIENTS)
     for index in range(2):
         fast.round(full_round(index, 2, CLIENTS))
-    state, cuts = fast.state, np.array([2, 2, 3, 4])
-    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
-    gradient = torch.zeros_like(state.server.parameters)
-    steps = ServerSteps(
-        fast.layout, rule_named(optimizer, 0.01), state.server, state.server_optimizer, gradient, cuts, np.ones(4)
-    )
+    state, cuts, gradient = fast.state, np.array([2, 2, 3, 4]), fast.gradient
+    fast.rule = rule_named(optimizer, 0.01)
+    before = {name: tensor.clone() for name, tensor in flatten(state).items()}
+    steps = MixedSteps(fast, state.server, cuts, np.ones(4))
     draw = torch.Generator().manual_seed(1)
     drawn = torch.randn(2, len(gradient), generator=draw, dtype=torch.float64)
 
@@ -213,13 +130,13 @@ def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
             gradient[fast.layout.parameter_edges[2] :] = noise[fast.layout.parameter_edges[2] :]
             state.server.statistics.mul_(0.9).add_(0.3)
             steps.step([0, 1, 2, 3])
-        return {name: tensor.clone() for name, tensor in state.tensors().items()}
+        return {name: tensor.clone() for name, tensor in flatten(state).items()}
 
     first, norms = make_steps(), steps.norms()
     assert not torch.equal(first["server.parameters"], before["server.parameters"])
     gradient += 1.0  # of a pass that was never stepped with
     steps.take_back()
-    for name, tensor in state.tensors().items():
+    for name, tensor in flatten(state).items():
         assert torch.equal(tensor, before[name]), name
     assert steps.norms() is None
     assert not gradient.any()
@@ -232,7 +149,7 @@ def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
 def test_training_that_diverges_says_so(exchange: str) -> None:
     """Within a round already; the server's steps are taken back, as nobody here can be left out instead."""
     model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
-    fast = FastTrainer(
+    fast = Trainer(
         model, batches, MIXING[exchange], rule_named("sgd", 1e150), num_clients=CLIENTS, seed=5, device=CPU,
         dtype=torch.float64,
     )  # fmt: skip
@@ -245,7 +162,7 @@ def test_training_that_diverges_says_so(exchange: str) -> None:
 @pytest.mark.parametrize("arrivals", [1, 2, CLIENTS])
 @pytest.mark.parametrize("exchange", MIXING)
 def test_noise_is_measured_from_two_mini_batches_on(exchange: str, arrivals: int) -> None:
-    fast = FastTrainer(
+    fast = Trainer(
         tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), MIXING[exchange], rule_named("adam", 0.003),
         num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, watch_noise=True,
     )  # fmt: skip

@@ -26,7 +26,6 @@ from trainers import (
 )
 
 from asfl.config import load_config
-from asfl.config.errors import AsflError
 from asfl.config.names import Norm
 from asfl.data import load_data
 from asfl.models.build import build_model
@@ -38,8 +37,8 @@ from asfl.runs.run import run
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from asfl.train.batches import Normaliser
-from asfl.train.calibrate import AT_LEAST, Calibrator
-from asfl.train.fast import FastTrainer
+from asfl.train.evaluate import AT_LEAST, Calibrator
+from asfl.train.steps import Trainer
 
 CLIENTS = 5
 Floats = NDArray[np.float64]
@@ -117,7 +116,7 @@ def test_statistics_of_an_ordinary_batch_norm_are_used_as_they_are() -> None:
 
 
 # ------------------------------------------------------------------ weights on their way
-def omegas(fast: FastTrainer, statistics: Tensor) -> Floats:
+def omegas(fast: Trainer, statistics: Tensor) -> Floats:
     """[..., M]: ω of each unit, the same for all of its norms; 1 for a unit without any."""
     found = np.ones((*statistics.shape[:-1], fast.layout.num_units))
     for slot in fast.layout.statistics:
@@ -168,16 +167,8 @@ def test_a_network_with_ordinary_batch_norm_trains_the_same_way() -> None:
         assert_same(plain, fast)
 
 
-def test_a_checkpoint_without_weights_is_refused() -> None:
-    _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), CLIENTS), PROCEDURES["asfl"], "sgd", CLIENTS)
-    tensors = fast.state.tensors()
-    tensors["server.statistics"] = tensors["server.statistics"][:-1]
-    with pytest.raises(AsflError, match="earlier version"):
-        fast.state.restore(tensors)
-
-
 # ------------------------------------------------------------------ calibration
-def trained(model: CuttableModel, augment: bool = False) -> tuple[FastTrainer, Calibrator]:
+def trained(model: CuttableModel, augment: bool = False) -> tuple[Trainer, Calibrator]:
     batches = tiny_batches(tiny_images(), CLIENTS, augment=augment)
     _, fast = trainers(model, batches, PROCEDURES["asfl"], "adam", CLIENTS)
     for index in range(3):

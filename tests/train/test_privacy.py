@@ -1,7 +1,6 @@
 """Noise on what leaves a client: how long it is at most, how strong the noise, what ε says of it."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,13 +11,10 @@ from scipy.stats import norm
 from trainers import (
     CPU,
     PROCEDURES,
-    assert_same,
     full_round,
-    random_plans,
     tiny_batches,
     tiny_images,
     tiny_model,
-    trainers,
 )
 
 from asfl.config import Privacy, load_config
@@ -27,10 +23,10 @@ from asfl.data import load_data
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
-from asfl.train.fast import FastTrainer
 from asfl.train.fleet import LocalFleet
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import GaussianMechanism, drawn_from, epsilon, nobody_knows
+from asfl.train.steps import Trainer
 
 TINY = ["training.rounds=3", "model.width=0.1", "model.norm=group", "output.evaluate_every=10", "output.track=none"]
 
@@ -99,7 +95,7 @@ def test_hardly_any_noise_is_a_round_without() -> None:
     privacy = Privacy(activation_clip=1e9, activation_noise=1e-15, update_clip=1e9, update_noise=1e-15)
 
     def trained(blur: GaussianMechanism | None) -> torch.Tensor:
-        trainer = FastTrainer(
+        trainer = Trainer(
             model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.05), num_clients=3, seed=5, device=CPU,
             dtype=torch.float64, fleet=partial(LocalFleet, blur=blur),
         )  # fmt: skip
@@ -108,22 +104,6 @@ def test_hardly_any_noise_is_a_round_without() -> None:
         return trainer.state.average_model().parameters
 
     torch.testing.assert_close(trained(GaussianMechanism(privacy, drawn_from(1))), trained(None), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("exchange", ["asfl", "sfl", "sl", "epsl"])
-@pytest.mark.parametrize("local_steps", [1, 2])
-def test_fast_equals_plain(exchange: str, local_steps: int) -> None:
-    """The same noise, in the same places: on what leaves, and on what the optimiser sees."""
-    model = tiny_model(norm="group")
-    batches = tiny_batches(tiny_images(), 3, local_steps=local_steps)
-    privacy = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
-    blur = GaussianMechanism(privacy, drawn_from(7))
-    plain, fast = trainers(model, batches, PROCEDURES[exchange], "adam", 3, 2, blur=blur)
-    for plan in random_plans(range(1, len(model.units)), 3, 3):
-        bits = np.array([32, 8, 32])
-        for exact in (plan, replace(plan, bits=bits)) if exchange == "asfl" else (plan,):
-            np.testing.assert_allclose(fast.round(exact).loss, plain.round(exact).loss, rtol=1e-5)
-            assert_same(plain, fast, 1e-5, 1e-7)
 
 
 def simulated(*overrides: str, scheme: str = "asfl") -> list[RoundRecord]:

@@ -10,21 +10,21 @@ from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_mod
 
 from asfl.costs.crossing import Overheads, report_bits
 from asfl.models.profile import ModelProfile
-from asfl.train.fast import FastTrainer
 from asfl.train.layout import layer_spreads
-from asfl.train.reports import Projections, projected_spreads, sample_coordinates
-from asfl.train.signals import Signals, layer_norms
+from asfl.train.reports import Projections, layer_norms, projected_spreads, sample_coordinates
+from asfl.train.signals import Signals
+from asfl.train.steps import Trainer
 from asfl.train.trainer import Trained
 
 
-def trained(clients: int = 4, cut: int = 4) -> FastTrainer:
+def trained(clients: int = 4, cut: int = 4) -> Trainer:
     _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), clients), PROCEDURES["asfl"], "adam", clients)
     for index in range(2):
         fast.round(full_round(index, cut, clients))
     return fast
 
 
-def plain_spreads(fast: FastTrainer) -> list[float]:
+def plain_spreads(fast: Trainer) -> list[float]:
     edges, rows = fast.layout.parameter_edges, fast.state.clients.parameters.numpy()
     spreads = []
     for unit in range(fast.layout.num_units):
@@ -110,12 +110,11 @@ def fast_profile() -> ModelProfile:
 
 
 def test_running_mean_and_unknown_updates() -> None:
-    fast = trained(clients=3)
-    columns = np.arange(fast.state.clients.parameters.shape[1])
+    reports = np.zeros(7), np.zeros(7), np.ones(3)
     signals = Signals.none_yet(3)
-    assert signals.learning(fast.fleet, columns, 1.0, norms=False).update_norm2.tolist() == [1, 1, 1]
+    assert signals.learning(*reports).update_norm2.tolist() == [1, 1, 1]
     signals = signals.after(Trained(np.zeros(3), np.array([4.0, np.nan, 2.0]), np.zeros(3)))
-    learning = signals.learning(fast.fleet, columns, 1.0, norms=False)
+    learning = signals.learning(*reports)
     assert learning.update_scale == 3.0
     assert learning.update_norm2.tolist() == [4.0, 3.0, 2.0]  # client 1 has none yet and counts like the mean
     signals = signals.after(Trained(np.zeros(3), np.array([np.nan, 13.0, np.nan]), np.zeros(3)))

@@ -6,8 +6,8 @@ from trainers import CPU, full_round, tiny_images, tiny_model
 
 from asfl.costs.modelled import SFL
 from asfl.train.batches import Batches
-from asfl.train.fast import FastTrainer
 from asfl.train.optimizers import Sgd
+from asfl.train.steps import Trainer
 from benchmarks.splitfed_pattern import SplitFedPattern
 
 CLIENTS, RATE = 4, 0.05
@@ -18,7 +18,7 @@ def test_same_model_as_the_fast_round() -> None:
     model, data = tiny_model(norm="none").float(), tiny_images()
     parts = np.arange(len(data.train_labels)).reshape(CLIENTS, -1)
     batches = Batches(data, parts, batch_size=parts.shape[1], seed=0, augment=False, device=CPU)
-    fast = FastTrainer(model, batches, SFL, Sgd(RATE), num_clients=CLIENTS, seed=0, device=CPU)
+    fast = Trainer(model, batches, SFL, Sgd(RATE), num_clients=CLIENTS, seed=0, device=CPU)
     pattern = SplitFedPattern(
         model, data, parts, lambda p: torch.optim.SGD(p, lr=RATE), cut=3, batch_size=parts.shape[1], augment=False
     )

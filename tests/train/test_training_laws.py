@@ -11,10 +11,10 @@ from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tin
 
 from asfl.config.names import Architecture, Dataset, Norm
 from asfl.models.cuttable import CuttableModel
-from asfl.train.fast import FastTrainer
 from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import rule_named
 from asfl.train.state import TrainingState
+from asfl.train.steps import Trainer
 from asfl.train.trainer import RoundPlan
 
 NETWORKS: list[tuple[Architecture, Dataset]] = [
@@ -26,7 +26,7 @@ def network(architecture: Architecture, dataset: Dataset, norm: Norm) -> Cuttabl
     return tiny_model(architecture, norm, dataset, width=0.02)
 
 
-def initial_of(trainer: FastTrainer, model: CuttableModel) -> ModelVectors:
+def initial_of(trainer: Trainer, model: CuttableModel) -> ModelVectors:
     return trainer.layout.flatten(model, CPU, torch.float64)
 
 
@@ -46,7 +46,7 @@ def test_split_step_is_the_unsplit_step_at_every_cut(architecture: Architecture,
     model = network(architecture, dataset, norm)
     batches = tiny_batches(tiny_images(dataset, per_class=2), 1, batch_size=4)
     images, labels = batches.batch(0, 0)
-    split = FastTrainer(
+    split = Trainer(
         model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.1), num_clients=1, seed=0, device=CPU,
         dtype=torch.float64,
     )  # fmt: skip

@@ -223,28 +223,27 @@ def _advise_within(config: Config, names: list[str], rounds: int, plot: Path | N
 def _bought(played: Playthrough, config: Config) -> dict[str, Any]:
     """What a budget buys with one scheme."""
     rounds, clients = played.rounds, range(config.scenario.clients)
-    reserves = rounds[-1].reserves
-    assert reserves is not None  # there is a budget
-    cuts = np.array([one.cut for one in rounds if one.scheduled.any()])
-    bits = np.array([one.bits for one in rounds if one.scheduled.any()])
+    last = rounds[-1]
+    cuts = np.array([one.mean_cut for one in rounds if one.scheduled_count])
+    bits = np.array([one.mean_bits for one in rounds if one.scheduled_count])
     clock = np.cumsum([one.delay_s for one in rounds])
-    empty = np.array([one.reserves.empty for one in rounds if one.reserves is not None])
+    empty = np.array([np.less_equal(one.battery_left_j or [np.inf] * len(clients), 0) for one in rounds])
     runs_empty = {client: int(np.argmax(empty[:, client])) for client in clients if empty[-1, client]}
     first = min(runs_empty, key=lambda client: runs_empty[client], default=None)
     has_cut = cuts.size > 0 and not np.isnan(cuts).any()
-    left = reserves.record()
     return {
         "rounds": len(rounds),
-        "ended_by": "time" if reserves.time_left_s <= 0 else "batteries" if reserves.empty.all() else "rounds",
-        "samples": int(sum(int(one.arrived.sum()) for one in rounds) * config.charged_samples),
-        "updates_per_round": float(np.mean([one.arrived.sum() for one in rounds])),
+        "ended_by": "time" if last.time_left_s == 0 else "batteries" if last.uses_up_the_budget else "rounds",
+        "samples": int(sum(one.arrived_count for one in rounds) * config.charged_samples),
+        "updates_per_round": float(np.mean([one.arrived_count for one in rounds])),
         "cut": {"median": float(np.median(cuts)), "min": float(cuts.min()), "max": float(cuts.max())}
         if has_cut
         else None,
         "bits": float(np.median(bits)) if bits.size else None,
         "delay_s": float(clock[-1]),
         "energy_j": np.sum([one.energy_j for one in rounds], axis=0).tolist(),
-        **left,
+        "time_left_s": last.time_left_s,
+        "battery_left_j": last.battery_left_j,
         "first_empty": None
         if first is None
         else {"client": first, "round": runs_empty[first] + 1, "delay_s": float(clock[runs_empty[first]])},

@@ -237,7 +237,7 @@ def _print_summaries(
         )
         names = ["scheme", *(name for name, _ in columns.values())]
         out.print(table(names, rows, title=title))
-    served = {one.scheme for one in played if any(each.scheduled.any() for each in one.rounds)}
+    served = {one.scheme for one in played if any(each.scheduled_count for each in one.rounds)}
     if idle := [scheme for scheme in summaries if scheme not in served]:
         out.print(f"{', '.join(idle)}: {NO_CLIENT}")
     budgets = played[0].budgets
@@ -252,12 +252,12 @@ def _print_summaries(
 def _owed(played: Playthrough, config: Config) -> dict[str, float]:
     """Q/R in shares of the budget; NaN where queues forget, or follow the decisions of the ASFL they borrow from."""
     tells = config.decision.queue_rule == "standard" and not borrows(scheme_named(played.scheme))
-    last, normalised = played.rounds[-1].queues, config.decision.equations == "corrected"
+    last, normalised = played.rounds[-1], config.decision.equations == "corrected"
     return {
         name: queue / len(played.rounds) * budget_scale(budget, normalised=normalised) / budget if tells else np.nan
         for name, queue, budget in (
-            ("delay_owed", last.delay, played.budgets.delay_s),
-            ("energy_owed", float(last.energy.max()), played.budgets.energy_j),
+            ("delay_owed", last.delay_queue, played.budgets.delay_s),
+            ("energy_owed", max(last.energy_queue), played.budgets.energy_j),
         )
     }
 

@@ -40,7 +40,7 @@ class ExchangeRules:
     its activation gradient is broadcast."""
 
     mixes: bool = False
-    """The server steps with every mini-batch, mixed from all clients' (`asfl.train.mixed`): this costs nothing more."""
+    """The server steps with every mini-batch, mixed from all clients' (`asfl.train.steps`): this costs nothing more."""
     on_demand: bool = False
     """A client receives what changed when it takes part, instead of all clients at once (`asfl.costs.holdings`)."""
     reports: bool = False

@@ -5,7 +5,7 @@ takes part no more. The round in which the time runs out ends there: it takes wh
 A run is over when its time is, or when every battery is empty.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,13 @@ NOTHING = 1e-9
 class Reserves:
     """What all rounds together may take, and what is left of it. Infinite: no limit."""
 
-    time_s: float
-    battery_j: Floats
+    time_s: float = field(metadata={"fixed": True})
+    battery_j: Floats = field(metadata={"fixed": True})
     """[N]"""
     time_left_s: float
     battery_left_j: Floats
     """[N]"""
-    rounds: int
+    rounds: int = field(metadata={"fixed": True})
     """How many there may be at most."""
 
     @classmethod
@@ -92,10 +92,6 @@ class Reserves:
             battery_left_j=np.where((left_j > NOTHING * self.battery_j) | (self.battery_j == np.inf), left_j, 0.0),
         )
 
-    def arrays(self) -> dict[str, Floats]:
-        """What has to survive between two rounds; `restored` takes it back."""
-        return {"time_left_s": np.array(self.time_left_s), "battery_left_j": self.battery_left_j}
-
     def record(self) -> dict[str, Any]:
         """For the record of a round: what is left of that which is limited."""
         limited = np.isfinite(self.battery_j).all()
@@ -103,9 +99,6 @@ class Reserves:
             "time_left_s": self.time_left_s if np.isfinite(self.time_s) else None,
             "battery_left_j": self.battery_left_j.tolist() if limited else None,
         }
-
-    def restored(self, arrays: dict[str, Floats]) -> "Reserves":
-        return replace(self, time_left_s=float(arrays["time_left_s"]), battery_left_j=arrays["battery_left_j"])
 
 
 def _until(cost: RoundCost, parts: tuple[str, ...], left: Floats) -> dict[str, Any]:

@@ -53,56 +53,51 @@ _CLOCK_SLACK_S = 3600.0
 class EnrolmentServer(HttpServer):
     """Listens while it is open."""
 
-    def __init__(self, host: str, port: int, authority: Authority, registry: Registry, stream: str) -> None:
+    def __init__(self, host: str, port: int, authority: Authority, stream: str) -> None:
         """`stream`: the port that devices are told to go on to."""
+        self._authority, self._registry, self._stream = authority, Registry(authority.folder), stream
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(*authority.server_files())
         context.load_verify_locations(authority.folder / "authority.pem")
         context.verify_mode = ssl.CERT_OPTIONAL
         self.fingerprint = authority.fingerprint
-
-        def answer(asked: Asked) -> Reply:
-            return _reply(authority, registry, stream, asked)
-
         try:
-            super().__init__(host, port, answer, method="POST", context=context)
+            super().__init__(host, port, self._reply, method="POST", context=context)
         except OSError as error:
             raise AsflError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
 
+    def _reply(self, asked: Asked) -> Reply:
+        status, answer = 200, dict[str, Any]()
+        try:
+            said = json.loads(asked.body)
+            if not isinstance(said, dict):
+                raise ValueError("no object")
+            answer = self._signed(asked, said) | {"stream": self._stream, "now": time.time()}
+        except AccessError as error:
+            _log.warning("enrolment: refused %s: %s", asked.who, error)
+            status, answer = 403, {"error": str(error)}
+        except AsflError as error:
+            status, answer = 400, {"error": str(error)}
+        except (ValueError, RecursionError):
+            status, answer = 400, {"error": "not a request"}
+        return Reply(json.dumps(answer).encode(), "application/json", status)
 
-def _reply(authority: Authority, registry: Registry, stream: str, asked: Asked) -> Reply:
-    status, answer = 200, dict[str, Any]()
-    try:
-        said = json.loads(asked.body)
-        if not isinstance(said, dict):
-            raise ValueError("no object")
-        answer = _answer(authority, registry, asked, said) | {"stream": stream, "now": time.time()}
-    except AccessError as error:
-        _log.warning("enrolment: refused %s: %s", asked.who, error)
-        status, answer = 403, {"error": str(error)}
-    except AsflError as error:
-        status, answer = 400, {"error": str(error)}
-    except (ValueError, RecursionError):
-        status, answer = 400, {"error": "not a request"}
-    return Reply(json.dumps(answer).encode(), "application/json", status)
-
-
-def _answer(authority: Authority, registry: Registry, asked: Asked, said: dict[str, Any]) -> dict[str, Any]:
-    request = str(said.get("request", ""))
-    if asked.path == "/enrol":
-        name = str(said.get("name", ""))
-        certificate, key = authority.sign(request, name[:64] or "?")
-        registry.enrol(str(said.get("code", "")), name, key)
-    elif asked.path == "/renew" and asked.certificate is not None:
-        device = registry.member(x509.load_der_x509_certificate(asked.certificate))
-        certificate, key = authority.sign(request, device.name)
-        if key != device.key:
-            raise AccessError("another key")
-        registry.audit("renewed", device=device.name)
-    else:
-        raise AccessError("there is nothing here")
-    return {"certificate": certificate, "authority": authority.pem}
+    def _signed(self, asked: Asked, said: dict[str, Any]) -> dict[str, Any]:
+        request = str(said.get("request", ""))
+        if asked.path == "/enrol":
+            name = str(said.get("name", ""))
+            certificate, key = self._authority.sign(request, name[:64] or "?")
+            self._registry.enrol(str(said.get("code", "")), name, key)
+        elif asked.path == "/renew" and asked.certificate is not None:
+            device = self._registry.member(x509.load_der_x509_certificate(asked.certificate))
+            certificate, key = self._authority.sign(request, device.name)
+            if key != device.key:
+                raise AccessError("another key")
+            self._registry.audit("renewed", device=device.name)
+        else:
+            raise AccessError("there is nothing here")
+        return {"certificate": certificate, "authority": self._authority.pem}
 
 
 # ---------------------------------------------------------------------- a device

@@ -80,9 +80,7 @@ def serve_run(
         server = open_.enter_context(StreamServer(f"{listening.host}:{listening.port}", agreement, authority))
         registry, stream_port = server.registry, server.address.rpartition(":")[2]
         port = listening.port + 1 if listening.port else 0
-        enrolment = open_.enter_context(
-            EnrolmentServer(listening.host.strip("[]"), port, authority, registry, stream_port)
-        )
+        enrolment = open_.enter_context(EnrolmentServer(listening.host.strip("[]"), port, authority, stream_port))
         dashboard = Dashboard(home, registry, server.links, str(folder), config.training.rounds)
         open_.enter_context(dashboard)
         if listening.metrics is not None:

@@ -166,7 +166,7 @@ class Problem:
         """[M+1] what a round brings with each cut, of what it would if the server had every layer.
 
         All layers count the same, as they do for drift. One that lies with clients makes a step a round, not A; with
-        its longer steps (`asfl.train.mixed`) it gets 1/√A₀ as far.
+        its longer steps (`asfl.train.steps`) it gets 1/√A₀ as far.
         """
         layers = self.round.profile.num_layers
         behind = 1.0 - self.progress.usual**-0.5 if self.switches.mix else 0.0

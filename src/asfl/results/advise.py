@@ -124,11 +124,11 @@ def _candidate(scheme: str, played: Sequence[Playthrough], learnt: Learnt | None
     return Candidate(
         scheme,
         float(np.mean([one.delay_s for one in rounds])),
-        float(np.mean([one.energy_j.sum() for one in rounds])),
-        float(np.mean([one.arrived.sum() for one in rounds])),
-        float(np.mean([one.cut for one in rounds])),
-        float(np.nanmean([one.bits for one in rounds])),
-        float(np.mean([one.synced > 0 for one in rounds])),
+        float(np.mean([sum(one.energy_j) for one in rounds])),
+        float(np.mean([one.arrived_count for one in rounds])),
+        float(np.mean([one.mean_cut for one in rounds])),
+        float(np.nanmean([one.mean_bits for one in rounds])),
+        float(np.mean([bool(one.synced) for one in rounds])),
         None if learnt is None else learnt.updates[scheme],
         weight,
     )

@@ -21,7 +21,7 @@ def least_bytes(config: Config) -> float:
     """What a round takes, whatever is decided.
 
     The model with its optimiser and gradient on the server; one layer of each client, with its own optimiser; and the
-    layer's activations for everybody's mini-batch.
+    layer's activations for all clients' mini-batches.
     """
     profile, clients = load_profile(config.model_spec), config.scenario.clients
     at_once = min(clients, config.radio.num_rbs)
@@ -39,7 +39,7 @@ def least_seconds(config: Config) -> float:
 
 
 def check_run(config: Config, side_by_side: int = 1) -> None:
-    """Refuse a run, or several side by side, that this machine can't hold, or whose end nobody would see."""
+    """Refuse a run, or several side by side, that this machine can't hold, or that would take years."""
     what = "this run" if side_by_side == 1 else f"{side_by_side} such runs side by side (--workers)"
     check_memory(
         side_by_side * least_bytes(config),

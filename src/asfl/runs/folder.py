@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MODEL_SEAL = seal_of(Path(MODEL_FILE)).name
 KEPT = 2
 _NAME = re.compile(r"round-(\d{6,})\.safetensors")
-_MAY_BE_ANYTHING = ("signals.", "accountant.", "fleet.", "radio.time_left_s", "radio.battery_left_j")
+_MAY_BE_ANYTHING = ("signals.", "accountant.", "fleet.", "reserves.")
 """Tensors of things that aren't known yet, or have no limit."""
 _log = logging.getLogger(__name__)
 

@@ -108,8 +108,8 @@ def _train_centrally(
     device: "torch.device",
 ) -> None:
     from asfl.train.batches import Batches
-    from asfl.train.fast import FastTrainer
     from asfl.train.optimizers import rule_named
+    from asfl.train.steps import Trainer
     from asfl.train.trainer import RoundPlan
 
     training, scenario = config.training, config.scenario
@@ -119,10 +119,10 @@ def _train_centrally(
     batches = Batches.of(data, [np.concatenate(parts)], seeded, device, local_steps=steps)
     rate = training.learning_rate if training.initial_rate == "auto" else training.initial_rate
     rule = rule_named(training.optimizer, rate)
-    trainer = FastTrainer(model, batches, CENTRAL, rule, num_clients=1, seed=seed, device=device)
-    everybody = np.ones(1, dtype=np.bool_)
+    trainer = Trainer(model, batches, CENTRAL, rule, num_clients=1, seed=seed, device=device)
+    there = np.ones(1, dtype=np.bool_)
     for index in range(training.central_rounds):
-        trained = trainer.round(RoundPlan(index, np.array([trainer.layout.num_units]), everybody, everybody))
+        trained = trainer.round(RoundPlan(index, np.array([trainer.layout.num_units]), there, there))
         average = trainer.state.average_model()
         finite = all(bool(vector.isfinite().all()) for vector in average.both)
         if not (finite and np.isfinite([trained.loss, trained.update_norm2]).all()):

@@ -1,4 +1,4 @@
-"""Radio only: channel -> decide -> account, round after round, with a stand-in for the learning state."""
+"""Rounds that only play the radio: nothing is trained, and what the server knows of the learning is made up."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -9,97 +9,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.costs.account import ModelledAccountant
 from asfl.costs.budgets import Budgets
-from asfl.costs.reserves import Reserves
+from asfl.costs.decision import Decision
 from asfl.costs.world import World
-from asfl.optimize import Queues
-from asfl.runs.synthetic_learning import Drift, SyntheticLearning
+from asfl.optimize import Learning
+from asfl.runs.records import RoundRecord
+from asfl.runs.round import play_round
+from asfl.runs.state import Measured, Run, State
+from asfl.runs.synthetic_learning import Drift
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
 from asfl.schemes.base import switches_of
-from asfl.schemes.rounds import RadioState, account_round, budgets_of, decide_round, rules_of
+from asfl.schemes.rules import budgets_of, rules_of
+from asfl.train.trainer import RoundPlan, Trained
 
-Floats = NDArray[np.float64]
+
+@dataclass(frozen=True)
+class NoTraining:
+    """A learner without networks: updates are all alike, client sides drift apart as `SyntheticLearning` says."""
+
+    clients: int
+    cut: int = 0
+
+    def begin(self, index: int) -> NDArray[np.bool_]:
+        return np.ones(self.clients, dtype=np.bool_)
+
+    def learning(self, state: State) -> Learning:
+        return state.synthetic.learning()
+
+    def resplit(self, plan: RoundPlan) -> float:
+        return 0.0
+
+    def train(self, plan: RoundPlan) -> Trained:
+        return Trained.nothing(self.clients)
+
+    def measure(self, state: State, decision: Decision, arrived: NDArray[np.bool_]) -> Measured:
+        return Measured()
 
 
-@dataclass(frozen=True, eq=False)
-class PlayedRound:
-    """What one round left behind."""
-
-    cut: float
-    """Mean over the clients that took part, for schemes with one cut per client; NaN for FedAvg, which has none."""
-    delay_s: float
-    resplit_delay_s: float
-    energy_j: Floats
-    """[N]"""
-    scheduled: NDArray[np.bool_]
-    arrived: NDArray[np.bool_]
-    packet_error_rate: float
-    """Expected, mean over the clients that took part; 1 if nobody did."""
-    spread: float
-    """How many updates the client sides have drifted apart at the start of stage 2; 0 for schemes that average them
-    every round."""
-    queues: Queues
-    """After the round."""
-    bits: float
-    """Mean over the clients that took part."""
-    synced: int
-    """How many client-side layers were averaged."""
-    reserves: Reserves | None
-    """What is left of total budgets after the round; None without any."""
+def radio_only(world: World, scheme: Scheme, budgets: Budgets) -> Run:
+    rules = rules_of(world.config, budgets, switches_of(scheme))
+    learner = NoTraining(world.config.scenario.clients)
+    return Run(world.config, world, scheme, budgets, rules, learner, world.accountant())
 
 
 def play(
     world: World, scheme: Scheme, rounds: int, budgets: Budgets, drift: Drift | None = None
-) -> Iterator[PlayedRound]:
+) -> Iterator[RoundRecord]:
     """Play so many rounds of one scheme in a world, or until a total budget is used up; `drift`: None as fitted."""
-    rules, clients, seed = (
-        rules_of(world.config, budgets, switches_of(scheme)),
-        world.config.scenario.clients,
-        world.config.scenario.seed,
-    )
-    state = RadioState.fresh(clients, Reserves.of(world.config))
-    learning = of_reference = SyntheticLearning.fresh(world.profile, clients, drift)
-    accountant = ModelledAccountant(world.config.decision.charge)
-    time_s = 0.0
-    for index in range(rounds):
-        round_ = world.begin_round(index, state.previous_cut, time_s)
-        decided = decide_round(
-            round_, scheme, rules, learning.learning(), state, seed, budgets, None, of_reference.learning()
-        )
-        accounted = account_round(decided, accountant, accountant, state, seed)
-        state, decision, charge = accounted.state, decided.decision, accounted.charge
-        time_s += float(charge.delay_s)
-        spread = (
-            float(learning.layer_spread[: int(np.min(decision.cut))].sum())
-            if scheme.exchange.keeps_client_sides
-            else 0.0
-        )
-        if np.ndim(decision.cut) == 0 or scheme.exchange.on_demand:
-            learning = learning.after(int(np.max(decision.cut)), decided.arrived, decision.synced)
-        of_reference = of_reference.after(int(np.max(accounted.answering.cut)), accounted.answering_arrived)
-        scheduled = decision.scheduled
-        cuts = np.broadcast_to(decision.cut, scheduled.shape)
-        cut = float(cuts[scheduled].mean()) if scheduled.any() else float(cuts.mean())
-        yield PlayedRound(
-            cut=np.nan if scheme.exchange.full_local_model else cut,
-            delay_s=float(charge.delay_s),
-            resplit_delay_s=float(charge.resplit_delay_s),
-            energy_j=charge.energy_j,
-            scheduled=scheduled,
-            arrived=decided.arrived,
-            packet_error_rate=float(charge.packet_error_rate[scheduled].mean()) if scheduled.any() else 1.0,
-            spread=spread,
-            queues=state.queues,
-            bits=float(np.broadcast_to(decision.bits, scheduled.shape)[scheduled].mean())
-            if scheduled.any()
-            else np.nan,
-            synced=decision.synced,
-            reserves=state.reserves,
-        )
-        if state.reserves is not None and state.reserves.used_up:
-            return
+    run, state = radio_only(world, scheme, budgets), State.fresh(world, scheme, drift, drift)
+    while not state.is_last(rounds):
+        state, record = play_round(run, state)
+        yield record
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,41 +70,33 @@ class Playthrough:
     scheme: str
     seed: int
     budgets: Budgets
-    rounds: tuple[PlayedRound, ...]
+    rounds: tuple[RoundRecord, ...]
 
     def summary(self) -> dict[str, float]:
         """Means over rounds; violations are how far the averages are over budget, as a share of it."""
-        delay = np.array([played.delay_s for played in self.rounds])
-        energy = np.array([played.energy_j for played in self.rounds])
-        cuts = np.array([played.cut for played in self.rounds])
-        served = np.array([played.scheduled for played in self.rounds])
-        arrived = np.array([played.arrived for played in self.rounds])
-        resplit = sum(played.resplit_delay_s for played in self.rounds)
-        energy_over = energy.mean(axis=0) / self.budgets.energy_j - 1
+        delay = np.array([record.delay_s for record in self.rounds])
+        energy = np.array([record.energy_j for record in self.rounds])
+        cuts = np.array([record.mean_cut for record in self.rounds])
+        served = np.array([record.rb_count for record in self.rounds]) > 0
+        resplit = sum(record.resplit_delay_s for record in self.rounds)
+        moves = (np.diff(cuts) != 0).mean() if len(cuts) > 1 else 0.0
         return {
             "delay_s": float(delay.mean()),
             "median_delay_s": float(np.median(delay)),
             "energy_j": float(energy.sum(axis=1).mean()),
             "median_energy_j": float(np.median(energy.sum(axis=1))),
-            "packet_error_rate": float(np.mean([played.packet_error_rate for played in self.rounds])),
-            "updates_per_round": float(arrived.sum(axis=1).mean()),
+            "packet_error_rate": float(np.mean([record.mean_packet_error_rate for record in self.rounds])),
+            "updates_per_round": float(np.mean([record.arrived_count for record in self.rounds])),
             "least_served_share": float(served.mean(axis=0).min()),
-            "spread": float(np.mean([played.spread for played in self.rounds])),
+            "spread": float(np.mean([record.spread for record in self.rounds])),
             "cut": float(cuts.mean()),
-            "cut_switches": _share_of_moves(cuts),
+            "cut_switches": float(np.nan if np.isnan(cuts).any() else moves),
             "resplit_share": float(resplit / max(delay.sum(), 1e-300)),
-            "delay_queue": float(np.mean([played.queues.delay for played in self.rounds])),
-            "energy_queue": float(np.mean([played.queues.energy.mean() for played in self.rounds])),
+            "delay_queue": float(np.mean([record.delay_queue for record in self.rounds])),
+            "energy_queue": float(np.mean([record.energy_queue for record in self.rounds])),
             "delay_violation": max(float(delay.mean() / self.budgets.delay_s - 1), 0.0),
-            "energy_violation": max(float(energy_over.max()), 0.0),
+            "energy_violation": max(float((energy.mean(axis=0) / self.budgets.energy_j - 1).max()), 0.0),
         }
-
-
-def _share_of_moves(cuts: Floats) -> float:
-    """How often the cut differs from the round before; NaN without a cut."""
-    if np.isnan(cuts).any():
-        return np.nan
-    return float((np.diff(cuts) != 0).mean()) if len(cuts) > 1 else 0.0
 
 
 def play_all(

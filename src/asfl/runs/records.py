@@ -122,7 +122,7 @@ class RoundRecord:
     resplit_shift: OrNan = field(metadata=LEARNING)
     """‖·‖² by which stage 1 moved the average model."""
     accuracy: Share | None = field(metadata=ALL_DIGITS | LEARNING)
-    """Of the average model on the test images, 0 … 1, with norm statistics measured anew (`asfl.train.calibrate`); None
+    """Of the average model on the test images, 0 … 1, with norm statistics measured anew (`asfl.train.evaluate`); None
     in rounds that aren't evaluated."""
     test_loss: Number | None = field(metadata=LEARNING)
     """Of the same."""
@@ -184,6 +184,12 @@ class RoundRecord:
         if isinstance(self.cut, int):
             return float(self.cut)
         served = [cut for cut, count in zip(self.cut, self.rb_count, strict=True) if count > 0]
+        return sum(served) / len(served) if served else math.nan
+
+    @property
+    def mean_bits(self) -> float:
+        """Over the clients that took part; NaN if no client did."""
+        served = [of for of, count in zip(self.bits or [32] * len(self.rb_count), self.rb_count, strict=True) if count]
         return sum(served) / len(served) if served else math.nan
 
     @property

@@ -49,7 +49,7 @@ from asfl.runs.manifest import (
 from asfl.runs.records import Journal, RoundRecord, read_rounds
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
-from asfl.schemes.rounds import budgets_of
+from asfl.schemes.rules import budgets_of
 
 if TYPE_CHECKING:
     from asfl.runs.simulation import Simulation
@@ -192,8 +192,8 @@ def _go_on(
 
     from asfl.data import load_data
     from asfl.runs.simulation import Simulation
+    from asfl.train.device import keep_freed_memory
     from asfl.train.fleet import LocalFleet
-    from asfl.train.memory import keep_freed_memory
 
     data, shorter = load_data(manifest.config, data_dir), read_manifest(folder)
     meant = options.get("changed_data", False)

@@ -13,7 +13,7 @@ far played rounds are from trained ones is measured with seeds that weren't fitt
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Self
@@ -54,18 +54,18 @@ class HeldOut:
 class SyntheticLearning:
     """The state between two rounds."""
 
-    layer_share: Floats
+    layer_share: Floats = field(metadata={"fixed": True})
     """[M] share of all parameters."""
     layer_spread: Floats
     """[M]"""
     layer_age: Floats
     """[M] rounds since a layer was last averaged, and their sum: drift and debt of `DriftAndNoise`."""
     layer_debt: Floats
-    num_clients: int
-    drift: Drift
-    weights_per_update: float = 1000.0
+    num_clients: int = field(metadata={"fixed": True})
+    drift: Drift = field(metadata={"fixed": True})
+    weights_per_update: float = field(default=1000.0, metadata={"fixed": True})
     """An assumption, which only the printed objective reads."""
-    noise_scale: float = 64.0
+    noise_scale: float = field(default=64.0, metadata={"fixed": True})
     """B in mini-batches: the most that training believes, and what it measures in nearly every round of ours."""
 
     @classmethod

@@ -1,6 +1,6 @@
 """The clients of a training run, seen from the server: what it may ask them for, and nothing else.
 
-The server's maths (`asfl.train.fast`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
+The server's maths (`asfl.train.steps`) knows clients only through `Fleet`. `LocalFleet` holds any number of clients in
 this process as rows of one buffer. A client in another process is a `LocalFleet` of one (`asfl.field.client`), so its
 maths is the same code; a fleet of such clients is in `asfl.field.fleet`. Those can be lost: then the answer is None.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from asfl.models.cuttable import Carry, CuttableModel, go_backward
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
-from asfl.train.layout import ModelVectors
+from asfl.train.layout import ModelVectors, Replica
 from asfl.train.optimizers import Rule, step_units
 from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
@@ -32,7 +32,6 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
-from asfl.train.replica import Replica
 from asfl.train.reports import Projections
 from asfl.train.state import TrainingState
 from asfl.train.trainer import Task
@@ -81,87 +80,70 @@ class Fault:
 
 
 class Fleet(Protocol):
-    """Clients are named by their numbers, 0 … N−1; lists come back in the order asked for, None for who was lost."""
+    """Clients are named by their numbers, 0 … N−1; lists come back in the order asked for, None for a lost client."""
 
     state: TrainingState
     """The server's. Client sides are in it only for a `LocalFleet`, or after `gather`."""
 
     def begin(self, index: int) -> Bools:
-        """A round begins: who was lost and is back gets the current layers. [N] who can take part."""
-        ...
+        """A round begins: lost clients that are back get the current layers. [N] which clients can take part."""
 
     def resplit(self, cut: int, scheduled: Bools) -> float:
         """Stage 1: move layers between the server and all clients (`TrainingState.resplit`)."""
-        ...
 
     def announce(self, tasks: Sequence[Task], sides: Sequence[FirstLayers] | None = None) -> None:
         """What `forward` or `learn` will ask for in this step, group by group: clients elsewhere begin at once.
 
         `sides`: each client takes a copy of its client side for the round, in schemes that exchange client models.
         """
-        ...
 
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch.
 
         Mini-batches of tasks that are given together are of the same size.
         """
-        ...
 
     def backward(self, tasks: Sequence[Task], gradients: Sequence[Crossing]) -> Norms:
         """Stage 3: back from the gradients of what `forward` gave, and a step, (3); ‖update‖² of the client side."""
-        ...
 
     def learn(self, tasks: Sequence[Task]) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Without a cut: a whole step on the clients; losses and ‖update‖²."""
-        ...
 
     def give(self, tasks: Sequence[Task]) -> list[FirstLayers | None]:
         """The client sides that came with `announce`, trained; with few bits, how far each is from what it was."""
-        ...
 
     def upload(self, tasks: Sequence[Task]) -> dict[int, FirstLayers]:
-        """The layers of these clients' sides up to the task's cut, for an average; of those who weren't lost.
+        """The layers of these clients' sides up to the task's cut, for an average; of clients that weren't lost.
 
         With few bits they cross as differences to what all last shared, which `state.server` still has.
         """
-        ...
 
     def share(self, depth: int, average: FirstLayers) -> None:
-        """Everybody takes the average of its first layers; with few bits, its difference to what all last shared."""
-        ...
+        """All clients take the average of their first layers; with few bits, its difference to what all last shared."""
 
     def moved(self, tasks: Sequence[Task]) -> list[Tensor | None]:
         """‖client side − client side at the start of the round‖²; the start is the first `forward`."""
-        ...
 
     def report(self, columns: NDArray[np.int64]) -> tuple[Tensor, Sequence[int]]:
         """[clients, columns] these parameters of the client sides, for the discrepancy; and whose they are."""
-        ...
 
     def projections(self) -> tuple[Tensor, Sequence[int]]:
         """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.reports`), and whose."""
-        ...
 
     def gather(self, *, optimizers: bool = False) -> None:
-        """Have everybody's client side in the server's `TrainingState`; with what their optimisers remember too."""
-        ...
+        """Have all client sides in the server's `TrainingState`; with what their optimisers remember too."""
 
     def knowledge(self) -> Knowledge:
-        """Of whom the server's `TrainingState` has everything, if it hasn't of everybody; goes with a checkpoint."""
-        ...
+        """Of which clients the server's `TrainingState` has everything, if not of all; goes with a checkpoint."""
 
     def scatter(self, knowledge: Knowledge) -> None:
-        """The server's `TrainingState` was restored: give everybody what it says, as far as it is to be trusted."""
-        ...
+        """The server's `TrainingState` was restored: give clients what it says, as far as it is to be trusted."""
 
     def take_faults(self) -> list[Fault]:
-        """Who was lost since this was last asked."""
-        ...
+        """Clients lost since this was last asked."""
 
     def refuse(self, client: int, reason: str) -> bool:
         """What `forward` gave is of no use. True: the client is lost for the round; False: there is no going on."""
-        ...
 
 
 @runtime_checkable
@@ -170,11 +152,9 @@ class ScoringFleet(Protocol):
 
     def calibrated(self, model: ModelVectors) -> ModelVectors:
         """The same parameters, with running statistics that the clients have measured with them."""
-        ...
 
     def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
-        """Of a whole model for each client, on the images they hold out; None if nobody answers."""
-        ...
+        """Of a whole model for each client, on the images they hold out; None if no client answers."""
 
 
 class FleetMaker(Protocol):
@@ -238,17 +218,25 @@ class LocalFleet:
         sent: list[Packet | None] = []
         for task, carry, truth in zip(tasks, self._carries, labels, strict=True):
             carry = tuple(tensor.detach() for tensor in carry)
+            if task.bits == UNQUANTISED:
+                sent.append(Packet(carry, truth))
+                continue
             rng = rounding(self._batches.seed, "up", task.round, self._first + task.client, task.step)
             crossing = quantise_carry(carry, task.bits, rng)
-            error = None if task.bits == UNQUANTISED else relative_error(carry, crossing)
-            sent.append(Packet(crossing, truth, error))
+            sent.append(Packet(crossing, truth, relative_error(carry, crossing)))
         return sent
 
     def _forward(self, tasks: Sequence[Task]) -> list[Tensor]:
         """Leaves the activations in `_carries`, with history; the labels."""
         if tasks[0].client in self._given:
             self._load([task.client for task in tasks])
-        self._prepare(max(task.cut for task in tasks), len(tasks))
+        cut, parameters = max(task.cut for task in tasks), self.state.server.parameters
+        while len(self._replicas) < len(tasks):
+            self._replicas.append(Replica(self._model, self._layout, parameters.device, parameters.dtype))
+        size = max(int(self._layout.parameter_edges[cut]), self._gradients.shape[1])
+        if self._gradients.shape != (len(self._replicas), size):
+            self._gradients = parameters.new_zeros(len(self._replicas), size)
+        self.state.make_room(cut)
         self._carries = []
         all_labels: list[Tensor] = []
         for replica, gradient, task in zip(self._replicas, self._gradients, tasks, strict=False):
@@ -331,7 +319,7 @@ class LocalFleet:
         return []
 
     def refuse(self, client: int, reason: str) -> bool:
-        return False  # nobody lies here: training has diverged
+        return False  # no client lies here: training has diverged
 
     def _side(self, client: int) -> ModelVectors:
         return self.state.clients.row(client) if self._keeps_sides else self._loaded[client]
@@ -346,13 +334,3 @@ class LocalFleet:
             with torch.no_grad():
                 norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, task.cut))
         return norms
-
-    def _prepare(self, cut: int, at_once: int) -> None:
-        """Room for gradients, networks and optimiser states."""
-        parameters = self.state.server.parameters
-        while len(self._replicas) < at_once:
-            self._replicas.append(Replica(self._model, self._layout, parameters.device, parameters.dtype))
-        size = max(int(self._layout.parameter_edges[cut]), self._gradients.shape[1])
-        if self._gradients.shape != (len(self._replicas), size):
-            self._gradients = parameters.new_zeros(len(self._replicas), size)
-        self.state.make_room(cut)

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.layout import Layout, ModelVectors, Replica
 from asfl.train.optimizers import Adam, Momentum, OptimizerState, Rule
-from asfl.train.replica import Replica
 from asfl.train.state import TrainingState
 
 Bools = NDArray[np.bool_]
@@ -84,7 +83,7 @@ class Gradients:
         return float(loss.detach()), gradient
 
     def _steps(self, state: TrainingState, arrived: Bools, means: list[Tensor]) -> dict[str, float]:
-        """Of the round's steps −D m; nothing of an optimiser without memory, or if nobody arrived."""
+        """Of the round's steps −D m; nothing of an optimiser without memory, or if no client arrived."""
         if self._rule.num_moments == 0 or not arrived.any():
             return {}
         ranges = [

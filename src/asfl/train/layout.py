@@ -6,17 +6,21 @@ variances, and how much of both is no longer what they started with). The client
 slices, and one optimiser step is a handful of vector operations.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from asfl.models.cuttable import CuttableModel
-from asfl.train.combine import Floats, weighted_mean
+from asfl.models.cuttable import Carry, CuttableModel
+from asfl.models.layers import count_update
 
+Floats = NDArray[np.float64]
 COLUMNS_AT_ONCE = 1 << 14
 """Columns of [N, P] that fit the cache together with their deviations."""
 
@@ -95,7 +99,7 @@ class Layout:
         return self.parameter_edges, self.statistic_edges
 
     def on_server(self, cuts: NDArray[np.int64], weights: Floats) -> Floats:
-        """[M] of each layer, the weights [A] of those clients for whom the server holds it."""
+        """[M] of each layer, the weights [A] of the clients whose copy of it lies with the server."""
         return np.asarray((weights[:, None] * (cuts[:, None] <= np.arange(self.num_units))).sum(axis=0))
 
     def divide_(self, vector: Tensor, by_layer: Floats, start: int) -> None:
@@ -184,3 +188,101 @@ def layer_spreads(
     edges = layout.parameter_edges if columns is None else np.searchsorted(columns, layout.parameter_edges)
     sums = np.concatenate([[0.0], np.cumsum(by_column.numpy())])
     return np.asarray(np.diff(sums[np.minimum(edges, len(by_column))]))
+
+
+def weighted_mean(rows: Tensor, weights: Floats) -> Tensor:
+    """Σ w_n row_n / Σ w_n; with equal weights the plain mean, to the bit."""
+    if (weights == weights[0]).all():
+        return rows.mean(0)
+    by_row = torch.from_numpy(weights / weights.sum()).to(rows)
+    return (rows * by_row.view(-1, *[1] * (rows.dim() - 1))).sum(0)
+
+
+# ---------------------------------------------------------------------- the network's code
+class Replica:
+    """A network's code without numbers of its own: bound to vectors, it computes with them, and nothing is copied.
+
+    Units `start` … `stop` run forward and backward with the vectors they are bound to.
+    """
+
+    def __init__(
+        self, model: CuttableModel, layout: Layout, device: torch.device, dtype: torch.dtype, *, server: bool = False
+    ) -> None:
+        """`model` is only looked at; `server`: batch norm treats a batch of several clients client by client."""
+        self._layout = layout
+        with torch.device("meta"):
+            self.model = deepcopy(model).to("meta")
+        self._parameters = [self._new_parameter(slot, device, dtype) for slot in layout.parameters]
+        self._buffers = [(self.model.get_submodule(slot.module)._buffers, slot) for slot in layout.statistics]
+        for module in self.model.modules():
+            if isinstance(module, _BatchNorm):
+                module.num_batches_tracked = None  # a counter that nothing here reads
+        self.batch_norms = _norm_by_client(self.model) if server else []
+
+    def _new_parameter(self, slot: Slot, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
+        parameter = nn.Parameter(torch.empty(0, device=device, dtype=dtype))
+        self.model.get_submodule(slot.module)._parameters[slot.name] = parameter
+        return parameter
+
+    def bind(self, vectors: ModelVectors, gradient: Tensor | None, start: int, stop: int) -> None:
+        """Let units start … stop−1 compute with these vectors, and add their gradients to `gradient`.
+
+        The vectors begin with the first unit of the model, and may end with unit `stop`. Only between a backward and
+        the next forward pass: a graph remembers the parameters themselves.
+        """
+        for slot, parameter in zip(self._layout.parameters, self._parameters, strict=True):
+            if start <= slot.unit < stop:
+                parameter.grad = None
+                parameter.data = slot.view(vectors.parameters)
+                if gradient is not None:
+                    parameter.grad = slot.view(gradient)
+        for buffers, slot in self._buffers:
+            if start <= slot.unit < stop:
+                buffers[slot.name] = slot.view(vectors.statistics)
+
+    def bind_statistics(self, by_client: Sequence[Tensor | None]) -> None:
+        """On the server: the running statistics [B] of each client in the coming batch; None: keep none."""
+        position = {(slot.module, slot.name): slot for slot in self._layout.statistics}
+        for path, norm in self.batch_norms:
+            slots = [position.get((path, name)) for name in ("running_mean", "running_var", "running_weight")]
+            norm.by_client = [
+                [None if vector is None or slot is None else slot.view(vector) for slot in slots]
+                for vector in by_client
+            ]
+
+    def run(self, carry: Carry, start: int, stop: int) -> Carry:
+        """Through units start … stop−1, counted from 0."""
+        return self.model.run(carry, start, stop)
+
+
+class BatchNormByClient(nn.Module):
+    """Batch norm of a batch that holds the mini-batches of several clients, one after the other.
+
+    Each client is normalised by itself, with running statistics of its own, as if it had a copy of the server side.
+    """
+
+    def __init__(self, inner: _BatchNorm) -> None:
+        super().__init__()
+        self.inner = inner
+        self.by_client: list[list[Tensor | None]] = []
+        """Running mean, variance and weight of each client; None: keep none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner, parts = self.inner, []
+        for part, (mean, variance, weight) in zip(x.chunk(len(self.by_client)), self.by_client, strict=True):
+            momentum = inner.momentum or 0.0
+            parts.append(F.batch_norm(part, mean, variance, inner.weight, inner.bias, True, momentum, inner.eps))
+            if weight is not None:
+                count_update(weight, momentum)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _norm_by_client(model: CuttableModel) -> list[tuple[str, BatchNormByClient]]:
+    replaced = []
+    for path, module in list(model.named_modules()):
+        if isinstance(module, _BatchNorm):
+            parent, _, name = path.rpartition(".")
+            norm = BatchNormByClient(module)
+            model.get_submodule(parent)._modules[name] = norm
+            replaced.append((path, norm))
+    return replaced

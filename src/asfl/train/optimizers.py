@@ -1,13 +1,13 @@
 """SGD, momentum and Adam on flat vectors.
 
 Every holder of a layer, be it a client or the server, has its own optimiser state for it and keeps that when the layer
-moves away: state never crosses the link, so nobody has to be charged for it. When the layer comes back, its holder
+moves away: state never crosses the link, so it costs nothing. When the layer comes back, its holder
 goes on from the state it had; a holder that has a layer for the first time starts from nothing, as always. A client
 counts its own steps of each layer, because Adam's bias correction depends on them.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,24 +21,13 @@ _ALIGNMENT = 64
 """Bytes; PyTorch begins new tensors at multiples of it."""
 
 
-class Rule(Protocol):
-    """One step, (2) on the server and (3) on a client: weights ← weights − update."""
-
-    @property
-    def num_moments(self) -> int:
-        """Vectors of state beside each parameter vector."""
-        ...
-
-    def step(self, weights: Tensor, gradient: Tensor, moments: Tensor, steps: int) -> Tensor:
-        """Change weights [P] and moments [num_moments, P] in place; `steps` counts from 1.
-
-        Returns ‖update‖², left on the device.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Sgd:
+    """One step, (2) on the server and (3) on a client: weights ← weights − update.
+
+    Every rule changes weights [P] and moments [num_moments, P] in place; `steps` counts from 1. It returns ‖update‖².
+    """
+
     learning_rate: float
     num_moments: int = 0
 
@@ -82,6 +71,9 @@ class Adam:
         torch.div(mean, direction, out=direction)
         weights.add_(direction, alpha=-size)
         return _squared_norm(direction).mul_(size**2)
+
+
+Rule = Sgd | Momentum | Adam
 
 
 def _squared_norm(vector: Tensor) -> Tensor:

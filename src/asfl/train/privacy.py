@@ -33,7 +33,7 @@ _ORDERS = [1 + order / 100 for order in range(1, 10)] + [1 + order / 10 for orde
 
 
 def drawn_from(seed: int) -> RngOf:
-    """For simulations: the same noise whenever it is asked for. Whoever knows the seed can take it off again."""
+    """For simulations: the same noise whenever it is asked for. With the seed it can be taken off again."""
 
     def rng(purpose: str, index: int, client: int, step: int) -> torch.Generator:
         drawn = random_stream(seed, f"privacy: {purpose}, client {client}, step {step}", index)

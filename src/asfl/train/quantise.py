@@ -31,16 +31,25 @@ UNQUANTISED = BITS_PER_VALUE
 
 
 @dataclass(frozen=True, eq=False)
-class Quantised:
-    """A tensor [batch, C, …] as codes: what crosses instead of it."""
-
+class _Coded:
     codes: Tensor
-    """Bytes: two a code, one, or two codes a byte; in the order of samples, positions, channels."""
+    """Bytes: two a code, one, or two codes a byte."""
     low: Tensor
     """[groups] float32"""
     step: Tensor
     """[groups] float32; 0 where all numbers of a group are the same."""
     bits: int
+
+    @property
+    def num_bits(self) -> int:
+        """All that cross: codes, lows and steps."""
+        return 8 * (self.codes.nbytes + self.low.nbytes + self.step.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised(_Coded):
+    """A tensor [batch, C, …] as codes, in the order of samples, positions, channels: what crosses instead of it."""
+
     shape: tuple[int, ...]
 
     def restored(self) -> Tensor:
@@ -50,21 +59,11 @@ class Quantised:
         rows.mul_(_over_rows(self.step, self.shape)).add_(_over_rows(self.low, self.shape))
         return rows.view(batch, *positions, channels).movedim(-1, 1)
 
-    @property
-    def num_bits(self) -> int:
-        """All that cross: codes, lows and steps."""
-        return 8 * (self.codes.nbytes + self.low.nbytes + self.step.nbytes)
-
 
 @dataclass(frozen=True, eq=False)
-class QuantisedLayers:
-    """Parameters of layers, or differences of them, as codes."""
+class QuantisedLayers(_Coded):
+    """Parameters of layers, or differences of them, as codes in the order of the layout."""
 
-    codes: Tensor
-    """As in `Quantised`; in the order of the layout."""
-    low: Tensor
-    step: Tensor
-    bits: int
     sizes: Tensor
     """[groups] how many numbers each has. Both sides know the network, so this doesn't cross."""
 
@@ -72,11 +71,6 @@ class QuantisedLayers:
         """[P] float32"""
         step, low = self.step.repeat_interleave(self.sizes), self.low.repeat_interleave(self.sizes)
         return _unpack(self.codes, self.bits, len(low)).mul_(step).add_(low)
-
-    @property
-    def num_bits(self) -> int:
-        """All that cross: codes, lows and steps."""
-        return 8 * (self.codes.nbytes + self.low.nbytes + self.step.nbytes)
 
 
 Crossing = tuple[Tensor | Quantised, ...]
@@ -152,7 +146,7 @@ def relative_error(carry: Carry, crossing: Crossing) -> Tensor:
     return error2 / norm2.clamp_min(torch.finfo(norm2.dtype).tiny)
 
 
-EVERYBODY = -1
+ALL_CLIENTS = -1
 """In the place of a client, where all get the same."""
 
 

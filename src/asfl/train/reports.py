@@ -18,6 +18,7 @@ from torch import Tensor
 from asfl.config.randomness import random_stream
 from asfl.costs.crossing import BITS_OF_REPORTED, REPORTED_NUMBERS
 from asfl.train.layout import Layout
+from asfl.train.state import TrainingState
 
 Floats = NDArray[np.float64]
 _MOST_CODE = 2 ** (BITS_OF_REPORTED - 1) - 1
@@ -75,3 +76,9 @@ def projected_spreads(numbers: Tensor, clients: Sequence[int], weights: Floats, 
     values, own = numbers.double().cpu().numpy(), weights[list(clients)] / weights[list(clients)].sum()
     apart2 = np.square(values - np.einsum("a,alr->lr", own, values)).sum(axis=2)
     return np.concatenate([own @ apart2, np.zeros(num_layers - values.shape[1])])
+
+
+def layer_norms(state: TrainingState) -> Floats:
+    """[M] ‖w̄_m‖² of the average model."""
+    squares = state.average_model().parameters.double().square().cpu().numpy()
+    return np.asarray(np.diff(np.concatenate([[0.0], np.cumsum(squares)])[state.layout.parameter_edges]))

@@ -1,18 +1,27 @@
-"""What the server knows of the learning when it decides: spreads by layer, update norms (§IV of the paper)."""
+"""What the server remembers of the learning between two rounds, and knows of it when it decides (§IV of the paper).
+
+Beside spreads and update norms: drift by layer, gradient noise and what few bits cost, for decisions beyond the paper.
+"""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.costs.decision import Decision
 from asfl.optimize import Learning
-from asfl.train.fleet import Fleet
-from asfl.train.layout import layer_spreads
-from asfl.train.reports import projected_spreads
-from asfl.train.state import TrainingState
+from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
 from asfl.train.trainer import Trained
 
 Floats = NDArray[np.float64]
+
+MEMORY = 0.9
+"""How much of what was measured before counts after another round."""
+LEAST_NOISE, MOST_NOISE = 0.25, 64.0
+"""Where B is believed. Behind a deep cut the server sees the gradient of few layers, with hardly any signal; beyond the
+largest B, progress is as good as proportional to what arrives. It is also what B is taken to be before it is measured:
+so it comes out in the first round of clients with unlike data, and a price of progress that was found with a smaller B
+would make the rounds after that look too dear to serve anybody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,31 +56,102 @@ class Signals:
             rounds=self.rounds + 1,
         )
 
-    def learning(self, fleet: Fleet, sampled: NDArray[np.int64] | None, ratio: float = 1.0, *, norms: bool) -> Learning:
-        """For the next decision. `norms`: also ‖w̄_m‖², which only the printed objective needs.
+    def learning(self, layer_spread: Floats, layer_norm2: Floats, weights: Floats) -> Learning:
+        """For the next decision, with what clients report [M] and how much each counts [N].
 
-        Clients report the parameters that are `sampled`, a share `ratio` of all; None: projections.
         A client without an update so far counts like the mean one; before any update all count 1.
         """
         scale = 1.0 if np.isnan(self.update_scale) else self.update_scale
-        layout, weights = fleet.state.layout, fleet.state.weights
-        if norms:
-            fleet.gather()
-        if sampled is None:
-            spread = projected_spreads(*fleet.projections(), weights, layout.num_units)
-        else:
-            sides, whose = fleet.report(sampled)
-            spread = layer_spreads(layout, sides, sampled, weights[list(whose)]) / ratio
         return Learning(
-            layer_spread=spread,
-            layer_norm2=layer_norms(fleet.state) if norms else np.zeros(layout.num_units),
+            layer_spread=layer_spread,
+            layer_norm2=layer_norm2,
             # By samples: the update of a client that has twice as many is twice the loss.
             update_norm2=weights * np.where(np.isnan(self.update_norm2), scale, self.update_norm2),
             update_scale=scale,
         )
 
 
-def layer_norms(state: TrainingState) -> Floats:
-    """[M] ‖w̄_m‖² of the average model."""
-    squares = state.average_model().parameters.double().square().cpu().numpy()
-    return np.asarray(np.diff(np.concatenate([[0.0], np.cumsum(squares)])[state.layout.parameter_edges]))
+@dataclass(frozen=True, eq=False)
+class DriftAndNoiseSignals:
+    """What is remembered between two rounds. M layers."""
+
+    layer_unit: Floats
+    """[M] what one round adds to a layer's spread; 0 before it is seen."""
+    layer_age: Floats
+    """[M] rounds since clients' copies of a layer were equal."""
+    layer_debt: Floats
+    """[M] drift, summed over these rounds."""
+    noise: float = 0.0
+    """S and |G|² (`GradientNorms`), running means."""
+    signal: float = 0.0
+    measured: float = 0.0
+    """In how many rounds they were."""
+    error: float = USUAL_ERROR
+    """Relative squared error of what crosses at 4 bits."""
+
+    @classmethod
+    def none_yet(cls, num_layers: int) -> "DriftAndNoiseSignals":
+        return cls(*np.zeros((3, num_layers)))
+
+    @property
+    def noise_scale(self) -> float:
+        """B in mini-batches."""
+        if self.signal <= 0:
+            return MOST_NOISE
+        return float(np.clip(self.noise / self.signal, LEAST_NOISE, MOST_NOISE))
+
+    def seen(self, layer_spread: Floats) -> "DriftAndNoiseSignals":
+        """Spreads [M] as clients report them before a round; those of layers one round old are a unit."""
+        return replace(
+            self, layer_unit=_mixed(self.layer_unit, layer_spread, (self.layer_age == 1) & (layer_spread > 0))
+        )
+
+    def learning(self, layer_spread: Floats) -> DriftAndNoise:
+        known = self.layer_unit > 0
+        measured = np.divide(layer_spread, self.layer_unit, out=self.layer_age.copy(), where=known)
+        return DriftAndNoise(
+            layer_drift=np.where(self.layer_age > 0, measured, 0.0),
+            layer_debt=self.layer_debt,
+            noise_scale=self.noise_scale,
+            precision_error=precision_errors(self.error),
+        )
+
+    def after(self, decision: Decision, trained: Trained, drift: Floats, num_clients: int) -> "DriftAndNoiseSignals":
+        """After a round that began with this drift [M]."""
+        arrived = np.isfinite(trained.loss)
+        if not arrived.any():
+            return self
+        layers = np.arange(1, len(drift) + 1)
+        happened = trained.averaged_spread is not None  # else all clients were lost on the way
+        unit, averaged = self.layer_unit, (layers <= decision.synced) & happened
+        if trained.averaged_spread is not None:
+            # Those who didn't arrive are where they were, so over all clients the spread is smaller.
+            spread = trained.averaged_spread * arrived.sum() / num_clients
+            unit = _mixed(unit, spread, averaged & (self.layer_age == 0) & (spread > 0))
+        apart = (layers <= np.max(decision.cut)) & ~averaged
+        noise, signal, measured = self.noise, self.signal, self.measured
+        if trained.gradient_norms is not None:
+            memory = MEMORY if measured else 0.0
+            new = trained.gradient_norms.noise_and_signal()
+            noise, signal = (memory * old + (1 - memory) * now for old, now in zip((noise, signal), new, strict=True))
+            measured += 1
+        error, bits = self.error, np.broadcast_to(decision.bits, arrived.shape)
+        if (known := np.isfinite(trained.quantisation_error)).any():
+            at_4_bits = trained.quantisation_error * ((2.0**bits - 1) / 15) ** 2
+            error = MEMORY * error + (1 - MEMORY) * float(np.median(at_4_bits[known]))  # what a client says is a claim
+        return replace(
+            self,
+            error=error,
+            layer_unit=unit,
+            layer_age=np.where(apart, self.layer_age + 1, 0.0),
+            layer_debt=np.where(apart, self.layer_debt + drift, 0.0),
+            noise=noise,
+            signal=signal,
+            measured=measured,
+        )
+
+
+def _mixed(before: Floats, new: Floats, where: NDArray[np.bool_]) -> Floats:
+    """Running means, where there is something new."""
+    mixed = np.where(before > 0, MEMORY * before + (1 - MEMORY) * new, new)
+    return np.asarray(np.where(where, mixed, before))

@@ -2,29 +2,66 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.config.errors import AsflError
-from asfl.train.combine import Combining, Floats
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.layout import Floats, Layout, ModelVectors, weighted_mean
 from asfl.train.optimizers import OptimizerState
 
 Bools = NDArray[np.bool_]
+Average = Literal["mean", "median", "trimmed"]
+
+
+@dataclass(frozen=True)
+class Combining:
+    """How rows [A, P], one per client, become one [P]: their mean by samples, or one that no client alone can move far.
+
+    `mean` counts every client by its samples. `median` (of each number by itself) and `trimmed` (the mean without the
+    largest and the smallest share of each number) count all clients once: no client gains weight by saying that it has
+    many images (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018). Before either, updates that are longer
+    than `clip` times the median length are shortened to that.
+    """
+
+    rule: Average = "mean"
+    trim: float = 0.2
+    """Share of the clients that is left out on either side, if trimmed."""
+    clip: float = 0.0
+    """In median lengths; 0: updates are as long as they are."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a mean and nothing else, so that sums can be added up as they come."""
+        return self.rule == "mean" and self.clip == 0
+
+    def mean(self, rows: Tensor, weights: Floats, reference: Tensor) -> Tensor:
+        """Updates are what rows differ by from what all had before, `reference` [P]; 0 for gradients."""
+        if self.clip:
+            moved = rows - reference
+            lengths = torch.linalg.vector_norm(moved, dim=1)
+            most = self.clip * lengths.quantile(0.5)
+            if bool((lengths > most).any()):  # else not a bit changes
+                shorter = torch.where(lengths > most, most / lengths, torch.ones_like(lengths))
+                rows = reference + moved * shorter[:, None]
+        if self.rule == "mean":
+            return weighted_mean(rows, weights)
+        ordered, count = rows.sort(dim=0).values, len(rows)
+        cut = (count - 1) // 2 if self.rule == "median" else min(int(self.trim * count), (count - 1) // 2)
+        return ordered[cut : count - cut].mean(0)
 
 
 @dataclass
 class TrainingState:
-    """One server-side model, one client side per client, and everybody's optimiser state.
+    """One server-side model, one client side per client, and the optimiser state of each.
 
     `server` has room for the whole model. Schemes that average the client sides every round keep the whole average
     there; schemes that keep them apart have their values in `clients`, and what `server` has for layers ≤ cut is old.
     """
 
-    layout: Layout
+    layout: Layout = field(metadata={"fixed": True})
     server: ModelVectors
     """[P], [B]"""
     clients: ModelVectors
@@ -39,7 +76,7 @@ class TrainingState:
     """[N, M]"""
     samples: Floats
     """[N] how many each client has; all averages are by them. 1 where all have as many."""
-    combining: Combining = field(default_factory=Combining)
+    combining: Combining = field(default_factory=Combining, metadata={"fixed": True})
     """What averages are."""
 
     @classmethod
@@ -68,9 +105,9 @@ class TrainingState:
         return np.asarray(self.samples / self.samples.mean())
 
     def average(self, rows: Tensor, reference: Tensor, clients: Sequence[int] | None = None) -> Tensor:
-        """Of these clients' models, or of everybody's, [A, …]; `reference` is what all had in common before."""
+        """Of these clients' models, or of all, [A, …]; `reference` is what all had in common before."""
         weights = self.weights if clients is None else self.weights[list(clients)]
-        return self.combining.models(rows, weights, reference)
+        return self.combining.mean(rows, weights, reference)
 
     def client_optimizer(self, client: int) -> OptimizerState:
         """As a view: stepping it changes this state."""
@@ -129,7 +166,7 @@ class TrainingState:
         return moved
 
     def share(self, depth: int, average: ModelVectors) -> None:
-        """Layers 1 … `depth` of everybody's side become this average, and the server keeps what all share."""
+        """Layers 1 … `depth` of all client sides become this average, and the server keeps what all share."""
         for holder in (self.server, self.clients):
             for mine, new in zip(self.layout.front(holder, depth).both, average.both, strict=True):
                 mine.copy_(new)
@@ -151,38 +188,3 @@ class TrainingState:
             torch.cat([side, server[len(side) :]]) for side, server in zip(own.both, self.server.both, strict=True)
         ]
         return ModelVectors(*parts)
-
-    # ------------------------------------------------------------------ to and from a checkpoint
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that has to be saved."""
-        of_sizes = {} if (self.samples == 1).all() else {"clients.samples": torch.from_numpy(self.samples)}
-        return {
-            **of_sizes,
-            "server.parameters": self.server.parameters,
-            "server.statistics": self.server.statistics,
-            "server.moments": self.server_optimizer.moments,
-            "server.steps": torch.from_numpy(self.server_optimizer.steps),
-            "clients.parameters": self.clients.parameters,
-            "clients.statistics": self.clients.statistics,
-            "clients.moments": self.client_moments,
-            "clients.steps": torch.from_numpy(self.client_steps),
-            "cut": torch.tensor(self.cut),
-        }
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        device = self.server.parameters.device
-        if len(tensors["server.statistics"]) != self.layout.num_statistics:
-            raise AsflError(
-                "the checkpoint is of an earlier version of asfl, which kept no weights beside norm statistics; "
-                "start the run again in another folder"
-            )
-        # Tensors read from a file begin anywhere. Copies begin on a line of memory, as before; kernels round by that.
-        own = {name: tensor.clone().to(device) for name, tensor in tensors.items() if not name.endswith("steps")}
-        self.server = ModelVectors(own["server.parameters"], own["server.statistics"])
-        self.clients = ModelVectors(own["clients.parameters"], own["clients.statistics"])
-        self.server_optimizer = OptimizerState(own["server.moments"], tensors["server.steps"].numpy())
-        self.client_moments = own["clients.moments"]
-        self.client_steps = tensors["clients.steps"].numpy()
-        if "clients.samples" in tensors:
-            self.samples = tensors["clients.samples"].numpy()
-        self.cut = int(tensors["cut"])

@@ -411,7 +411,7 @@ def decision_chart(solution: Solution) -> Chart:
 def _borrows(played: Playthrough, asfl: Playthrough | None) -> bool:
     """Whether a scheme's queues are ASFL's, because it borrows from it."""
     pairs = zip(played.rounds, asfl.rounds, strict=False) if asfl is not None else ()  # one may end sooner
-    return asfl is not None and all(one.queues.delay == other.queues.delay for one, other in pairs)
+    return asfl is not None and all(one.delay_queue == other.delay_queue for one, other in pairs)
 
 
 def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
@@ -426,15 +426,15 @@ def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
     budget = over_rounds(allowed, Look(BUDGET, (4, 2)), "budget")
     top = [
         lines_panel(
-            "Cut", "layers on the client", {name: [r.cut for r in one] for name, one in shown.items()}, step=True
+            "Cut", "layers on the client", {name: [r.mean_cut for r in one] for name, one in shown.items()}, step=True
         ),
         replace(delays, series=[*delays.series, budget], y=Axis("s", "log")),
     ]
     queues = [
-        lines_panel("Delay queue", "backlog", {name: [r.queues.delay for r in one] for name, one in own.items()}),
+        lines_panel("Delay queue", "backlog", {name: [r.delay_queue for r in one] for name, one in own.items()}),
         lines_panel(
             "Energy queue, mean over clients", "backlog",
-            {name: [float(r.queues.energy.mean()) for r in one] for name, one in own.items()},
+            {name: [float(np.mean(r.energy_queue)) for r in one] for name, one in own.items()},
         ),
     ]  # fmt: skip
     return Chart([top, queues], 12, 8, legend="right")
@@ -444,17 +444,16 @@ def budget_chart(playthroughs: Sequence[Playthrough], model: str) -> Chart:
     """Time left, batteries left (the median client, and all of them as a band) and cuts over rounds, by scheme."""
     time, battery, cuts = list[Series](), list[Series](), list[Series]()
     for played in playthroughs:
-        reserves = [one.reserves for one in played.rounds if one.reserves is not None]
-        rounds, look = np.arange(len(reserves) + 1), look_of(played.scheme)
-        total_s, total_j = reserves[0].time_s, reserves[0].battery_j
-        if np.isfinite(total_s):
-            left_s = [100.0, *(100 * one.time_left_s / total_s for one in reserves)]
-            time.append(Line(x=rounds, y=left_s, look=look))
-        if np.isfinite(total_j).all():
-            left = 100 * np.array([np.ones_like(total_j), *(one.battery_left_j / total_j for one in reserves)])
+        rounds, look, first = np.arange(len(played.rounds) + 1), look_of(played.scheme), played.rounds[0]
+        if first.time_left_s is not None:
+            left_s = np.array([first.time_left_s + first.delay_s, *(one.time_left_s for one in played.rounds)])
+            time.append(Line(x=rounds, y=100 * left_s / left_s[0], look=look))
+        if first.battery_left_j is not None:
+            total_j = np.add(first.battery_left_j, first.energy_j)
+            left = 100 * np.array([total_j, *(one.battery_left_j for one in played.rounds)]) / total_j
             low, high = left.min(axis=1), left.max(axis=1)
             battery.append(Line(x=rounds, y=np.median(left, axis=1), look=look, low=low, high=high))
-        chosen = [one.cut if one.scheduled.any() else np.nan for one in played.rounds]
+        chosen = [one.mean_cut if one.scheduled_count else np.nan for one in played.rounds]
         cuts.append(over_rounds(chosen, look, played.scheme, step=True))
     x, share = Axis("round", whole=True), Axis("%", low=0, high=103)
     titles = {"Time left": time, "Batteries left: the median client, and from the emptiest to the fullest": battery}
