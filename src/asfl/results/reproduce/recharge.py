@@ -38,7 +38,7 @@ CHARGES = (
 """Settings that say what a round costs, and neither whose packets arrive nor what is learnt from them."""
 
 
-RECORDED, CONFIGURED = "as recorded", "as configured"
+RECORDED = "as recorded"
 ALWAYS = ("decision.overheads=charged", "decision.discrepancy_sample_ratio=auto")
 """Settings of every recharge: nothing crosses for free."""
 
@@ -52,7 +52,7 @@ Floats = NDArray[np.float64]
 def recharge_all(
     found: Sequence[Found], settings: Sequence[str], traces: Sequence[Path], workers: int | None = None
 ) -> list[Found]:
-    """Every run charged by its configuration and these settings; otherwise: as recorded, and without the settings.
+    """Every run charged by its configuration and these settings; beside it, as recorded.
 
     `traces`: where measured channels are; a run whose trace is nowhere stays as it was recorded.
     """
@@ -61,15 +61,10 @@ def recharge_all(
     lost = {run.config.scenario.channel.trace_file for run in runs.values() if run.config and not _is_there(run)}
     for name in sorted(lost):
         print(f"left as recorded: all runs on {name}, which isn't here (give --trace FILE)", file=sys.stderr)
-    ways = {CONFIGURED: ALWAYS, "": (*ALWAYS, *settings)} if settings else {"": ALWAYS}
-    jobs = [(key, way) for key, run in runs.items() if run.config and _is_there(run) for way in ways]
-    done = _in_processes([(runs[key], ways[way]) for key, way in jobs], workers or usual_threads())
-    charged: dict[str, dict[RunKey, Run]] = {way: {} for way in ways}
-    for (key, way), run in zip(jobs, done, strict=True):
-        charged[way][key] = run
-    left = sorted(
-        {f"{run.scheme} in {key[0]}" for (key, _), run in zip(jobs, done, strict=True) if _is_left(run, runs[key])}
-    )
+    here = {key: run for key, run in runs.items() if run.config and _is_there(run)}
+    done = _in_processes([(run, (*ALWAYS, *settings)) for run in here.values()], workers or usual_threads())
+    charged = dict(zip(here, done, strict=True))
+    left = sorted({f"{key[1]} in {key[0]}" for key, run in charged.items() if _is_left(run, here[key])})
     if left:
         print(
             f"left as recorded, as their archive leaves out what decided their costs: {', '.join(left)}",
@@ -78,12 +73,9 @@ def recharge_all(
     sets = "".join(f" --set {one}" for one in settings)
     every = []
     for one in found:
-        under = {
-            way: replace(one, points=[_with(point, by_key) for point in one.points]) for way, by_key in charged.items()
-        }
-        otherwise = {RECORDED: one, **{way: under[way] for way in ways if way}}
         command = f"{one.command}{NEXT_COMMAND}asfl reproduce {one.recipe} --from records.jsonl.xz --recharge{sets}"
-        every.append(replace(under[""], command=command, otherwise=otherwise))
+        points = [_with(point, charged) for point in one.points]
+        every.append(replace(one, points=points, command=command, otherwise={RECORDED: one}))
     return every
 
 
@@ -154,7 +146,7 @@ def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundReco
             decision = _found_again(round_, decision, record, scheme, accountant, config.scenario.seed)
         finishes = in_time(round_, decision, scheme.exchange)
         arrived = np.array(record.arrived, dtype=np.bool_)
-        # Whoever was late had lost its packet either way; whether the channel had, too, says who is served in stage 3.
+        # A late client lost its packet either way; whether the channel lost it, too, says who is served in stage 3.
         received = np.where(finishes, arrived, arrived | draw_arrivals(round_, decision, config.scenario.seed))
         charge = accountant.charge(round_, decision, scheme.exchange, received)
         delay_s, energy_j = delay_s + float(charge.delay_s), energy_j + float(charge.energy_j.sum())
