@@ -15,6 +15,7 @@ from typing import Any, get_args
 import typer
 from pydantic import BaseModel
 
+import asfl
 from asfl.cli import app
 from asfl.config import Config
 from asfl.optimize.roundfile import json_schema
@@ -150,7 +151,15 @@ def reference_pages() -> Iterator[tuple[str, str]]:
         rooms.setdefault(name.split(".")[1] if "." in name else "index", []).append(f"::: {name}{options}\n")
     for room, found in rooms.items():
         title = "Python reference" if room == "index" else f"asfl.{room}"
-        yield room, "\n".join([f"# {title}\n", *found])
+        yield room, "\n".join([f"# {title}\n", *found, *(offered() if room == "index" else ())])
+
+
+def offered() -> Iterator[str]:
+    """What can be imported from `asfl` itself, and where it is explained."""
+    yield "From `asfl` itself:\n"
+    for name in sorted(asfl.__all__):
+        if (home := getattr(getattr(asfl, name), "__module__", "")).startswith("asfl."):
+            yield f"- [`asfl.{name}`][{home}.{name}]"
 
 
 def equations() -> dict[int, dict[str, str]]:
