@@ -64,6 +64,7 @@ def _damage(place: Path, page: str) -> None:
 
 BEFORE: dict[tuple[str, str], str | Callable[[Path, str], None]] = {
     ("docs/configuration.md", "asfl check"): _own_configuration,
+    ("docs/runs.md", "asfl run demo --rounds 10 --set"): "asfl run demo --rounds 10",
     ("docs/runs.md", "asfl check"): _damage,
     ("docs/runs.md", "asfl report"): "asfl compare demo --schemes asfl,sfl --rounds 2",
 }

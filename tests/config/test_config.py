@@ -13,7 +13,7 @@ from asfl.config import Config, Resolved, by_name, load_config, preset_names, re
 from asfl.config.errors import AsflError
 from asfl.config.fields import valid_range
 from asfl.config.removed import ANY, SETTINGS
-from asfl.config.show import as_toml, changes_as_toml, own_settings, toml_value
+from asfl.config.show import as_toml, own_settings, toml_value
 from asfl.costs.world import World
 from conftest import Asfl, assert_refused
 
@@ -234,10 +234,8 @@ def test_settings_of_single_schemes_are_shown_and_read_back(tmp_path: Path, with
     assert "[schemes.epsl]" in shown
     assert "a whole number ≥ 1 and ≤ 1,000,000,000 · --set" in shown
     assert ("# η of this scheme." in shown) == with_docs
-    for text in (shown, changes_as_toml(resolved.config, "demo"), changes_as_toml(resolved.config, "small-cifar10")):
-        (tmp_path / "mine.toml").write_text(text, "utf-8")
-        assert load_config(tmp_path / "mine.toml").config == resolved.config
-    assert changes_as_toml(resolved.config, "demo").count("=") == 3
+    (tmp_path / "mine.toml").write_text(shown, "utf-8")
+    assert load_config(tmp_path / "mine.toml").config == resolved.config
     assert "[schemes.NAME]" in as_toml(load_config("demo"), with_docs=True)
     assert own_settings(resolved.config) == "epsl: learning_rate 0.0003; sfl-cut2: local_steps 5"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from worlds import rounds, rounds_with_decisions, with_previous_cut
 
-from asfl.config import Compute, Radio
+from asfl.config import Radio
 from asfl.costs import modelled as costs
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import cost_of_all_cuts, epsl, round_cost
@@ -420,9 +420,8 @@ def test_a_dead_link_takes_forever_but_is_never_nan(gain: float, power: float, e
     for known in (True, False):
         round_ = Round(
             profile,
-            Radio(),
-            Compute(),
-            8,
+            radio=Radio(),
+            charged_samples=8,
             path_gain=np.array([1e-12, 1e-12]),
             channel_gain=np.array([1e-12, gain]),
             cpu_hz=np.array([1e9, 1e9]),
@@ -439,9 +438,6 @@ def _paper_round(previous_cut: int | None = None) -> Round:
     path_gain = 1e-3 * np.array([200.0, 350.0, 480.0]) ** -4
     return Round(
         load_profile("vgg19-cifar100"),
-        Radio(),
-        Compute(),
-        64,
         path_gain=path_gain,
         channel_gain=path_gain,
         cpu_hz=np.array([1.0e9, 1.3e9, 1.6e9]),

@@ -45,24 +45,6 @@ def example() -> Iterator[dict[Path, ModuleType]]:
 
 
 # ---------------------------------------------------------------------- through the command
-@pytest.mark.parametrize(
-    ("file", "arguments", "look_at", "shape"),
-    [
-        (SCHEME, ("decide", "--rounds", 2, "--schemes", "prop-fair"), "seeds", (1,)),
-        (CHANNEL, ("scenario", "demo", "--set", "scenario.channel.kind=shadowing"), "delay_s", (6, 6)),
-        (MODEL, ("explain", "mixer-w0.5-digits"), "param_bits", (6,)),
-        (DATA, ("data", "show", "demo", "--set", "data.name=shapes"), "label_counts", (6, 5)),
-    ],
-)
-def test_each_through_the_command(
-    asfl: Asfl, file: Path, arguments: tuple[object, ...], look_at: str, shape: tuple[int, ...]
-) -> None:
-    known = asfl("--plugin", file, *arguments, "--json")
-    assert known.returncode == 0, known.stderr
-    found = json.loads(known.stdout)
-    assert np.shape(found[look_at]) == shape
-
-
 def test_all_four_in_worker_processes_and_in_a_resumed_run(
     asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,8 +38,6 @@ def test_every_command_works_after_the_one_before_it(
         shutil.copytree(ROOT / folder, tmp_path / folder)
     played = []
     for language, block in BLOCK.findall((ROOT / "README.md").read_text("utf-8")):
-        if language == "python" and block.startswith("# loud.py"):
-            (tmp_path / "loud.py").write_text(block)
         for line in block.splitlines() if language == "console" else []:
             if not line.startswith("$ asfl "):
                 continue
@@ -47,7 +45,7 @@ def test_every_command_works_after_the_one_before_it(
             assert result.returncode == 0, f"{line}\n{result.stderr}"
             assert "Traceback" not in result.stderr
             played.append(line.split()[2])
-    assert {"doctor", "scenario", "run", "resume", "compare", "report", "fleet", "--plugin"} <= set(played)
+    assert {"doctor", "scenario", "run", "resume", "compare", "report", "fleet", "new", "--plugin"} <= set(played)
     assert (tmp_path / "demo-world.png").exists()
     assert (tmp_path / "runs" / "compare-demo" / "report.html").exists()
     assert (tmp_path / "runs" / "compare-demo" / "loud-seed1").is_dir()

@@ -49,7 +49,7 @@ def test_costs_are_those_of_played_rounds() -> None:
         assert one.round_energy_j == pytest.approx(played["energy_j"])
         assert one.delay_s == pytest.approx(played["delay_s"] / played["updates_per_round"])
     assert [one.scheme for one in advice.candidates] == ["sfl-best", "fedavg"]  # FedAvg sends the whole model
-    assert advice.best is None  # nobody has measured what an update teaches
+    assert advice.best is None  # what an update teaches isn't measured
 
 
 def test_the_best_is_the_cheapest_to_an_accuracy() -> None:
@@ -103,7 +103,7 @@ def test_the_command_says_what_is_measured_and_what_is_assumed(asfl: Asfl, tmp_p
     assert measured.returncode == 0, measured.stderr
     assert "Measured: updates to" in measured.stdout
     assert "not there with every seed: epsl" in measured.stdout
-    assert "fedavg" not in measured.stdout  # nobody trained it
+    assert "fedavg" not in measured.stdout  # it wasn't trained
     assert (tmp_path / "which.md").read_text("utf-8").startswith("# Which scheme should I use?")
     data = json.loads(asfl(*words, "--from", "records.xz", "--json").stdout)
     assert data["best"] in data["measured"]["updates"]

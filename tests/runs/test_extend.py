@@ -16,7 +16,7 @@ import asfl as package
 from asfl.config import Config, by_name, load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import World
-from asfl.models.mlp import build_mlp
+from asfl.models.build import build_mlp
 from asfl.radio.channel import RayleighChannel
 from asfl.results.curves import read_run
 from asfl.runs.files import append_line, read_sealed, write_sealed

@@ -1,9 +1,12 @@
 """The command line. Each command reads its input, calls one library function and shows the result."""
 
+import codecs
+import io
 import os
 import select
 import signal
 import sys
+import unicodedata
 from importlib import import_module
 from typing import Annotated, TextIO, get_type_hints
 
@@ -13,7 +16,6 @@ from click import Argument, Command, Context, HelpFormatter
 from typer.core import TyperGroup
 
 from asfl._version import __version__
-from asfl.cli.terminal import write_what_terminals_have
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.machine import is_out_of_memory
 from asfl.config.plugins import in_words_of_plugin, load_plugin
@@ -209,3 +211,25 @@ def _has_no_reader(stream: TextIO | None) -> bool:
         return bool(poll.poll(0))  # an error is told without being asked for
     except OSError as error:
         return isinstance(error, BrokenPipeError)
+
+
+# ---------------------------------------------------------------------- letters that a terminal doesn't have
+_IN_ASCII = str.maketrans(
+    dict(zip("…–−×·∞µ≥≤±→", ["...", "-", "-", "x", "|", "inf", "u", ">=", "<=", "+-", "->"], strict=True))
+)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """What a terminal shows for letters it doesn't have: the nearest ones it has."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(_IN_ASCII)
+    plain = (unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?" for letter in text)
+    return "".join(plain), error.end
+
+
+def write_what_terminals_have() -> None:
+    """Let no letter of a message end the program, where the output has ASCII only."""
+    codecs.register_error("asfl-plainly", _plainly)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="asfl-plainly")

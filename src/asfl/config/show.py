@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from asfl.config.errors import AsflError, nearest
 from asfl.config.fields import unit_of, valid_range
-from asfl.config.load import Resolved, load_config
+from asfl.config.load import Resolved
 from asfl.config.tree import Config, SchemeTraining
 
 
@@ -87,20 +87,6 @@ def _last(names: Iterable[str]) -> list[str]:
 
 def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[.;]) ", text, maxsplit=1)[0].rstrip(".;")
-
-
-def changes_as_toml(config: Config, base: str) -> str:
-    """What a configuration has that its preset hasn't, as a file that begins with `base = …`."""
-    preset = {f"{name}.{key}": value for name, key, value, _ in _rows(load_config(base).config)}
-    lines, section = [f"base = {toml_value(base)}"], None
-    for name, key, value, _ in _rows(config):
-        if value is None or (f"{name}.{key}" in preset and preset[f"{name}.{key}"] == value):
-            continue
-        if name != section:
-            lines += ["", f"[{name}]"]
-            section = name
-        lines.append(f"{key} = {toml_value(value)}")
-    return "\n".join([*lines, ""])
 
 
 def own_settings(config: Config) -> str:

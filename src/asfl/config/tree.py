@@ -293,7 +293,7 @@ class Network(Section):
     """What a client is taken to draw while it computes or sends, if it doesn't report its energy."""
     deadline_s: AutoSecond = "auto"
     """How long the server waits for what it asked a client for; a later client is lost for the round. "auto": 120 s at
-    most (600 s for a whole step), and much less once it is known how long others take (docs/measured.md)."""
+    most (600 s for a whole step), and much less once it is known how long others take (docs/field.md)."""
     shaping: FileName = ""
     """A file that says how slow the stream to each client is made from which round on, for demonstrations on one
     machine; empty: it isn't."""

@@ -41,10 +41,6 @@ def dbm_to_w(dbm: float) -> float:
     return from_db(dbm) * 1e-3
 
 
-def w_to_dbm(watt: float) -> float:
-    return to_db(watt * 1e3)
-
-
 def _times(factor: float) -> Callable[[float], float]:
     return lambda value: value * factor
 

@@ -18,10 +18,9 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.config.errors import AsflError, short
+from asfl.config.errors import AsflError, MissingExtraError, short
 from asfl.config.files import check_file
 from asfl.config.names import DATASETS, Dataset, is_own_file, is_own_folder, unknown_data_set
-from asfl.data.folders import read_folder
 from asfl.data.images import ImageData, with_statistics
 from asfl.data.npz import read_arrays
 
@@ -86,8 +85,59 @@ def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
 
 @lru_cache(maxsize=2)
 def _read_folder_once(path: Path, mtime_ns: int) -> ImageData:
-    arrays, num_classes = read_folder(path)
+    arrays, num_classes = _read_folder(path)
     return _checked(path.name, str(path), arrays, num_classes, 255.0)
+
+
+def _read_folder(path: Path) -> tuple[dict[str, NDArray[Any]], int | None]:
+    """Arrays by the names they have in an NPZ file, and how many classes there are, if the folder says so.
+
+    The folder was written by `datasets.save_to_disk` of Hugging Face: Arrow tables, in which nothing is pickled. The
+    splits are `train` and `test` (else `validation`). Of the columns, the first with images is learnt from, else one
+    called `features`; the labels are the first of classes, else one called `label`. A column `group` says which
+    samples belong together.
+    """
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"reading {path}, a folder of Hugging Face,", "datasets") from error
+    try:
+        splits = datasets.load_from_disk(str(path))
+    except Exception as error:
+        raise AsflError(f"{path}: can't be read as a folder of Hugging Face: {error}") from None
+    found = {"train": splits.get("train"), "test": splits.get("test", splits.get("validation"))}
+    missing = [name for name, split in found.items() if split is None]
+    if missing:
+        raise AsflError(f"{path}: no split {', '.join(missing)} among: {', '.join(splits)}")
+    features = found["train"].features
+    samples = _column(path, features, datasets.Image, "features")
+    labels = _column(path, features, datasets.ClassLabel, "label")
+    arrays: dict[str, NDArray[Any]] = {}
+    for part, split in found.items():
+        arrays[f"{part}_images"] = _stacked(
+            path, split, samples, is_image=isinstance(features[samples], datasets.Image)
+        )
+        arrays[f"{part}_labels"] = np.asarray(split[labels])
+    if "group" in features:
+        _, arrays["train_groups"] = np.unique(np.asarray(found["train"]["group"]), return_inverse=True)
+    return arrays, getattr(features[labels], "num_classes", None)
+
+
+def _column(path: Path, features: Any, kind: type, usual: str) -> str:
+    for name, feature in features.items():
+        if isinstance(feature, kind):
+            return str(name)
+    if usual in features:
+        return usual
+    raise AsflError(f"{path}: no column of {kind.__name__}, and none called {usual}, among: {', '.join(features)}")
+
+
+def _stacked(path: Path, split: Any, column: str, *, is_image: bool) -> NDArray[Any]:
+    rows = [np.asarray(row, dtype=np.uint8 if is_image else np.float64) for row in split[column]]
+    shapes = {row.shape for row in rows}
+    if len(shapes) != 1:
+        raise AsflError(f"{path}: {column} has samples of {len(shapes)} shapes; give all the same")
+    return np.stack(rows)
 
 
 def read_npz(path: Path, name: str) -> ImageData:
@@ -121,8 +171,8 @@ def _checked(
     train_shape, test_shape = (image.shape[1:] for image in images.values())
     if train_shape != test_shape:
         raise AsflError(
-            f"{where}: training images are {_times(train_shape)} (channels × height × width) "
-            f"and test images {_times(test_shape)}; give all images the same shape"
+            f"{where}: training images are {times(train_shape)} (channels × height × width) "
+            f"and test images {times(test_shape)}; give all images the same shape"
         )
     labels = {
         part: as_labels(where, f"{part}_labels", arrays[f"{part}_labels"], len(images[f"{part}_images"]))
@@ -213,5 +263,5 @@ def as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray
     return labels.astype(np.int64)
 
 
-def _times(shape: tuple[int, ...]) -> str:
+def times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, nearest
 from asfl.config.names import private_shape
-from asfl.data.arrays import as_images, as_labels, own_data
+from asfl.data.arrays import as_images, as_labels, own_data, times
 from asfl.data.cifar import CIFAR, find_cifar, read_cifar
 from asfl.data.images import ImageData
 from asfl.data.npz import read_arrays
@@ -82,8 +82,8 @@ def _as_agreed(name: str, source: str, data: ImageData) -> ImageData:
     assert shape is not None
     if data.input_shape != shape[:3]:
         raise AsflError(
-            f"{source}: its images are {_times(data.input_shape)} (channels × height × width), but this run learns "
-            f"from images of {_times(shape[:3])}"
+            f"{source}: its images are {times(data.input_shape)} (channels × height × width), but this run learns "
+            f"from images of {times(shape[:3])}"
         )
     for labels in (data.train_labels, data.test_labels):
         if labels.size and labels.max() >= shape[3]:
@@ -193,7 +193,3 @@ def _data(name: str, train: Pair, test: Pair, scale: float) -> ImageData:
     channels = train[0].shape[1]
     classes = (private_shape(name) or (0, 0, 0, 0))[3]
     return ImageData(name, *train, *test, classes, (MEAN,) * channels, (STD,) * channels, scale)
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))

@@ -45,7 +45,7 @@ def _ranking(summary: Summary, target: float) -> str:
     reached = sorted((stat.median, name) for name, stat in needed.items() if stat.seeds)
     never = [name for name, stat in needed.items() if not stat.seeds]
     shown = ", ".join(f"{name} ({number(delay)} s)" for delay, name in reached)
-    return f"{percent(target)} accuracy, fastest first: {shown or 'nobody'}." + _listed("Never reached it", never)
+    return f"{percent(target)} accuracy, fastest first: {shown or 'no scheme'}." + _listed("Never reached it", never)
 
 
 def _on_the_way(summary: Summary, target: float) -> Iterator[str]:

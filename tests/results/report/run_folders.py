@@ -36,7 +36,7 @@ def run_folder(
     ]  # fmt: skip
     total = rounds or max(1, len(played))
     config = load_config("demo", [f"training.rounds={total}", f"scenario.seed={seed}", *overrides]).config
-    facts = {"asfl": "0.1.0", "git_commit": "abc123", "data_dir": "/somebody/private"}
+    facts = {"asfl": "0.1.0", "git_commit": "abc123", "data_dir": "/home/private"}
     manifest = Manifest(config, scheme, BUDGETS, 1, facts)
     leave_run(folder, manifest, played, finished=total == len(played))
     return folder

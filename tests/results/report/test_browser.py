@@ -89,7 +89,7 @@ def _shown(browser: Any, chart: str) -> set[str]:
 
 def _press(browser: Any, selector: str) -> None:
     browser.execute_script("document.querySelector(arguments[0]).focus()", selector)
-    browser.switch_to.active_element.send_keys(" ")  # by keyboard, as everybody can
+    browser.switch_to.active_element.send_keys(" ")  # by keyboard, as all readers can
 
 
 def _pressed(browser: Any, choice: str) -> str:
@@ -100,7 +100,7 @@ def _pressed(browser: Any, choice: str) -> str:
 def test_toggles_theme_and_silence(browser: Any, tmp_path: Path) -> None:
     whole = comparison_folder(tmp_path / "<img src=x onerror=alert(1)>", ("asfl", "fedavg", "sfl"))
     long = run_folder(
-        tmp_path / "a-run-whose-name-is-longer-than-a-phone-is-wide-if-nobody-breaks-it",
+        tmp_path / "a-run-whose-name-is-longer-than-a-phone-is-wide-if-it-is-not-broken",
         overrides=["training.learning_rate=0.1", "training.batch_size=2", "radio.num_rbs=9"],
     )
     _open(browser, tmp_path, whole, long)

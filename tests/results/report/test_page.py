@@ -90,7 +90,7 @@ def test_a_comparison_has_every_section(tmp_path: Path) -> None:
     assert "To reach" in text
     assert "ASFL saves" in text
     assert "asfl compare demo --schemes asfl,fedavg --seeds 2 --set training.rounds=3" in text
-    assert "/somebody/private" not in text  # where data lay is nobody's business
+    assert "/home/private" not in text  # where data lay is private
     assert all("scope" in attributes for tag, attributes in found.tags if tag == "th")
     assert all(attributes.get("aria-label") for _, attributes in found.tags if attributes.get("role") == "img")
 
@@ -446,7 +446,7 @@ def test_a_folder_of_runs_is_taken_with_everything_below(asfl: Asfl, tmp_path: P
 
 
 def test_runs_that_go_on_are_compared_where_all_have_been(tmp_path: Path) -> None:
-    """Nobody is ahead only because it began sooner."""
+    """No run is ahead only because it began sooner."""
     first = run_folder(tmp_path / "asfl", "asfl", (0.1, 0.3, 0.6), rounds=9)
     second = run_folder(tmp_path / "fedavg", "fedavg", (0.1,), rounds=9)
     (group,) = collect([first, second]).groups

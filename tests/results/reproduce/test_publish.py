@@ -57,7 +57,7 @@ def test_pages_index_and_readme(tool: ModuleType, tmp_path: Path) -> None:
     tool.publish(tmp_path / "found", docs, readme)  # again: nothing changes
     assert readme.read_text("utf-8") == said
 
-    # Where a comparison goes on for longer, everybody ends there.
+    # Where a comparison goes on for longer, all schemes end there.
     runs = [made_up_run("asfl-plus", [0.7] * 4, delay_s=1.0), made_up_run("asfl", [0.6] * 8, delay_s=10.0)]
     longer = Found("more-rounds", "asfl reproduce …", [Point("vgg19-cifar10", "", "world", runs)])
     show_found(longer, tmp_path / "found" / longer.recipe)

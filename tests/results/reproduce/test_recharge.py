@@ -11,7 +11,7 @@ from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import Found, Point, read_archive, write_archive
-from asfl.results.reproduce.recharge import ALWAYS, CONFIGURED, RECORDED, check_charges, recharge_all, recharged
+from asfl.results.reproduce.recharge import ALWAYS, RECORDED, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from conftest import Asfl, assert_refused
@@ -91,12 +91,13 @@ def test_an_archive_is_recharged_to_the_digits_it_keeps(runs: dict[str, Run], tm
 
 
 @pytest.mark.parametrize("scheme", WORLDS)
-def test_powers_that_an_archive_leaves_out_are_found_again(runs: dict[str, Run], scheme: str) -> None:
-    """From error rates with six digits; of late clients, from energies with six digits."""
+def test_powers_and_bits_that_an_archive_leaves_out_are_found_again(runs: dict[str, Run], scheme: str) -> None:
+    """From error rates with six digits; bits, and powers of late clients, from energies with six digits."""
     rounded = [
         replace(
             record,
             tx_power_w=[0.0] * 4,
+            bits=None,
             packet_error_rate=[float(f"{rate:.6g}") for rate in record.packet_error_rate],
             energy_j=[float(f"{joule:.6g}") for joule in record.energy_j],
         )
@@ -110,12 +111,19 @@ def test_powers_that_an_archive_leaves_out_are_found_again(runs: dict[str, Run],
         assert after.energy_j == pytest.approx(before.energy_j, rel=1e-3)
 
 
+def test_what_an_archive_does_not_explain_stays_as_it_was(runs: dict[str, Run]) -> None:
+    records = [
+        replace(record, tx_power_w=[0.0] * 4, delay_s=2 * record.delay_s) for record in runs["asfl-plus"].records
+    ]
+    run = replace(runs["asfl-plus"], records=records)
+    assert recharged(run, ALWAYS) == run
+
+
 def test_a_faster_server_makes_rounds_shorter_and_changes_nothing_else(runs: dict[str, Run]) -> None:
     points = [Point("demo", "", scheme, [runs[scheme]]) for scheme in ("asfl", "sl-best")]
     (found,) = recharge_all([Found("pareto", "", points)], ["compute.server_hz=1e12"], [], workers=1)
-    assert list(found.otherwise) == [RECORDED, CONFIGURED]
-    for point, before, same in zip(found.points, *(one.points for one in found.otherwise.values()), strict=True):
-        assert same.runs[0].records == before.runs[0].records
+    assert list(found.otherwise) == [RECORDED]
+    for point, before in zip(found.points, found.otherwise[RECORDED].points, strict=True):
         for old, new in zip(before.runs[0].records, point.runs[0].records, strict=True):
             assert new.delay_s < old.delay_s
             assert new.energy_j == old.energy_j
@@ -148,6 +156,6 @@ def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypat
     assert "left as recorded: all runs on gone.npz" in result.stderr
     page = (tmp_path / "out" / "pareto" / "results.md").read_text("utf-8")
     assert "--recharge --set compute.server_hz=1e12" in page
-    assert f"{RECORDED}: s/J | {CONFIGURED}: s/J" in page
+    assert f"a round: s/J | {RECORDED}: s/J" in page
     assert_refused(asfl(*words, "--set", "radio.num_rbs=4"), "can't be recharged")
     assert_refused(asfl("reproduce", "pareto", "--recharge"), "--recharge doesn't count here")

@@ -124,14 +124,10 @@ def accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> C
     return Chart([[accuracy_panel(learnt(runs), axis, targets, title)]], legend="right")
 
 
-def headline(runs: Sequence[Run], targets: Sequence[float] = (), recorded: Sequence[Run] = ()) -> Chart:
-    """Accuracy against seconds, and against joules; thin and faint: ours as `recorded`, where runs are recharged."""
-    faint = [
-        replace(one, name=f"{one.name}, as recorded", look=Look(one.look.color, (), 1.0, 0.5), ends=False)
-        for one in learnt([run for run in recorded if is_ours(run.scheme)])
-    ]
+def headline(runs: Sequence[Run], targets: Sequence[float] = ()) -> Chart:
+    """Accuracy against seconds, and against joules."""
     titles = {"delay": "Accuracy against delay", "energy": "… and against the energy of all clients"}
-    panels = [accuracy_panel([*learnt(runs), *faint], axis, targets, title) for axis, title in titles.items()]
+    panels = [accuracy_panel(learnt(runs), axis, targets, title) for axis, title in titles.items()]
     said = f"mean of 3 evaluations{_band(runs)}"
     return Chart([panels], 11.5, 5, legend="bottom", legend_title=said)
 
@@ -429,16 +425,23 @@ def ablation(summary: Summary, target: float) -> Chart:
 
 
 def quantities(summary: Summary, names: Sequence[str]) -> Chart:
-    """A bar per scheme, a dot per seed."""
-    panels = []
-    for shown in (QUANTITIES[name] for name in names):
-        rows = {
-            scheme: [shown.scale * one for one in summary.by_seed(scheme, shown.name).values() if not math.isnan(one)]
+    """A bar per scheme that has such numbers, a dot per seed."""
+    shown = [QUANTITIES[name] for name in names]
+    rows = {
+        one.name: {
+            scheme: [one.scale * value for value in summary.by_seed(scheme, one.name).values() if not math.isnan(value)]
             for scheme in summary.runs
         }
-        known = {scheme: values for scheme, values in rows.items() if values}
-        panels.append(bars_panel(shown.in_words.capitalize(), shown.unit, known if len(names) == 1 else rows))
-    return side_by_side(panels, 4.75 * len(panels))
+        for one in shown
+    }
+    known = [scheme for scheme in summary.runs if any(of_one[scheme] for of_one in rows.values())]
+    return side_by_side(
+        [
+            bars_panel(one.in_words.capitalize(), one.unit, {scheme: rows[one.name][scheme] for scheme in known})
+            for one in shown
+        ],
+        4.75 * len(shown),
+    )
 
 
 def resplits(runs: Sequence[Run]) -> Chart:

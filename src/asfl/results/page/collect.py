@@ -297,7 +297,7 @@ def compare_command(group: RunGroup) -> str | None:
 
 
 def _asfl(config: Config, schemes: Sequence[str]) -> list[str]:
-    """The command, and that a plugin is needed if something doesn't ship; its file is known to nobody here."""
+    """The command, and that a plugin is needed if something doesn't ship; its file isn't known here."""
     ships = [
         all(SCHEMES.ships(scheme) for scheme in schemes),
         CHANNELS.ships(config.scenario.channel.kind),

@@ -14,7 +14,7 @@ ADDRESS = "127.0.0.1"
 
 
 class LivePage:
-    """The newest page, built when somebody asks for it and something has changed."""
+    """The newest page, built when it is asked for and something has changed."""
 
     def __init__(self, signature: Callable[[], str], build: Callable[[str], str], library: str) -> None:
         """`signature` changes when the page would; `build` makes the page of a version."""

@@ -11,7 +11,6 @@ from asfl.config.units import number, percent
 from asfl.results.charts import comparison
 from asfl.results.charts.chart import Chart
 from asfl.results.charts.files import save_figure
-from asfl.results.curves import Run
 from asfl.results.reproduce.archive import NEXT_COMMAND, Found
 from asfl.results.reproduce.claims import Finding
 from asfl.results.reproduce.recipes import Recipe, recipe_named
@@ -31,7 +30,7 @@ def show_found(found: Found, folder: Path) -> tuple[list[Finding], list[str], di
         raise AsflError(f"{recipe.name} has no finished run to show")
     findings, otherwise = findings_of(found), {name: other.outcomes() for name, other in found.otherwise.items()}
     pictures: dict[str, list[str]] = {}
-    for preset, name, chart in charts(recipe, outcomes, next(iter(otherwise.values()), {})):
+    for preset, name, chart in charts(recipe, outcomes):
         save_figure(chart, folder / f"{name}.png")
         pictures.setdefault(preset, []).append(f"{name}.png")
     data: dict[str, Any] = {
@@ -159,20 +158,16 @@ def _way(summary: Summary, scheme: str, target: float) -> str:
 
 
 # ---------------------------------------------------------------------- pictures
-def charts(recipe: Recipe, outcomes: Outcomes, recorded: Outcomes) -> Iterator[tuple[str, str, Chart]]:
-    """With its preset and its name, which begins with the preset if there are several; the page shows the first one.
-
-    `recorded`: before these outcomes were recharged.
-    """
+def charts(recipe: Recipe, outcomes: Outcomes) -> Iterator[tuple[str, str, Chart]]:
+    """With its preset and its name, which begins with the preset if there are several; the page shows the first one."""
     for preset, of_preset in outcomes.items():
         prefix = f"{preset}-" if len(outcomes) > 1 else ""
         subtitle = said_once(outcome.summary.model for outcome in of_preset)
-        for name, chart in _charts(recipe, of_preset, recorded.get(preset, [])):
+        for name, chart in _charts(recipe, of_preset):
             yield preset, prefix + name, replace(chart, subtitle=subtitle)
 
 
-def _charts(recipe: Recipe, outcomes: Sequence[Outcome], recorded: Sequence[Outcome]) -> Iterator[tuple[str, Chart]]:
-    before = {outcome.label: outcome.runs for outcome in recorded}
+def _charts(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Chart]]:
     labels, summaries = [outcome.label for outcome in outcomes], [outcome.summary for outcome in outcomes]
     for picture in recipe.pictures:
         if picture == "accuracy" and len(outcomes) == 1:
@@ -186,7 +181,7 @@ def _charts(recipe: Recipe, outcomes: Sequence[Outcome], recorded: Sequence[Outc
             shown = [outcome for outcome in outcomes if len(outcome.summary.runs) > 1 or most == 1]
             for outcome in shown:  # a scheme alone, with another setting, is a point of the front
                 prefix = f"{outcome.label}-" if len(shown) > 1 and outcome.label else ""
-                for name, chart in _of_one_world(picture, outcome, before.get(outcome.label, ())):
+                for name, chart in _of_one_world(picture, outcome):
                     yield prefix + name, chart
 
 
@@ -197,10 +192,10 @@ VARIED = {
 """Numbers that are drawn against what a recipe varies."""
 
 
-def _of_one_world(picture: str, outcome: Outcome, before: Sequence[Run]) -> Iterator[tuple[str, Chart]]:
+def _of_one_world(picture: str, outcome: Outcome) -> Iterator[tuple[str, Chart]]:
     target = outcome.summary.main_target()
     if picture == "curves":
-        yield "accuracy-delay-energy", comparison.headline(outcome.runs, outcome.summary.targets, before)
+        yield "accuracy-delay-energy", comparison.headline(outcome.runs, outcome.summary.targets)
     elif picture == "way" and target is not None:
         yield "time-to-accuracy", comparison.way(outcome.summary, target)
     elif picture == "ablation" and target is not None:

@@ -18,7 +18,7 @@ from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant, draw_arrivals
 from asfl.costs.budgets import Budgets
-from asfl.costs.decision import Decision
+from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import in_time, round_cost
 from asfl.costs.round import Round
@@ -38,11 +38,12 @@ CHARGES = (
 """Settings that say what a round costs, and neither whose packets arrive nor what is learnt from them."""
 
 
-RECORDED, CONFIGURED = "as recorded", "as configured"
+RECORDED = "as recorded"
 ALWAYS = ("decision.overheads=charged", "decision.discrepancy_sample_ratio=auto")
 """Settings of every recharge: nothing crosses for free."""
 
 
+CLOSE = 0.01
 HALVINGS = 40
 """Of the powers in question, nine decades: to a billionth."""
 Floats = NDArray[np.float64]
@@ -51,7 +52,7 @@ Floats = NDArray[np.float64]
 def recharge_all(
     found: Sequence[Found], settings: Sequence[str], traces: Sequence[Path], workers: int | None = None
 ) -> list[Found]:
-    """Every run charged by its configuration and these settings; otherwise: as recorded, and without the settings.
+    """Every run charged by its configuration and these settings; beside it, as recorded.
 
     `traces`: where measured channels are; a run whose trace is nowhere stays as it was recorded.
     """
@@ -60,26 +61,30 @@ def recharge_all(
     lost = {run.config.scenario.channel.trace_file for run in runs.values() if run.config and not _is_there(run)}
     for name in sorted(lost):
         print(f"left as recorded: all runs on {name}, which isn't here (give --trace FILE)", file=sys.stderr)
-    ways = {CONFIGURED: ALWAYS, "": (*ALWAYS, *settings)} if settings else {"": ALWAYS}
-    jobs = [(key, way) for key, run in runs.items() if run.config and _is_there(run) for way in ways]
-    done = _in_processes([(runs[key], ways[way]) for key, way in jobs], workers or usual_threads())
-    charged: dict[str, dict[RunKey, Run]] = {way: {} for way in ways}
-    for (key, way), run in zip(jobs, done, strict=True):
-        charged[way][key] = run
+    here = {key: run for key, run in runs.items() if run.config and _is_there(run)}
+    done = _in_processes([(run, (*ALWAYS, *settings)) for run in here.values()], workers or usual_threads())
+    charged = dict(zip(here, done, strict=True))
+    left = sorted({f"{key[1]} in {key[0]}" for key, run in charged.items() if _is_left(run, here[key])})
+    if left:
+        print(
+            f"left as recorded, as their archive leaves out what decided their costs: {', '.join(left)}",
+            file=sys.stderr,
+        )
     sets = "".join(f" --set {one}" for one in settings)
     every = []
     for one in found:
-        under = {
-            way: replace(one, points=[_with(point, by_key) for point in one.points]) for way, by_key in charged.items()
-        }
-        otherwise = {RECORDED: one, **{way: under[way] for way in ways if way}}
         command = f"{one.command}{NEXT_COMMAND}asfl reproduce {one.recipe} --from records.jsonl.xz --recharge{sets}"
-        every.append(replace(under[""], command=command, otherwise=otherwise))
+        points = [_with(point, charged) for point in one.points]
+        every.append(replace(one, points=points, command=command, otherwise={RECORDED: one}))
     return every
 
 
 def _with(point: Point, charged: Mapping[RunKey, Run]) -> Point:
     return replace(point, runs=[charged.get((point.world, run.scheme, run.seed), run) for run in point.runs])
+
+
+def _is_left(run: Run, before: Run) -> bool:
+    return not run.is_ceiling and run.config == before.config and run.records == before.records
 
 
 def _on_trace(run: Run, files: Mapping[str, Path]) -> Run:
@@ -121,12 +126,15 @@ def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
         return run
     check_chargeable(run)
     if not any(power for record in run.records for power in record.tx_power_w):
-        run = replace(run, records=_charged(run, run.config, find_powers=True))
+        found = replace(run, records=_charged(run, run.config, early=True))
+        if not _cost_the_same(run, found):
+            return run
+        run = found
     config = load_config(run.config, settings).config
     return replace(run, records=_charged(run, config), config=config)
 
 
-def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[RoundRecord]:
+def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundRecord]:
     world, scheme = World.of(config), scheme_named(run.scheme)
     budgets, accountant = budgets_of(world, scheme), ModelledAccountant(config.decision.charge)
     records, previous_cut, holdings = [], None, None
@@ -134,11 +142,11 @@ def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[Rou
     for record in run.records:
         round_ = world.begin_round(record.round - 1, previous_cut, time_s)
         round_, decision = _met(round_, record, scheme, budgets, holdings)
-        if find_powers:
-            decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, config.scenario.seed))
+        if early:
+            decision = _found_again(round_, decision, record, scheme, accountant, config.scenario.seed)
         finishes = in_time(round_, decision, scheme.exchange)
         arrived = np.array(record.arrived, dtype=np.bool_)
-        # Whoever was late had lost its packet either way; whether the channel had, too, says who is served in stage 3.
+        # A late client lost its packet either way; whether the channel lost it, too, says who is served in stage 3.
         received = np.where(finishes, arrived, arrived | draw_arrivals(round_, decision, config.scenario.seed))
         charge = accountant.charge(round_, decision, scheme.exchange, received)
         delay_s, energy_j = delay_s + float(charge.delay_s), energy_j + float(charge.energy_j.sum())
@@ -146,6 +154,7 @@ def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[Rou
             replace(
                 record,
                 tx_power_w=decision.tx_power_w.tolist(),
+                bits=np.broadcast_to(decision.bits, len(arrived)).tolist() if early else record.bits,
                 delay_s=float(charge.delay_s),
                 resplit_delay_s=float(charge.resplit_delay_s),
                 uplink_stage_delay_s=float(charge.uplink_stage_delay_s),
@@ -164,6 +173,38 @@ def _charged(run: Run, config: Config, *, find_powers: bool = False) -> list[Rou
             if np.ndim(decision.cut) == 0 or scheme.exchange.on_demand:
                 previous_cut = int(np.max(decision.cut))
     return records
+
+
+def _cost_the_same(run: Run, found: Run) -> bool:
+    """Whether what was found again explains what the rounds of an early archive cost."""
+    before, after = (
+        (sum(one.delay_s for one in r.records), sum(sum(one.energy_j) for one in r.records)) for r in (run, found)
+    )
+    return bool(np.allclose(before, after, rtol=CLOSE, atol=0))
+
+
+def _found_again(
+    round_: Round, decision: Decision, record: RoundRecord, scheme: Scheme, accountant: ModelledAccountant, seed: int
+) -> Decision:
+    """The decision with powers, and with the bits with which each client's energy comes nearest to the recorded one;
+    late clients have those of most others.
+    """
+    decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, seed))
+    arrived, late = (
+        np.array(record.arrived, dtype=np.bool_),
+        decision.scheduled & (np.array(record.packet_error_rate) == 1),
+    )
+    spent = [
+        accountant.charge(round_, replace(decision, bits=bits), scheme.exchange, arrived).energy_j
+        for bits in ALLOWED_BITS
+    ]
+    bits = np.array(ALLOWED_BITS)[np.abs(np.array(spent) - np.array(record.energy_j)).argmin(axis=0)]
+    known = bits[decision.scheduled & ~late]
+    bits[late] = np.bincount(known).argmax() if known.size else BITS_PER_VALUE
+    decision = replace(decision, bits=bits)
+    if late.any():
+        decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, seed))
+    return decision
 
 
 def _powers(round_: Round, decision: Decision, record: RoundRecord, scheme: Scheme, seed: int) -> Floats:
