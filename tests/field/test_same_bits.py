@@ -210,24 +210,6 @@ def test_averages_of_client_sides(few: bool, optimizer: str) -> None:
         assert_same_rounds(here, there, plans if few else [replace(plan, bits=None) for plan in plans])
 
 
-@pytest.mark.parametrize(("scheme", "local_steps"), [("asfl", 1), ("asfl:mix=on", 1), ("asfl:mix=on", 2)])
-def test_averages_where_each_client_has_a_cut_of_its_own(scheme: str, local_steps: int) -> None:
-    """Also when the packet of the one with the deepest cut is lost, whose layers all others have, too."""
-    agreement = scheme_and_optimizer(scheme, "adam", f"training.local_steps={local_steps}")
-    here, random, all_clients = (
-        planned_simulation(agreement, [1]),
-        np.random.default_rng(1),
-        np.ones(CLIENTS, dtype=bool),
-    )
-    plans = []
-    for index in range(6):
-        cuts = random.permutation([1, 2, 3, 4])
-        arrived = cuts < 4 if index % 3 == 1 else np.isin(cuts, (2, 4)) if index % 3 == 2 else all_clients
-        plans.append(RoundPlan(index, cuts, all_clients, arrived, synced=4, bits=random.permutation(ALLOWED_BITS)))
-    with local_links(agreement) as links:
-        assert_same_rounds(here, planned_simulation(agreement, [1], over(links)), plans)
-
-
 def test_a_client_that_comes_back_takes_part_in_averages_with_few_bits() -> None:
     """It has lost what the differences are to, and gets it."""
     agreement = scheme_and_optimizer("asfl", "sgd")
