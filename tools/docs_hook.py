@@ -165,7 +165,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
 def offered() -> Iterator[str]:
     """What can be imported from `asfl` itself, and where it is explained."""
     yield "From `asfl` itself:\n"
-    for name in sorted(vars(asfl)["__all__"]):
+    for name in dir(asfl):
         if (home := getattr(getattr(asfl, name), "__module__", "")).startswith("asfl."):
             yield f"- [`asfl.{name}`][{home}.{name}]"
 
