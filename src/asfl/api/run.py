@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asfl.api.progress import progress_of, stopping
+from asfl.api.progress import progress_of
 from asfl.api.results import Results
 from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError, short
@@ -19,7 +19,7 @@ from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Ended, Job, OnEvent, attempt, train
 from asfl.runs.manifest import comparable
 from asfl.runs.run import ShouldStop, check_training, run as run_in
-from asfl.runs.this_process import usual_threads
+from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
 from asfl.runs.training import engine_named, rounds_left, train_left
 from asfl.schemes import check_scheme_settings, scheme_named, usual_schemes
 
@@ -52,7 +52,7 @@ def run(
     folder = _folder_for(config, wanted, f"{{}}-{name}-seed{wanted.scenario.seed}", out)
     job = Job(name, wanted.scenario.seed, wanted, folder)
     left = {} if is_finished(folder, wanted.training.rounds) else {job.name: wanted.training.rounds}
-    with stopping() as stop, progress_of(left, shown=progress) as tell:
+    with stopping_on_ctrl_c() as stop, progress_of(left, shown=progress) as tell:
         finished = run_in(
             wanted, name, folder, data_dir=_path(data_dir), on_round=partial(tell, job), should_stop=stop
         )  # fmt: skip
@@ -96,7 +96,7 @@ def compare(
     if workers == 1:
         engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
     left = rounds_left(comparisons)
-    with writing(folder), stopping() as stop, progress_of(left, shown=progress) as tell:
+    with writing(folder), stopping_on_ctrl_c() as stop, progress_of(left, shown=progress) as tell:
         failed, unfinished = train_left(comparisons, _path(data_dir), engine, threads_a_run, tell, stop)
     return Results(folder, not (stop() and unfinished), failed)
 
