@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from asfl.config import Config, Data as DataSettings, Radio
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, from_db, to_db
-from asfl.costs.budgets import Budgets
 from asfl.costs.modelled import RoundCost, cost_of_all_cuts
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.data import ImageData, deal, distance_from_global, label_counts
 from asfl.data.partition import SHARDS_PER_CLIENT
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
-from asfl.optimize.grid import objective_of_cuts
+from asfl.optimize.blocks import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.city import ROOF_M
