@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.fields import LEAST
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 from asfl.config.tree import DecisionRules
 from asfl.costs.account import Accountant, ModelledAccountant
 from asfl.costs.modelled import ASFL, ExchangeRules, cost_of_all_cuts

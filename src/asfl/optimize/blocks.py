@@ -26,7 +26,7 @@ from math import comb, lgamma, log
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 from asfl.config.shapes import Floats, Ints
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import times
