@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from asfl.config import Config, Data as DataSettings, Radio
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, from_db, to_db
-from asfl.costs.budgets import Budgets
 from asfl.costs.modelled import RoundCost, cost_of_all_cuts
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.data import ImageData, deal, distance_from_global, label_counts
 from asfl.data.partition import SHARDS_PER_CLIENT
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
-from asfl.optimize.grid import objective_of_cuts
+from asfl.optimize.blocks import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.city import ROOF_M
@@ -147,7 +146,7 @@ class WorldView:
     cost: RoundCost
     """All cuts; parts have shape [M−1, N]."""
     delay_s: Floats
-    """[M−1, N], the client's own way through a round: compute, uplink, its share of the server, downlink."""
+    """[M−1, N], the client's own way through a round: compute, uplink, its share of the server, downlink, report."""
 
     @classmethod
     def of(cls, world: World, budgets: Budgets) -> "WorldView":
@@ -158,7 +157,8 @@ class WorldView:
         full_power = np.full(num_clients, radio.max_tx_power_w)
         cost = cost_of_all_cuts(at_mean_gain, fair_share, full_power, arrived=np.ones(num_clients))
         compute = cost.client_forward_delay_s + cost.client_backward_delay_s
-        own_delay = compute + cost.uplink_delay_s + cost.server_delay_s + cost.downlink_delay_s
+        sent = cost.uplink_delay_s + cost.model_up_delay_s
+        own_delay = compute + sent + cost.server_delay_s + cost.downlink_delay_s
         return cls(world, budgets, full_power_snr_db(first.path_gain, radio), cost, own_delay)
 
     def examples(self) -> dict[str, int]:
@@ -254,13 +254,14 @@ def _median_client(view: WorldView) -> Panel:
     client, cost, cuts = view.examples()["median"], view.cost, view.world.profile.cuts
     compute = (cost.client_forward_delay_s + cost.client_backward_delay_s)[:, client]
     parts = {
-        "send activations": (cost.uplink_delay_s[:, client], _SEND),
+        "send activations, report": ((cost.uplink_delay_s + cost.model_up_delay_s)[:, client], _SEND),
         "return gradients": (cost.downlink_delay_s[:, client], Look("#f1d397")),
         "server computes": (cost.server_delay_s[:, client], Look("#9fb6d9")),
         "client computes": (compute, _COMPUTE),
     }
     bars = stacked(cuts, parts)
-    y = Axis("seconds in a round", low=0, high=1.4 * float(view.delay_s[:, client].max()))
+    total = np.sum([seconds for seconds, _ in parts.values()], axis=0)
+    y = Axis("seconds in a round", low=0, high=1.4 * float(total.max()))
     return Panel("Where the median client's time goes", bars, Axis(CUT_LABEL, whole=True), y, legend=True)
 
 
