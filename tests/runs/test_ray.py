@@ -294,8 +294,10 @@ def test_what_isnt_an_address(address: str) -> None:
 
 
 def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray looks for a cluster of this machine
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    def init(*arguments: object, **options: object) -> None:  # Ray itself would find the cluster of these tests
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr("ray.init", init)
     jobs = little_comparison(tmp_path / "out").jobs()
     with pytest.raises(AsflError, match=r"no Ray cluster runs on this machine: start one \(ray start --head\)"):
         train_on_ray(jobs)
