@@ -17,7 +17,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from meddling import Absent, Bend, MeddledLink, breaks, give_all_the_time, give_up_soon
+from meddling import (
+    Absent,
+    Bend,
+    MeddledLink,
+    breaks,
+    give_all_the_time,
+    give_up_soon,
+    sends_nan,
+    sends_the_wrong_shape,
+)
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 from torch import Tensor
 from waiting import LONG_S
@@ -214,27 +223,31 @@ def test_a_client_lost_before_its_activations_came_is_a_packet_that_was_lost(sch
 
 
 @pytest.mark.parametrize(
-    ("scheme", "op", "steps"),
+    ("scheme", "op", "steps", "bend"),
     [
-        *[("sfl", "give", 1), ("fedavg", "learn", 1), ("fedavg", "give", 1), ("sl", "give", 1), ("asfl", "moved", 2)],
-        *[("sfl", "moved", 2), ("sfl", "forward", 2), ("epsl", "backward", 2), ("asfl:mix=on", "backward", 2)],
-        *[("sfl-best:mix=on", "forward", 2), ("sfl-best:mix=on", "give", 2)],
-        *[("asfl", "grow", 1), ("asfl", "shrink", 1)],
+        ("fedavg", "learn", 1, breaks), ("fedavg", "give", 1, breaks), ("sl", "give", 1, breaks),
+        ("asfl", "moved", 2, breaks), ("sfl", "moved", 2, breaks), ("epsl", "backward", 2, breaks),
+        ("asfl:mix=on", "backward", 2, breaks), ("sfl-best:mix=on", "forward", 2, breaks),
+        ("sfl-best:mix=on", "give", 2, breaks), ("asfl", "grow", 1, breaks), ("asfl", "shrink", 1, breaks),
+        *((*place, bend) for bend in (sends_nan, sends_the_wrong_shape) for place in (
+            ("asfl", "shrink", 1), ("asfl", "project", 1), ("asfl", "backward", 1), ("sfl", "give", 1),
+            ("asfl", "gather", 1),
+        )),
     ],
 )  # fmt: skip
-def test_the_round_goes_on_wherever_it_is_lost(scheme: str, op: str, steps: int) -> None:
+def test_the_round_goes_on_wherever_it_is_lost(scheme: str, op: str, steps: int, bend: Bend) -> None:
     agreement = agreement_for(scheme, *ADAM, f"training.local_steps={steps}")
     when = 2 if op == "grow" else WHEN
     with meddled(agreement) as links:
-        links[VICTIM].bends[op, when] = breaks
+        links[VICTIM].bends[op, when] = bend
         simulation = planned_simulation(agreement, CUTS, over(links))
         records = play(simulation, when + 2)
         simulation.tensors()
         assert simulation.trainer.state.cut in (0, CUTS[when + 1])
-    stage = {"moved": "give", "grow": "resplit", "shrink": "resplit"}.get(op, op)
+    stage = {"moved": "give", "grow": "resplit", "shrink": "resplit", "project": "report"}.get(op, op)
     assert [faults_of(record) for record in records] == [[(VICTIM, stage)] * (n == when) for n in range(when + 2)]
     if op != "moved":
-        assert records[when].arrived[VICTIM] == (op in ("give", "backward"))
+        assert records[when].arrived[VICTIM] == (op in ("give", "backward", "gather"))
     assert records[-1].arrived_count == CLIENTS
 
 
@@ -756,8 +769,10 @@ def assert_same(found: Model, expected: Model) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.parametrize("norm", ["batch", "none"])
-@pytest.mark.parametrize("scheme", ["asfl", "asfl:mix=on", "sfl-best:mix=on"])
+@pytest.mark.parametrize(
+    ("scheme", "norm"),
+    [("asfl", "batch"), ("asfl:mix=on", "batch"), ("asfl:mix=on", "none"), ("sfl-best:mix=on", "none")],
+)
 def test_a_loss_that_is_not_finite_is_a_packet_that_was_lost(scheme: str, norm: str) -> None:
     """To the bit, and only its sender is refused, though no loss was finite where mini-batches are mixed."""
     agreement = agreement_for(scheme, f"model.norm={norm}")
@@ -774,8 +789,7 @@ def test_a_loss_that_is_not_finite_is_a_packet_that_was_lost(scheme: str, norm: 
     assert "the server's pass gives a loss of" in str(fault["reason"])
 
 
-@pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("scheme", ["asfl:mix=on", "sfl-best:mix=on"])
+@pytest.mark.parametrize(("scheme", "step"), [("asfl:mix=on", 0), ("asfl:mix=on", 1), ("sfl-best:mix=on", 1)])
 def test_only_the_steps_that_it_spoilt_are_made_again(scheme: str, step: int) -> None:
     """Adam, two local steps: as if it had been lost in that one; what the server learnt in the one before stays."""
     agreement = agreement_for(scheme, *ADAM, "training.local_steps=2")

@@ -1,6 +1,5 @@
 """Norm statistics don't decide the result: they forget their start at once, and the average model gets its own."""
 
-import json
 from copy import deepcopy
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from made_up import made_up_round
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -265,10 +263,3 @@ def test_the_saved_model_is_the_one_that_was_scored(scheme: str, tmp_path: Path)
 def test_without_statistics_both_accuracies_are_one() -> None:
     record = last_record("model.norm=group", "training.rounds=2")
     assert record.accuracy == record.uncalibrated_accuracy is not None
-
-
-def test_records_of_earlier_versions_load() -> None:
-    line = json.loads(made_up_round(1, 0.5).to_line())
-    del line["uncalibrated_accuracy"]
-    record = RoundRecord.from_line(json.dumps(line))
-    assert (record.accuracy, record.uncalibrated_accuracy) == (0.5, None)
