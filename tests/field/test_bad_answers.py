@@ -22,14 +22,11 @@ from meddling import (
     Bend,
     MeddledLink,
     breaks,
-    give_all_the_time,
-    give_up_soon,
     sends_nan,
     sends_the_wrong_shape,
 )
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 from torch import Tensor
-from waiting import LONG_S
 
 from asfl.config.errors import AsflError
 from asfl.field import messages as msg
@@ -37,7 +34,7 @@ from asfl.field.client import ClientNode
 from asfl.field.copies import Copies
 from asfl.field.engine import train
 from asfl.field.fleet import RemoteFleet
-from asfl.field.links import Link, LinkError, LocalLink, OpenRequest, failed
+from asfl.field.links import Link, LinkError, OpenRequest, failed
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
 from asfl.field.roster import LEAST_S, MOST_S, Deadlines, MeasuredDeadlines, Patience, Roster
@@ -400,51 +397,6 @@ def test_no_client_at_all_or_losing_all_again_and_again_stops_the_run() -> None:
             simulation.play_round()
 
 
-class Slow:
-    """Its answer to the forward pass of one round comes when it is let go."""
-
-    generation = 0
-
-    def __init__(self, link: LocalLink) -> None:
-        self._link = link
-        self._kept: tuple[Future[Answer], Future[Answer]] | None = None
-
-    @property
-    def trouble(self) -> str | None:
-        return "still busy" if self._kept is not None else self._link.trouble
-
-    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-        answered = self._link.ask(request, deadline_s)
-        if (request.name, request.round) != ("forward", WHEN):
-            return answered
-        late: Future[Answer] = Future()
-        self._kept = late, answered
-        return late
-
-    def let_go(self) -> None:
-        assert self._kept is not None
-        late, answered = self._kept
-        late.set_result(answered.result(LONG_S))
-        self._kept = None
-
-
-def test_a_late_answer_is_not_used_and_its_client_rejoins() -> None:
-    agreement = agreement_for("asfl")
-    with local_links(agreement) as links:
-        slow = Slow(links[VICTIM])
-        all_links: list[Link] = [slow if client == VICTIM else link for client, link in enumerate(links)]
-        simulation = planned_simulation(agreement, CUTS, over(all_links, PATIENT))
-        play(simulation, WHEN)
-        give_up_soon(simulation, VICTIM, "forward", 0.1)
-        records = play(simulation, 2)
-        slow.let_go()
-        give_all_the_time(simulation)
-        records += play(simulation, 1)
-    assert [record.arrived[VICTIM] for record in records] == [0, 0, 1]
-    reasons = [[fault["reason"] for fault in record.faults or []] for record in records]
-    assert reasons == [["no answer within 0.1 s"], ["still busy"], []]
-
-
 # ---------------------------------------------------------------------- deadlines
 def test_deadlines_are_by_stage_and_what_is_configured_is_kept() -> None:
     asked: dict[str, float] = {}
@@ -677,20 +629,6 @@ def test_a_liar_does_not_come_back_when_the_server_is_killed(tmp_path: Path) -> 
     faults = [fault for record in read_records(tmp_path / "run") for fault in record.faults or ()]
     found = [(fault["round"], fault["stage"]) for fault in faults]
     assert found == [(1, "give"), (2, "give"), (3, "give"), (3, "quarantine"), *[(n, "begin") for n in (4, 5, 6)]]
-
-
-def test_quarantine_survives_the_server() -> None:
-    agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, rounds=4), "asfl")
-    with local_links(agreement) as links:
-        first = planned_simulation(agreement, [3], over(links))
-        first.play_round()
-        assert "fleet.quarantined" not in first.tensors()  # checkpoints of honest runs have nothing new
-        first.trainer.fleet._roster.quarantined[VICTIM] = True  # type: ignore[attr-defined]
-        second = planned_simulation(agreement, [3], over(links))
-        second.restore(first.tensors())
-        record = second.play_round()
-    assert record.arrived == [1, 1, 0, 1]
-    assert record.faults == [{"client": VICTIM, "round": 2, "stage": "begin", "reason": "in quarantine"}]
 
 
 def test_an_average_that_most_have_wrong_answers_to_is_undone_and_its_outlier_is_out() -> None:

@@ -216,7 +216,7 @@ def test_a_run_that_needs_no_clients_starts_no_cluster(
 @pytest.mark.parametrize(
     ("clients", "cpus", "share"), [(4, [2.0], 0.5), (3, [0.0, 1.0, 1.0], 0.3333), (2, [8.0], 1.0), (4, [], 0.25)]
 )
-def test_room_for_everybody(clients: int, cpus: list[float], share: float) -> None:
+def test_room_for_all(clients: int, cpus: list[float], share: float) -> None:
     assert share_of_cpu(clients, cpus) == pytest.approx(share, abs=1e-9)
     assert clients * share_of_cpu(clients, cpus) <= max(cpus, default=1.0)
 

@@ -407,7 +407,7 @@ def test_a_signal_saves_and_stops(command: str, number: signal.Signals, tmp_path
 
 
 # ---------------------------------------------------------------------- in bulk
-@pytest.mark.parametrize(("campaign", "share"), [("folders", 0.02), ("kills", 0.03)])
+@pytest.mark.parametrize(("campaign", "share"), [("folders", 0.01), ("kills", 0.02)])
 def test_a_slice_of_the_torture(campaign: str, share: float, tmp_path: Path) -> None:
     from studies.torture.__main__ import run as torture
 

@@ -106,7 +106,7 @@ def test_few_bits_are_few_and_their_mean_is_the_model() -> None:
 
 
 def test_what_rounding_did_on_the_way_down_is_not_in_the_average() -> None:
-    """A round in which nobody moves leaves the server's model as it is, whatever the bits."""
+    """A round in which no client moves leaves the server's model as it is, whatever the bits."""
     model = tiny_model(norm="none")
     _, fast = trainers(model, tiny_batches(tiny_images(), CLIENTS), PROCEDURES["sfl"], "sgd", CLIENTS)
     fast.rule = fast.fleet._rule = rule_named("sgd", 0.0)  # type: ignore[attr-defined]

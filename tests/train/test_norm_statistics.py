@@ -215,7 +215,7 @@ def test_calibration_takes_the_same_images_always_and_never_augments_them() -> N
 
 
 @pytest.mark.parametrize(("clients", "at_least", "count"), [(5, 3, 5), (5, 6, 10), (5, 20, 10), (1, 3, 3)])
-def test_everybody_gives_as_many_mini_batches_as_are_needed_or_there(clients: int, at_least: int, count: int) -> None:
+def test_clients_give_as_many_mini_batches_as_are_needed_or_there(clients: int, at_least: int, count: int) -> None:
     """16 images of each of 5 clients are two mini-batches."""
     assert len([*tiny_batches(tiny_images(), clients).for_calibration(at_least)]) == count
 

@@ -47,7 +47,7 @@ def trainer(
 
 
 @pytest.mark.parametrize(("exchange", "local_steps"), [("asfl", 1), ("asfl", 2), ("sfl", 1), ("sfl", 2), ("fedavg", 1)])
-def test_a_clip_that_nobody_reaches_changes_nothing(exchange: str, local_steps: int) -> None:
+def test_a_clip_that_no_update_reaches_changes_nothing(exchange: str, local_steps: int) -> None:
     usual, robust = (trainer(exchange, one, "adam", local_steps) for one in (Combining(), Combining(clip=1e9)))
     units = len(tiny_model().units)
     cuts = [units] if exchange == "fedavg" else range(1, units)
