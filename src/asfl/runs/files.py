@@ -153,7 +153,8 @@ def read_sealed_json(file: Path, format_: int) -> dict[str, Any]:
         raise ValueError("no format in it")
     if data["format"] != format_:
         raise AsflError(
-            f"{file}: format {ascii(data['format'])[:40]}, but this asfl ({__version__}) reads format {format_}"
+            f"{file}: format {ascii(data['format'])[:40]}, but this asfl ({__version__}) reads format {format_}; "
+            "use the version that wrote it"
         )
     if _SEAL not in data:
         raise ValueError("no seal in it")
