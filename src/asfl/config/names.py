@@ -22,8 +22,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Literal, Self, TypeVar, get_args
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
-
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.files import check_file
 
@@ -231,6 +229,8 @@ class Registry(Mapping[str, T], Generic[T]):
         """By the annotation, or the type of the default; without either, anything goes."""
         if parameter is None:
             return value
+        from pydantic import PydanticUserError, TypeAdapter, ValidationError  # slow, and `asfl --help` needs none of it
+
         kind, default = parameter.annotation, parameter.default
         if kind is inspect.Parameter.empty or isinstance(kind, str):
             kind = Any if default in (None, inspect.Parameter.empty) else type(default)
