@@ -13,7 +13,7 @@ RECORDS := docs/results/records.jsonl.xz
 MUNICH := --trace examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
 
 .PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
-        figures advice printed docs wheel profiles clean
+        figures recharge advice printed docs wheel profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -84,9 +84,12 @@ results: $(STAMP) munich  ## what the evidence lacks, on real CIFAR below $(DATA
 	@$(BIN)/asfl reproduce $(RESULTS) --scale evidence --data-dir $(DATA) \
 		--out $(OUT)/reproduce-evidence --archive $(RECORDS) $(TUNED:%=--tuned %)
 
-figures: $(STAMP)  ## every page and picture of docs/results, from the records there, recharged (half an hour); nothing is trained
-	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --out $(OUT)/figures
+figures: $(STAMP)  ## every page and picture of docs/results, from the records there; nothing is trained
+	@$(BIN)/asfl reproduce --from $(RECORDS) --out $(OUT)/figures
 	@$(BIN)/python tools/publish_results.py $(OUT)/figures docs/results README.md
+
+recharge: $(STAMP)  ## charge all recorded rounds by today's equations, beside how they were recorded (half an hour; TRACES as above)
+	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --archive $(RECORDS) --out $(OUT)/recharged
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
 	@$(BIN)/asfl advise docs/results/tuned/vgg19-cifar10.toml --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \

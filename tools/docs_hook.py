@@ -147,7 +147,15 @@ def reference_pages() -> Iterator[tuple[str, str]]:
     """(room, page) of every room, and an index."""
     rooms: dict[str, list[str]] = {}
     for name, file in modules():
-        options = "\n    options:\n      members: false" if file.name == "__init__.py" else ""
+        options = ""
+        if file.name == "__init__.py":  # what is defined here, not what is only passed on
+            own = [
+                node
+                for node in ast.parse(file.read_text("utf-8")).body
+                if isinstance(node, ast.ClassDef | ast.FunctionDef)
+            ]
+            names = [node.name for node in own if not node.name.startswith("_")]
+            options = f"\n    options:\n      members: {names or 'false'}"
         rooms.setdefault(name.split(".")[1] if "." in name else "index", []).append(f"::: {name}{options}\n")
     for room, found in rooms.items():
         title = "Python reference" if room == "index" else f"asfl.{room}"
@@ -157,7 +165,7 @@ def reference_pages() -> Iterator[tuple[str, str]]:
 def offered() -> Iterator[str]:
     """What can be imported from `asfl` itself, and where it is explained."""
     yield "From `asfl` itself:\n"
-    for name in sorted(asfl.__all__):
+    for name in dir(asfl):
         if (home := getattr(getattr(asfl, name), "__module__", "")).startswith("asfl."):
             yield f"- [`asfl.{name}`][{home}.{name}]"
 

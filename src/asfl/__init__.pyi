@@ -6,8 +6,7 @@ from .api.run import compare as compare, run as run
 from .api.simulation import Simulation as Simulation
 from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
 from .config.errors import AsflError as AsflError
-from .config.names import ModelSpec as ModelSpec
-from .config.plugins import load_plugin as load_plugin
+from .config.names import ModelSpec as ModelSpec, load_plugin as load_plugin
 from .costs.budgets import Budgets as Budgets, resolve_budgets as resolve_budgets
 from .costs.decision import Decision as Decision
 from .costs.modelled import (

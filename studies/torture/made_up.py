@@ -74,7 +74,7 @@ def damaged(content: bytes, random: Random) -> bytes:
 
 
 def field_names() -> list[str]:
-    from asfl.config.explain import _all_keys
+    from asfl.config.fields import _all_keys
     from asfl.config.tree import Config
 
     return [*(name.replace("NAME", "epsl") for name in _all_keys(Config)), "nobody", "scenario.nobody", "scenario"]

@@ -14,10 +14,10 @@ from own_things import forgotten_afterwards, loud_scheme
 from torch import nn
 
 import asfl as package
-from asfl.config import Config, Radio, Scenario, load_config, plugins
+from asfl.config import Config, Radio, Scenario, load_config
 from asfl.config.errors import AsflError
 from asfl.config.fields import Positive
-from asfl.config.names import CHANNELS, MODELS, ModelSpec
+from asfl.config.names import CHANNELS, MODELS, PLUGINS_VARIABLE, ModelSpec, _loaded, loaded_plugins
 from asfl.costs.budgets import Budgets
 from asfl.costs.world import World
 from asfl.models.build import build_model
@@ -38,7 +38,7 @@ from conftest import Asfl, assert_refused
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(plugins.VARIABLE, "")  # restored afterwards, whatever a test does to it
+    monkeypatch.setenv(PLUGINS_VARIABLE, "")  # restored afterwards, whatever a test does to it
     with forgotten_afterwards():
         yield
 
@@ -56,10 +56,10 @@ def test_a_file_is_loaded_now_and_named_for_processes_to_come(tmp_path: Path, mo
     package.load_plugin("loud.py")
     assert scheme_named("loud").name == "loud"
     assert list(SCHEMES)[-1] == "loud"  # after those that ship
-    assert os.environ[plugins.VARIABLE] == str(tmp_path / "loud.py")
+    assert os.environ[PLUGINS_VARIABLE] == str(tmp_path / "loud.py")
     package.load_plugin(tmp_path / "loud.py")
-    assert os.environ[plugins.VARIABLE] == str(tmp_path / "loud.py")
-    assert list(plugins.loaded_plugins()) == [str(tmp_path / "loud.py")]
+    assert os.environ[PLUGINS_VARIABLE] == str(tmp_path / "loud.py")
+    assert list(loaded_plugins()) == [str(tmp_path / "loud.py")]
 
 
 def test_the_variable_is_looked_at_when_a_name_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +68,14 @@ def test_the_variable_is_looked_at_when_a_name_is_asked_for(tmp_path: Path, monk
     text = "from pathlib import Path\nfrom asfl.schemes import scheme_named\n"  # names can be asked for while it loads
     text += "assert scheme_named('asfl')\nwith (Path(__file__).parent / 'log').open('a') as log:\n    log.write('x')\n"
     third = write(tmp_path / "counts.py", text)
-    monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join([str(first), "", str(second), str(third)]))
-    assert not plugins._loaded
+    monkeypatch.setenv(PLUGINS_VARIABLE, os.pathsep.join([str(first), "", str(second), str(third)]))
+    assert not _loaded
     for _ in range(3):
         assert "loud" in SCHEMES
         assert "still" in CHANNELS
         assert "cnn" in MODELS
     assert (tmp_path / "log").read_text() == "x"  # a file is run once
-    assert len(plugins.loaded_plugins()) == 3  # two files of the same name are two plugins
+    assert len(loaded_plugins()) == 3  # two files of the same name are two plugins
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_mistakes_in_a_file_are_named_with_their_line(tmp_path: Path, text: str,
         package.load_plugin(file)
     assert str(caught.value).startswith(f"plugin {file}")
     assert words in str(caught.value)
-    assert os.environ[plugins.VARIABLE] == ""
+    assert os.environ[PLUGINS_VARIABLE] == ""
     write(file, loud_scheme())  # mended, it loads
     package.load_plugin(file)
     assert "loud" in SCHEMES
@@ -117,7 +117,7 @@ def test_the_command_line_names_mistakes(asfl: Asfl, tmp_path: Path, monkeypatch
     words = "plugin broken.py, line 3: ZeroDivisionError: division by zero"
     assert_refused(asfl("--plugin", "broken.py", "list", "presets"), words)
     assert_refused(asfl("--plugin", "none.py", "list", "presets"), "plugin none.py: no such file")
-    monkeypatch.setenv(plugins.VARIABLE, "broken.py")
+    monkeypatch.setenv(PLUGINS_VARIABLE, "broken.py")
     assert_refused(asfl("scenario"), "broken.py, line 3: ZeroDivisionError")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py"]
 

@@ -217,7 +217,7 @@ def test_arrays_that_claim_more_than_there_is(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(AsflError, match=r"num_classes claims to be float64 \[1000000000000\], 8,000,000,000,000 bytes"):
         load_data(config_for(path))
     save(path)
-    monkeypatch.setattr("asfl.config.machine.ALWAYS_THERE", 0)
-    monkeypatch.setattr("asfl.config.machine.available_bytes", lambda: 100)
+    monkeypatch.setattr("asfl.config.files.ALWAYS_THERE", 0)
+    monkeypatch.setattr("asfl.config.files.available_bytes", lambda: 100)
     with pytest.raises(AsflError, match=r"reading .*mine.npz needs about .* of memory"):
         load_data(config_for(path))

@@ -17,9 +17,9 @@ from problems import random_problem
 from torch.nn.functional import cross_entropy
 
 import asfl as package
-from asfl.config import Config, load_config, plugins
+from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.config.names import ModelSpec
+from asfl.config.names import PLUGINS_VARIABLE, ModelSpec
 from asfl.costs.decision import check_decision
 from asfl.costs.world import World
 from asfl.data import load_data
@@ -38,7 +38,7 @@ SCHEME, CHANNEL, MODEL, DATA = (EXAMPLES / f"my_{name}.py" for name in ("scheme"
 def example() -> Iterator[dict[Path, ModuleType]]:
     """All four, loaded in this process."""
     with pytest.MonkeyPatch.context() as patch, forgotten_afterwards():
-        patch.setenv(plugins.VARIABLE, "")
+        patch.setenv(PLUGINS_VARIABLE, "")
         for file in (SCHEME, CHANNEL, MODEL, DATA):
             package.load_plugin(file)
         yield {Path(str(m.__file__)): m for name, m in sys.modules.items() if name.startswith("asfl_plugin_")}
@@ -59,13 +59,13 @@ def test_all_four_in_worker_processes_and_in_a_resumed_run(
     folder = tmp_path / "out" / "prop-fair-seed1"
     (folder / MODEL_FILE).unlink()
     with forgotten_afterwards():
-        monkeypatch.setenv(plugins.VARIABLE, "")
+        monkeypatch.setenv(PLUGINS_VARIABLE, "")
         with pytest.raises(AsflError, match="Your own needs --plugin FILE"):
             resume(folder)
         # To look at it they aren't needed.
         assert set(package.load_runs(tmp_path / "out")["scheme"]) == {"prop-fair", "sfl"}
         assert "prop-fair" in page(Report.of([tmp_path / "out"]), library="")
-        monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join(map(str, (SCHEME, CHANNEL, MODEL, DATA))))
+        monkeypatch.setenv(PLUGINS_VARIABLE, os.pathsep.join(map(str, (SCHEME, CHANNEL, MODEL, DATA))))
         assert resume(folder)
     assert (folder / MODEL_FILE).exists()
 

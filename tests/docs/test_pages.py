@@ -20,7 +20,8 @@ from own_things import forgotten_afterwards
 from pydantic import BaseModel
 from test_docs import DOCS, PAGES, ROOT, exists_in_python, sections
 
-from asfl.config import Config, plugins
+from asfl.config import Config
+from asfl.config.names import PLUGINS_VARIABLE
 
 printed_tool = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "printed.py")))
 
@@ -38,7 +39,7 @@ def page_id(page: Path) -> str:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that looks like the clone."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setenv(PLUGINS_VARIABLE, "")
     shutil.copytree(DOCS / "examples", "docs/examples")  # a copy, since examples write pictures below docs
     shutil.copytree(ROOT / "examples", "examples")
     Path("docs/images").mkdir()

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asfl.config import plugins
-from asfl.config.names import CHANNELS, DATASETS, MODELS
+from asfl.config.names import CHANNELS, DATASETS, MODELS, _loaded
 from asfl.schemes import SCHEMES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -45,6 +44,6 @@ def forgotten_afterwards() -> Iterator[None]:
     finally:
         for registry in (SCHEMES, CHANNELS, MODELS, DATASETS):
             registry.clear()
-        plugins._loaded.clear()
+        _loaded.clear()
         for name in [name for name in sys.modules if name.startswith("asfl_plugin_")]:
             del sys.modules[name]

@@ -4,21 +4,21 @@ import pytest
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.config.machine import available_bytes, check_memory
+from asfl.config.files import available_bytes, check_memory
 from asfl.costs.world import World
 from asfl.runs.estimate import MAX_ROUNDS, MAX_RUNS, check_count, check_run, least_bytes, least_seconds
 
 
 def test_memory_is_known_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available_bytes() > 1e6
-    monkeypatch.setattr("asfl.config.machine.available_bytes", lambda: 23e9)
+    monkeypatch.setattr("asfl.config.files.available_bytes", lambda: 23e9)
     check_memory(22e9, "this", "less")
     with pytest.raises(AsflError, match=r"^this needs about 40 GB of memory; here are 23 GB: choose less$"):
         check_memory(40e9, "this", "choose less")
 
 
 def test_runs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.config.machine.available_bytes", lambda: 4e9)
+    monkeypatch.setattr("asfl.config.files.available_bytes", lambda: 4e9)
     demo = load_config("demo").config
     check_run(demo, side_by_side=100)
     wide = load_config("demo", ["training.batch_size=1000000000"]).config
@@ -47,6 +47,6 @@ def test_runs_are_counted() -> None:
 
 
 def test_worlds_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asfl.config.machine.available_bytes", lambda: 1e9)
+    monkeypatch.setattr("asfl.config.files.available_bytes", lambda: 1e9)
     with pytest.raises(AsflError, match=r"a world of scenario.clients = 100,000 needs about 2.4 GB"):
         World.of(load_config("demo", ["scenario.clients=100000"]).config)

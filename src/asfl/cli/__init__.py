@@ -17,8 +17,8 @@ from typer.core import TyperGroup
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, nearest, short
-from asfl.config.machine import is_out_of_memory
-from asfl.config.plugins import in_words_of_plugin, load_plugin
+from asfl.config.files import is_out_of_memory
+from asfl.config.names import in_words_of_plugin, load_plugin
 from asfl.config.removed import GONE_COMMANDS
 
 typer.core.HAS_RICH = False  # or typer < 0.21 puts backslashes before the brackets of its help

@@ -12,7 +12,7 @@ import typer
 from asfl.cli import options
 from asfl.cli.output import print_json, print_listed
 from asfl.config.errors import AsflError
-from asfl.config.machine import GB, available_bytes
+from asfl.config.files import GB, available_bytes
 from asfl.data.cifar import CIFAR, find_cifar
 from asfl.data.load import default_folder
 from asfl.runs.this_process import usual_threads

@@ -10,8 +10,7 @@ import typer
 from asfl.cli import options
 from asfl.cli.output import print_json, print_listed
 from asfl.config import preset_names
-from asfl.config.names import CHANNELS, DATASETS, MODELS
-from asfl.config.plugins import Registry
+from asfl.config.names import CHANNELS, DATASETS, MODELS, Registry
 from asfl.models.load import shipped_profiles
 
 Kind = Literal["schemes", "presets", "models", "profiles", "channels", "datasets", "recipes"]

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from asfl.config.errors import AsflError
-from asfl.config.names import CHANNELS, DATASETS, MODELS
-from asfl.config.plugins import Registry
+from asfl.config.names import CHANNELS, DATASETS, MODELS, Registry
 from asfl.runs.files import write_whole
 from asfl.schemes import SCHEMES
 

@@ -57,7 +57,9 @@ def reproduce(
     archive: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Keep all runs shown in this .xz file, for --from; what it has isn't trained again."
+            metavar="FILE",
+            help="Keep all runs shown in this .xz file, for --from, both charges with --recharge; what it has isn't "
+            "trained again.",
         ),
     ] = None,
     anew: Annotated[
@@ -88,11 +90,13 @@ def reproduce(
         _print_list()
         return
     if drawn_from is not None:
-        more = ["recharge", "overrides", "trace", "workers"] if recharge else []
+        more = ["recharge", "overrides", "trace", "workers", "archive"] if recharge else []
         options.refuse_all_but(["names", "drawn_from", "out", "as_json", *more], "--from draws what is in the archive")
         found = _in_archive(drawn_from, options.listed(names or []))
         if recharge:
             found = recharge_all(found, overrides or [], trace or [], workers)
+            if archive is not None:
+                write_archive(archive, found)
         _show_all(found, out or Path("runs/reproduced"), as_json)
         return
     if recharge:

@@ -1,8 +1,3 @@
-from .channels import (
-    Cell as Cell,
-    ChannelSettings as ChannelSettings,
-    Radio as Radio,
-)
 from .load import (
     Resolved as Resolved,
     by_name as by_name,
@@ -12,6 +7,8 @@ from .load import (
     recorded_config as recorded_config,
 )
 from .tree import (
+    Cell as Cell,
+    ChannelSettings as ChannelSettings,
     Compute as Compute,
     Config as Config,
     Data as Data,
@@ -20,6 +17,7 @@ from .tree import (
     Network as Network,
     Output as Output,
     Privacy as Privacy,
+    Radio as Radio,
     Robustness as Robustness,
     Scenario as Scenario,
     Training as Training,

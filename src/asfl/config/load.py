@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from asfl.config.errors import AsflError, nearest, short
-from asfl.config.explain import explain
-from asfl.config.fields import CHECK_NAMES
+from asfl.config.fields import CHECK_NAMES, explain
 from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
 from asfl.config.removed import refuse_removed, without_removed
 from asfl.config.tree import Config

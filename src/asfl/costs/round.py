@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from pydantic import Field, GetPydanticSchema
 from pydantic_core import PydanticCustomError, core_schema
 
-from asfl.config.channels import Radio
 from asfl.config.errors import AsflError
 from asfl.config.fields import Amount, Count, Hertz, Index, Positive
 from asfl.config.shapes import Each
-from asfl.config.tree import Compute, DecisionRules, Training
+from asfl.config.tree import Compute, DecisionRules, Radio, Training
 from asfl.costs.crossing import FREE, Overheads
 from asfl.costs.holdings import Holdings
 from asfl.models.load import load_profile

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 from asfl.costs.account import Accountant, ModelledAccountant
 from asfl.costs.round import CostEquations, Round
 from asfl.models.load import load_profile

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
-from asfl.config.files import open_to_read
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory, open_to_read
 
 _DAMAGED = (
     *(OSError, EOFError, ValueError, RuntimeError, OverflowError, struct.error),

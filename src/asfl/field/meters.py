@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.config.plugins import Registry
+from asfl.config.names import Registry
 from asfl.models.cuttable import Carry, CuttableModel, go_backward
 
 _log = logging.getLogger(__name__)

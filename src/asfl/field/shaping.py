@@ -20,8 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from asfl.config.errors import AsflError
-from asfl.config.explain import explain
-from asfl.config.fields import BitPerSecond, Count, Index, NonNegativeSecond, Section
+from asfl.config.fields import BitPerSecond, Count, Index, NonNegativeSecond, Section, explain
 from asfl.config.files import parse_toml, read_text
 
 

@@ -40,7 +40,7 @@ from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.config.explain import explain
+from asfl.config.fields import explain
 from asfl.train.quantise import QuantisedLayers
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"

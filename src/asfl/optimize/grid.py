@@ -14,7 +14,7 @@ from math import comb, lgamma, log
 
 import numpy as np
 
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 from asfl.config.shapes import Floats, Ints
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import Choices, Pick, Supply, search_deadlines

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError
-from asfl.config.explain import explain
+from asfl.config.fields import explain
 from asfl.config.files import parse_json, read_text
 from asfl.config.removed import refuse_removed
 from asfl.config.shapes import Each

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
 from asfl.data.npz import read_arrays

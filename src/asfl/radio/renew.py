@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 
 Antenna = int | Literal["each"]
 IQ_SCALE = 2.0**-15

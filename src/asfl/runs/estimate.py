@@ -2,7 +2,7 @@
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.config.machine import check_memory
+from asfl.config.files import check_memory
 from asfl.models.load import load_profile
 from asfl.runs.this_process import usual_threads
 

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from asfl.config import Config
 from asfl.config.errors import AsflError, printable
 from asfl.config.files import open_to_read
-from asfl.config.names import CHANNELS, MODELS
-from asfl.config.plugins import loaded_plugins
+from asfl.config.names import CHANNELS, MODELS, loaded_plugins
 from asfl.data import load_data
 from asfl.data.load import origin_of
 from asfl.runs.files import LOCK_FILE, DamagedError, Seal, lock_in, read_sealed, refuse_links, seal_of, write_sealed

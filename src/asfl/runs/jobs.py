@@ -8,8 +8,8 @@ from typing import Protocol
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.config.machine import is_out_of_memory
-from asfl.config.plugins import in_words_of_plugin
+from asfl.config.files import is_out_of_memory
+from asfl.config.names import in_words_of_plugin
 from asfl.costs.decision import Decision
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import OnRound, ShouldStop, run

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
-from asfl.config.plugins import loaded_plugins
+from asfl.config.names import loaded_plugins
 from asfl.config.removed import scheme_today
 from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision

@@ -10,7 +10,7 @@ from typing import Any
 
 from asfl.config import Config
 from asfl.config.errors import AsflError, nearest, short
-from asfl.config.plugins import Registry
+from asfl.config.names import Registry
 from asfl.config.removed import GONE_SCHEMES, RENAMED_SCHEMES
 from asfl.costs.modelled import ExchangeRules
 from asfl.schemes.acc_sfl import AccSflScheme

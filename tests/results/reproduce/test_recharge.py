@@ -10,7 +10,7 @@ from asfl.config import load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
-from asfl.results.reproduce.archive import Found, Point, read_archive, write_archive
+from asfl.results.reproduce.archive import Found, Point, joined, read_archive, write_archive
 from asfl.results.reproduce.recharge import ALWAYS, RECORDED, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
@@ -151,11 +151,17 @@ def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypat
     ]
     write_archive(tmp_path / "records.xz", [Found("pareto", "asfl reproduce pareto", worlds)])
     words = ["reproduce", "--from", "records.xz", "--recharge", "--workers", "1", "--out", "out"]
-    result = asfl(*words, "--set", "compute.server_hz=1e12")
+    result = asfl(*words, "--set", "compute.server_hz=1e12", "--archive", "both.xz")
     assert result.returncode == 0, result.stderr
     assert "left as recorded: all runs on gone.npz" in result.stderr
     page = (tmp_path / "out" / "pareto" / "results.md").read_text("utf-8")
     assert "--recharge --set compute.server_hz=1e12" in page
     assert f"a round: s/J | {RECORDED}: s/J" in page
+    assert asfl("reproduce", "--from", "both.xz", "--out", "again").returncode == 0
+    assert (tmp_path / "again" / "pareto" / "results.md").read_text("utf-8") == page
+    (both,) = read_archive(tmp_path / "both.xz")
+    assert [run.config for point in both.points for run in point.runs][1] == gone
+    (newer,) = joined([both], [Found("pareto", "asfl reproduce pareto", [replace(worlds[0], runs=[runs["asfl"]])])])
+    assert newer.otherwise[RECORDED].points[0].runs[0] == runs["asfl"]  # trained anew, it has only one charge
     assert_refused(asfl(*words, "--set", "radio.num_rbs=4"), "can't be recharged")
     assert_refused(asfl("reproduce", "pareto", "--recharge"), "--recharge doesn't count here")

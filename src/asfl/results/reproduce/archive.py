@@ -74,13 +74,26 @@ def joined(before: Sequence[Found], now: Sequence[Found]) -> list[Found]:
     A run that was trained again is the new one wherever it is looked at. Points of a recipe that weren't asked for this
     time, such as another trace, stay beside the new ones.
     """
-    runs = {**runs_of(before), **runs_of(now)}
+    fresh = runs_of(now)
+    runs, charged = {**runs_of(before), **fresh}, _otherwise(before)
     recipes = {one.recipe: one for one in before}
     recipes |= {one.recipe: _beside(recipes.get(one.recipe), one) for one in now}
-    return [
-        replace(one, points=[replace(p, runs=[runs[p.world, *_key(run)] for run in p.runs]) for p in one.points])
-        for one in recipes.values()
-    ]
+    return [with_runs(one, runs, {name: {**of, **fresh} for name, of in charged.items()}) for one in recipes.values()]
+
+
+def with_runs(found: Found, runs: Mapping[RunKey, Run], charged: Mapping[str, Mapping[RunKey, Run]]) -> Found:
+    """The same points with these runs, where there are any; and with those under other charges beside them."""
+
+    def points(of: Mapping[RunKey, Run]) -> list[Point]:
+        return [replace(p, runs=[of.get((p.world, *_key(run)), run) for run in p.runs]) for p in found.points]
+
+    here = replace(found, points=points(runs), otherwise={})
+    return replace(here, otherwise={name: replace(here, points=points({**runs, **of})) for name, of in charged.items()})
+
+
+def _otherwise(found: Sequence[Found]) -> dict[str, dict[RunKey, Run]]:
+    names = dict.fromkeys(name for one in found for name in one.otherwise)
+    return {name: runs_of(one.otherwise[name] for one in found if name in one.otherwise) for name in names}
 
 
 def _beside(before: Found | None, now: Found) -> Found:
@@ -99,6 +112,7 @@ def _beside(before: Found | None, now: Found) -> Found:
 def write_archive(file: Path, found: Sequence[Found]) -> int:
     """Write all runs that some recipes look at, each once; returns how many."""
     runs = runs_of(found)
+    charged = _otherwise(found)
     recipes = [
         {
             "recipe": one.recipe,
@@ -114,7 +128,11 @@ def write_archive(file: Path, found: Sequence[Found]) -> int:
         for one in found
     ]
     head = {"format": FORMAT, "recipes": recipes}
-    lines = [head, *({"world": world, **_run_as_json(run)} for (world, _, _), run in runs.items())]
+    lines = [head]
+    for key, run in runs.items():
+        line = {"world": key[0], **_run_as_json(run)}
+        others = {name: _difference(_run_as_json(of[key]), line) for name, of in charged.items() if key in of}
+        lines.append({**line, "otherwise": others} if others else line)
     text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
     write_whole(file, lzma.compress(text.encode(), preset=9))
     return len(runs)
@@ -126,32 +144,34 @@ def read_archive(file: Path) -> list[Found]:
         if head["format"] != FORMAT:
             raise ValueError(f"format {head['format']}, not {FORMAT}")
         known = (line for line in lines if line["scheme"] not in GONE_SCHEMES)
-        runs = {(line["world"], scheme_today(line["scheme"]), line["seed"]): _run_of_json(line) for line in known}
-        return [
-            Found(
-                one["recipe"],
-                one["command"],
-                [
-                    Point(
-                        p["preset"],
-                        p["label"],
-                        p["world"],
-                        [
-                            runs[p["world"], scheme_today(scheme), seed]
-                            for scheme, seed in p["runs"]
-                            if scheme not in GONE_SCHEMES
-                        ],
-                    )
-                    for p in one["points"]
-                ],
-            )
-            for one in head["recipes"]
-        ]
+        runs, charged = dict[RunKey, Run](), dict[str, dict[RunKey, Run]]()
+        for line in known:
+            key = line["world"], scheme_today(line["scheme"]), line["seed"]
+            runs[key] = _run_of_json(line)
+            for name, other in line.get("otherwise", {}).items():
+                rounds = {**line["rounds"], **other["rounds"]}
+                charged.setdefault(name, {})[key] = _run_of_json({**line, **other, "rounds": rounds})
+        recipes = head["recipes"]
+        return [with_runs(Found(one["recipe"], one["command"], _points(one, runs)), {}, charged) for one in recipes]
     except OSError as error:
         raise AsflError(f"can't read {file}: {error.strerror or error}") from None
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise AsflError(f"{file} is not an archive of runs ({type(error).__name__}: {reason})") from None
+
+
+def _points(recipe: dict[str, Any], runs: Mapping[RunKey, Run]) -> list[Point]:
+    points = []
+    for p in recipe["points"]:
+        keys = [(p["world"], scheme_today(scheme), seed) for scheme, seed in p["runs"] if scheme not in GONE_SCHEMES]
+        points.append(Point(p["preset"], p["label"], p["world"], [runs[key] for key in keys]))
+    return points
+
+
+def _difference(run: dict[str, Any], to: dict[str, Any]) -> dict[str, Any]:
+    """What the same run has otherwise under other charges."""
+    rounds = {name: column for name, column in run["rounds"].items() if column != to["rounds"][name]}
+    return {"budgets": run["budgets"], "config": run["config"], "rounds": rounds}
 
 
 def _lines(file: Path) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from asfl.costs.modelled import in_time, round_cost
 from asfl.costs.round import Round
 from asfl.costs.world import World
 from asfl.results.curves import Run
-from asfl.results.reproduce.archive import NEXT_COMMAND, Found, Point, RunKey, runs_of
+from asfl.results.reproduce.archive import NEXT_COMMAND, Found, runs_of, with_runs
 from asfl.runs.records import RoundRecord
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent, usual_threads
 from asfl.schemes import Scheme, scheme_named
@@ -57,13 +57,16 @@ def recharge_all(
     `traces`: where measured channels are; a run whose trace is nowhere stays as it was recorded.
     """
     check_charges(settings)
-    runs = {key: _on_trace(run, {file.name: file for file in traces}) for key, run in runs_of(found).items()}
-    lost = {run.config.scenario.channel.trace_file for run in runs.values() if run.config and not _is_there(run)}
+    found = [one.otherwise.get(RECORDED, one) for one in found]
+    recorded, files = runs_of(found), {file.name: file for file in traces}
+    runs = {key: _on_trace(run, files) for key, run in recorded.items()}
+    lost = {_trace_of(run) for run in runs.values() if not _is_there(run)}
     for name in sorted(lost):
         print(f"left as recorded: all runs on {name}, which isn't here (give --trace FILE)", file=sys.stderr)
     here = {key: run for key, run in runs.items() if run.config and _is_there(run)}
     done = _in_processes([(run, (*ALWAYS, *settings)) for run in here.values()], workers or usual_threads())
-    charged = dict(zip(here, done, strict=True))
+    names = {Path(name).name: Path(name) for name in map(_trace_of, recorded.values())}  # as they were given
+    charged = {key: _on_trace(run, names) for key, run in zip(here, done, strict=True)}
     left = sorted({f"{key[1]} in {key[0]}" for key, run in charged.items() if _is_left(run, here[key])})
     if left:
         print(
@@ -74,29 +77,27 @@ def recharge_all(
     every = []
     for one in found:
         command = f"{one.command}{NEXT_COMMAND}asfl reproduce {one.recipe} --from records.jsonl.xz --recharge{sets}"
-        points = [_with(point, charged) for point in one.points]
-        every.append(replace(one, points=points, command=command, otherwise={RECORDED: one}))
+        every.append(replace(with_runs(one, charged, {RECORDED: recorded}), command=command))
     return every
-
-
-def _with(point: Point, charged: Mapping[RunKey, Run]) -> Point:
-    return replace(point, runs=[charged.get((point.world, run.scheme, run.seed), run) for run in point.runs])
 
 
 def _is_left(run: Run, before: Run) -> bool:
     return not run.is_ceiling and run.config == before.config and run.records == before.records
 
 
+def _trace_of(run: Run) -> str:
+    return "" if run.config is None else run.config.scenario.channel.trace_file
+
+
 def _on_trace(run: Run, files: Mapping[str, Path]) -> Run:
-    name = "" if run.config is None else run.config.scenario.channel.trace_file
-    if run.config is None or Path(name).name not in files:
+    file = files.get(Path(_trace_of(run)).name) if _trace_of(run) else None
+    if run.config is None or file is None:
         return run
-    return replace(run, config=load_config(run.config, {"scenario.channel.trace_file": files[Path(name).name]}).config)
+    return replace(run, config=load_config(run.config, {"scenario.channel.trace_file": file}).config)
 
 
 def _is_there(run: Run) -> bool:
-    name = "" if run.config is None else run.config.scenario.channel.trace_file
-    return not name or Path(name).exists()
+    return not _trace_of(run) or Path(_trace_of(run)).exists()
 
 
 def _in_processes(jobs: Sequence[tuple[Run, Sequence[str]]], workers: int) -> list[Run]:
