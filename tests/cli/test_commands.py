@@ -156,12 +156,7 @@ def test_every_scheme_that_is_named_is_played(asfl: Asfl) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("--version",),
-        ("scenario", "demo", "--json"),
-        ("decide", "--rounds", 1, "--schemes", "asfl"),
-        ("decide",),
-    ],
+    [("--version",), ("scenario", "demo", "--json"), ("decide", "--rounds", 1, "--schemes", "asfl"), ("decide",)],
 )
 def test_in_a_process_of_its_own_it_is_the_same(asfl: Asfl, asfl_process: Asfl, words: tuple[object, ...]) -> None:
     """Most tests run the commands in their own process; those that train have such a test beside them."""

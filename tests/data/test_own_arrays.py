@@ -82,12 +82,7 @@ def test_validation_is_training_images_that_are_not_trained_with(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [
-        ((10, 8), (1, 10, 8)),
-        ((3, 10, 8), (3, 10, 8)),
-        ((10, 8, 3), (3, 10, 8)),
-        ((4, 4, 2), (4, 4, 2)),
-    ],
+    [((10, 8), (1, 10, 8)), ((3, 10, 8), (3, 10, 8)), ((10, 8, 3), (3, 10, 8)), ((4, 4, 2), (4, 4, 2))],
 )
 def test_every_order_of_axes(given: tuple[int, ...], expected: tuple[int, ...], tmp_path: Path) -> None:
     train, test = images(12, *given), images(5, *given, seed=1)

@@ -69,7 +69,7 @@ def test_smaller_alpha_is_more_heterogeneous() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[500, 500, 500], [900, 500, 100]])
-def test_a_huge_alpha_gives_everybody_the_global_mix(sizes: list[int]) -> None:
+def test_a_huge_alpha_gives_all_clients_the_global_mix(sizes: list[int]) -> None:
     """Also if the classes differ in size: each client gets its share of each, up to a sample or two."""
     labels = np.repeat(np.arange(3), sizes)
     counts = label_counts(labels, partition(labels, 15, 1e9, 1), 3)

@@ -8,12 +8,7 @@ from hypothesis import given, strategies as st
 from scipy.integrate import quad
 
 from asfl.config import Radio
-from asfl.radio.link import (
-    downlink_rate_bps,
-    packet_error_rate_known,
-    packet_error_rate_rayleigh,
-    uplink_rate_bps,
-)
+from asfl.radio.link import downlink_rate_bps, packet_error_rate_known, packet_error_rate_rayleigh, uplink_rate_bps
 
 RADIO = Radio()
 NOISE_W = 1e6 * 10 ** (-17.3) * 1e-3

@@ -12,12 +12,7 @@ from hypothesis import given, strategies as st
 
 from asfl.config import Radio
 from asfl.radio import nr as curves
-from asfl.radio.link import (
-    downlink_rate_bps,
-    packet_error_rate_known,
-    packet_error_rate_rayleigh,
-    uplink_rate_bps,
-)
+from asfl.radio.link import downlink_rate_bps, packet_error_rate_known, packet_error_rate_rayleigh, uplink_rate_bps
 
 RADIO = Radio(link="nr")
 NOISE_W = 1e6 * 10 ** (-17.3) * 1e-3

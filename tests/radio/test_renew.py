@@ -106,10 +106,7 @@ def test_lost_pilots_of_one_client_are_interpolated(tmp_path: Path) -> None:
     np.testing.assert_array_equal(lossy[0], whole[0])
     assert lossy[2][1] == pytest.approx((whole[2][0] + whole[2][2]) / 2)
     samples[:, 0, 2] = 0
-    assert read_trace(write_sounder(path, samples, sounder_attributes(pilot))).user_names == (
-        "client 0",
-        "client 1",
-    )
+    assert read_trace(write_sounder(path, samples, sounder_attributes(pilot))).user_names == ("client 0", "client 1")
 
 
 @pytest.mark.parametrize(("taps", "antenna"), [(1, 0), (6, 1)], ids=["flat", "selective"])

@@ -32,6 +32,10 @@ class QueueRun:
     most: Floats  # [N+1], largest possible cost
 
     @property
+    def rule(self) -> dict[str, float]:
+        return {"keep": self.keep, "add": self.add}
+
+    @property
     def rounds(self) -> int:
         return len(self.excess)
 
@@ -115,7 +119,7 @@ def test_lemma_3_bounds_every_excess(run: QueueRun) -> None:
 @given(queue_runs())
 def test_lemma_4_bounds_every_queue(run: QueueRun) -> None:
     for after in range(run.rounds + 1):
-        tight = [theory.queue_bound(most, after, keep=run.keep, add=run.add) for most in run.most_excess]
+        tight = [theory.queue_bound(most, after, **run.rule) for most in run.most_excess]
         assert np.all(run.queues[after] <= np.array(tight) + run.tolerance)
         if run.printed:
             assert np.all(np.array(tight) <= run.excess_bounds * (1 + ROUNDING))
@@ -134,7 +138,7 @@ def test_queue_bounds_are_reached() -> None:
 @given(queue_runs())
 def test_theorem_2_bounds_the_average_excess(run: QueueRun) -> None:
     average = run.excess.mean(axis=0)
-    recorded = theory.average_excess_bound(run.queues, keep=run.keep, add=run.add)
+    recorded = theory.average_excess_bound(run.queues, **run.rule)
     scale = run.tolerance / run.add if run.add else 0.0
     assert np.all(average <= recorded + scale)
     if run.printed:
@@ -148,7 +152,7 @@ def test_theorem_2_bounds_the_average_excess(run: QueueRun) -> None:
 def test_recorded_bound_is_the_papers_sum_and_exact_without_clipping(run: QueueRun) -> None:
     if run.add < 1e-3:
         return
-    recorded = theory.average_excess_bound(run.queues, keep=run.keep, add=run.add)
+    recorded = theory.average_excess_bound(run.queues, **run.rule)
     by_hand = run.queues[-1] / (run.add * run.rounds) + (1 - run.keep) / run.add * run.queues[:-1].mean(axis=0)
     assert recorded == pytest.approx(by_hand, rel=1e-6, abs=1e-6)
     unclipped = np.all(run.queues[1:] > 0, axis=0)
@@ -157,7 +161,7 @@ def test_recorded_bound_is_the_papers_sum_and_exact_without_clipping(run: QueueR
 
 @given(queue_runs())
 def test_lemma_5_bounds_the_exact_drift(run: QueueRun) -> None:
-    bound = theory.drift_bound(run.queues[:-1], run.excess, run.bounds, keep=run.keep, add=run.add)
+    bound = theory.drift_bound(run.queues[:-1], run.excess, run.bounds, **run.rule)
     by_hand = [0.5 * (after @ after - before @ before) for before, after in itertools.pairwise(run.queues)]
     drift = theory.lyapunov_drift(run.queues)
     assert drift == pytest.approx(np.array(by_hand), abs=run.tolerance)
@@ -169,14 +173,7 @@ def test_theorem_3_holds_with_the_smallest_slack(run: QueueRun, seed: int, weigh
     """For any decisions, and any policy they are compared with."""
     objective, comparison = np.random.default_rng(seed).random((2, run.rounds)) * 10
     slack = theory.smallest_slack(
-        run.queues,
-        objective,
-        run.random_excess(seed),
-        comparison,
-        run.bounds,
-        penalty_weight=weight,
-        keep=run.keep,
-        add=run.add,
+        run.queues, objective, run.random_excess(seed), comparison, run.bounds, penalty_weight=weight, **run.rule
     )
     constant = theory.printed_gap_constant(run.bounds, run.clients, run.memory)
     gap = float((objective - comparison).mean())
@@ -218,8 +215,7 @@ def test_minimising_drift_plus_penalty_needs_no_slack(run: QueueRun, seed: int, 
             objective[other, every],
             run.bounds,
             penalty_weight=weight,
-            keep=run.keep,
-            add=run.add,
+            **run.rule,
         )
 
     assert slack(rng.integers(4, size=run.rounds)) <= run.tolerance
