@@ -10,7 +10,7 @@ from asfl.config import load_config
 from asfl.costs.decision import Decision
 from asfl.costs.world import World
 from asfl.optimize import Problem, Solution, compile_search, ooe_bcd, solve_jointly
-from asfl.optimize.grid import best_rb_counts
+from asfl.optimize.blocks import best_rb_counts
 from asfl.optimize.terms import CutTerms
 from asfl.runs.play import play
 from asfl.schemes import scheme_named

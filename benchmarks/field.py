@@ -21,7 +21,7 @@ import psutil
 import torch
 from rich.table import Table
 
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.data import load_data
 from asfl.field.messages import Agreement
 from asfl.field.shapes import Blueprint

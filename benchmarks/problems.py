@@ -3,8 +3,8 @@
 import numpy as np
 
 from asfl.config import Compute, DecisionRules, Radio
-from asfl.costs.budgets import Budgets
 from asfl.costs.round import Round
+from asfl.costs.world import Budgets
 from asfl.models.load import load_profile
 from asfl.optimize import Learning, Problem, Queues, Rules
 

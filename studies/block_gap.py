@@ -13,8 +13,8 @@ import numpy as np
 from asfl.costs.decision import Decision
 from asfl.optimize import Problem, ooe_bcd
 from asfl.optimize.assign import best_blocks, valued
-from asfl.optimize.grid import best_rb_counts, objective_of_cuts
-from asfl.optimize.plans import terms_of
+from asfl.optimize.blocks import best_rb_counts, objective_of_cuts
+from asfl.optimize.terms import terms_of
 from benchmarks.problems import random_round
 
 SIZES = ((5, 6), (10, 8), (20, 20), (50, 50))

@@ -8,9 +8,9 @@ import numpy as np
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.round import PRINTED
-from asfl.optimize.plans import terms_of
-from asfl.optimize.power import best_powers
+from asfl.optimize.blocks import best_powers
 from asfl.optimize.printed_power import powers_as_printed
+from asfl.optimize.terms import terms_of
 from benchmarks.problems import random_round
 
 ROUNDS = 1000

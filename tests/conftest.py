@@ -93,12 +93,12 @@ def _trackers_have_names() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _the_same_budgets_are_found_once() -> Iterator[None]:
     """Of worlds that are in the configuration as a whole: finding them takes longer than the rounds of most tests."""
-    from asfl.costs import budgets
+    from asfl.costs import world as worlds
     from asfl.radio.channel import RayleighChannel
 
-    find, found = budgets.fair_policy, dict[object, budgets.Budgets]()
+    find, found = worlds.fair_policy, dict[object, worlds.Budgets]()
 
-    def fair_policy(world: "World", *policy: Any) -> budgets.Budgets:
+    def fair_policy(world: "World", *policy: Any) -> worlds.Budgets:
         if not isinstance(world.channel, RayleighChannel):
             return find(world, *policy)
         config = world.config.model_dump_json(exclude={"output": True, "budget": True, "training": {"rounds"}})
@@ -106,7 +106,7 @@ def _the_same_budgets_are_found_once() -> Iterator[None]:
         return found[key] if key in found else found.setdefault(key, find(world, *policy))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budgets, "fair_policy", fair_policy)
+        patch.setattr(worlds, "fair_policy", fair_policy)
         yield
 
 

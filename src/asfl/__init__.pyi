@@ -7,7 +7,6 @@ from .api.simulation import Simulation as Simulation
 from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
 from .config.errors import AsflError as AsflError
 from .config.names import ModelSpec as ModelSpec, load_plugin as load_plugin
-from .costs.budgets import Budgets as Budgets, resolve_budgets as resolve_budgets
 from .costs.decision import Decision as Decision
 from .costs.modelled import (
     ExchangeRules as ExchangeRules,
@@ -16,7 +15,7 @@ from .costs.modelled import (
     round_cost as round_cost,
 )
 from .costs.round import CostEquations as CostEquations, Round as Round
-from .costs.world import World as World
+from .costs.world import Budgets as Budgets, World as World, resolve_budgets as resolve_budgets
 from .data.arrays import register_arrays as register_arrays
 from .models.load import load_profile as load_profile, register_model as register_model
 from .models.profile import ModelProfile as ModelProfile

@@ -13,9 +13,8 @@ import asfl.cli
 from asfl.cli.options import accuracies, schemes_named
 from asfl.config import load_config
 from asfl.config.removed import GONE_COMMANDS
-from asfl.costs.budgets import fair_policy, resolve_budgets
 from asfl.costs.modelled import FEDAVG
-from asfl.costs.world import World
+from asfl.costs.world import World, fair_policy, resolve_budgets
 from asfl.models.load import load_profile, shipped_profiles
 from asfl.results.charts.world import WorldView, world_chart
 from conftest import Asfl, assert_refused

@@ -18,8 +18,7 @@ from asfl.config import Config, Radio, Scenario, load_config
 from asfl.config.errors import AsflError
 from asfl.config.fields import Positive
 from asfl.config.names import CHANNELS, MODELS, PLUGINS_VARIABLE, ModelSpec, _loaded, loaded_plugins
-from asfl.costs.budgets import Budgets
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from worlds import rounds_with_decisions
 
-from asfl.costs.crossing import Overheads
+from asfl.costs.crossing import Holdings, Overheads
 from asfl.costs.decision import Decision
-from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, ExchangeRules, epsl, round_cost
 from asfl.costs.round import Round
 

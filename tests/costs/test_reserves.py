@@ -5,9 +5,9 @@ from hypothesis import given, settings, strategies as st
 from worlds import rounds_with_decisions
 
 from asfl.config import load_config
+from asfl.costs.account import Reserves
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.reserves import Reserves
 from asfl.costs.round import Round
 
 

@@ -15,7 +15,7 @@ from made_up import leave_run, made_up_round
 from nbclient import NotebookClient
 
 from asfl.config import load_config
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.runs.manifest import Manifest
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"

@@ -20,7 +20,7 @@ from asfl.field.client import ClientNode
 from asfl.field.clocks import MOST_CLIENT_W
 from asfl.field.fleet import remote_fleet
 from asfl.field.messages import Agreement, Answer, AnyRequest
-from asfl.field.outliers import FACTOR, MEMORY_ROUNDS
+from asfl.field.outliers import BOUND, FACTOR, MEMORY_ROUNDS
 from asfl.field.roster import Patience
 from asfl.field.stream import CHUNK, GREETING_LIMIT
 from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
@@ -57,6 +57,7 @@ def ten_to(value: float) -> str:
         f"| 0 … {ten_to(MOST_SECONDS)} s, and never more than the server waited |",
         f"at most {MOST_CLIENT_W / 1e3:g} kW since it was last read, and {clocks._MOST_AT_ONCE_J / 1e3:g} kJ",
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
+        f"max(log {BOUND:g}, 5 · 1.4826 · MAD)",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
         f"{WORDS[Patience().bad_answers].capitalize()} rounds in a row",
         f"the largest and smallest {'fifth' if Combining().trim == 1 / 5 else '?'} of each number",

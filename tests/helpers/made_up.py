@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.curves import Run
 from asfl.runs.files import write_sealed
 from asfl.runs.jobs import Ended, Job, OnEvent, Train, attempt, train

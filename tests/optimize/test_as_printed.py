@@ -16,10 +16,9 @@ from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.round import PRINTED
 from asfl.optimize import Problem, ooe_bcd, printed_power
-from asfl.optimize.plans import terms_of
-from asfl.optimize.power import LOWEST_SHARE, best_powers
+from asfl.optimize.blocks import LOWEST_SHARE, best_powers
 from asfl.optimize.printed_power import Limits, power_bounds, powers_as_printed, reached_limits, theorem_4
-from asfl.optimize.terms import CutTerms
+from asfl.optimize.terms import CutTerms, terms_of
 from asfl.runs.records import read_records
 from conftest import Asfl
 

@@ -11,8 +11,8 @@ from problems import plain_block_value, random_problem
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
 from asfl.optimize import Problem, assign, ooe_bcd
-from asfl.optimize.grid import best_rb_counts
-from asfl.optimize.plans import terms_of
+from asfl.optimize.blocks import best_rb_counts
+from asfl.optimize.terms import terms_of
 
 
 def selective(seed: int, clients: int = 3, num_rbs: int = 4, **rules: Any) -> Problem:

@@ -9,10 +9,15 @@ from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_block_value, plain_objective, random_problem
 
 from asfl.costs.decision import Decision
-from asfl.optimize import grid
+from asfl.optimize.blocks import (
+    all_allocations,
+    best_powers,
+    best_rb_counts,
+    number_of_allocations,
+    objective_of_cuts,
+    power_for_energy,
+)
 from asfl.optimize.compiled import allocate
-from asfl.optimize.grid import all_allocations, best_rb_counts, number_of_allocations, objective_of_cuts
-from asfl.optimize.power import best_powers, power_for_energy
 from asfl.optimize.problem import Problem
 from asfl.optimize.terms import CutTerms
 
@@ -180,7 +185,7 @@ def test_a_ladder_of_counts_costs_little(seed: int) -> None:
     values = []
     for finest in (64, 16):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grid, "EVERY_COUNT", range(finest, finest + 1))
+            patch.setattr("asfl.optimize.blocks.EVERY_COUNT", range(finest, finest + 1))
             counts = best_rb_counts(problem, terms.only(index), power, np.ones(3))
         assert counts.sum() <= 60
         values.append(plain_objective(problem, Decision(int(terms.cuts[index]), counts, power)))

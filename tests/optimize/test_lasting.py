@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asfl.config import load_config
-from asfl.costs.budgets import Budgets
+from asfl.costs.account import Reserves
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, round_cost
-from asfl.costs.reserves import Reserves
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.optimize.prices import TYPICAL_COST, Pace, Prices, Progress, Rate, lasting_prices
 from asfl.optimize.rules import Rules
 from asfl.runs.play import play
@@ -88,7 +87,9 @@ WORLDS = {"equal": [2.5] * 6, "unequal": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]}
 def with_prices(batteries: str, energy_price: float | None) -> list[RoundRecord]:
     """Rounds of `asfl:rate=on` until the budget is used up, with fixed prices or (None) with ones that last."""
     given = ["training.rounds=1000", f"budget.total_delay_s={TOTAL_S}", f"budget.battery_j={WORLDS[batteries]}"]
-    config = load_config("demo", [*given, f"decision.energy_price={energy_price or 1.0}"]).config
+    # What is compared is progress from arrivals, so that alone may count: rounds that also pay for less drift buy less.
+    given += ["decision.drift_weight=0", f"decision.energy_price={energy_price or 1.0}"]
+    config = load_config("demo", given).config
     world, scheme = World.of(config), scheme_named("asfl:rate=on")
     fresh = SyntheticLearning.fresh
     with pytest.MonkeyPatch.context() as patch:

@@ -10,11 +10,10 @@ from problems import every_count, plain_objective, random_problem
 
 from asfl.config.shapes import Floats
 from asfl.costs.decision import Decision
-from asfl.optimize import grid
+from asfl.optimize.blocks import Grid, best_on_grid
 from asfl.optimize.compiled import compiled
-from asfl.optimize.grid import Grid, best_on_grid
 from asfl.optimize.problem import Problem
-from asfl.optimize.queues import Penalty
+from asfl.optimize.rules import Penalty
 from asfl.optimize.search import Choices, Pick, SearchResult, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms
 
@@ -126,7 +125,7 @@ def test_cuts_that_are_left_out_cannot_be_best(seed: int, reading: str, form: st
                 assert bounds[index] <= value + 1e-9 * max(1.0, abs(value))
     with pytest.MonkeyPatch.context() as patch:
         everything = best_on_grid(problem, terms, tried.powers, 1e-9)
-        patch.setattr(grid, "PRUNED_ABOVE", 0)
+        patch.setattr("asfl.optimize.blocks.PRUNED_ABOVE", 0)
         pruned = best_on_grid(problem, terms, tried.powers, 1e-9)
     assert (everything is None) == (pruned is None)
     if everything is not None and pruned is not None:

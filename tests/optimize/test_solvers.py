@@ -12,8 +12,8 @@ from problems import every_count, plain_objective, plain_violation, random_probl
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import in_time, round_cost
 from asfl.optimize import Problem, Queues, Solution, next_queues, ooe_bcd, solve_jointly
-from asfl.optimize.plans import plan_terms
-from asfl.optimize.power import power_for_energy
+from asfl.optimize.blocks import power_for_energy
+from asfl.optimize.terms import plan_terms
 
 seeds = st.integers(0, 10**6)
 forms = st.sampled_from(["drift", "per_round_budgets"])

@@ -9,7 +9,7 @@ from made_up import leave_run, made_up_round
 import asfl as package
 from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.frames import varied_fields
 from asfl.runs.manifest import Manifest
 from conftest import Asfl, assert_refused

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from made_up import made_up_round, made_up_run
 from scipy import stats
 
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.charts.chart import Line
 from asfl.results.charts.comparison import accuracy, write_figures
 from asfl.results.curves import Curve, Reach, Run, reach

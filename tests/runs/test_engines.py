@@ -19,7 +19,7 @@ from waiting import LONG_S, wait_until
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.runs.engines import ray
 from asfl.runs.engines.processes import TOLD_TO_END, train_all
 from asfl.runs.engines.ray import Trainer

@@ -18,7 +18,7 @@ from waiting import LONG_S, wait_until
 from asfl.cli.training import train_runs
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.runs import files
 from asfl.runs.comparison import plan_comparison, read_comparison
 from asfl.runs.files import lock_in, seal_of, sealed_json, write_whole, writing

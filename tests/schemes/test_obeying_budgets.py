@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from asfl.config import load_config
+from asfl.costs.account import Reserves
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, ExchangeRules
-from asfl.costs.reserves import Reserves
 from asfl.costs.world import World
 from asfl.optimize import Problem
 from asfl.runs.play import play, radio_only

@@ -18,8 +18,8 @@ from asfl.config.units import format_si, number
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import RoundCost
 from asfl.optimize import Solution, solve
-from asfl.optimize.queues import budget_scale
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
+from asfl.optimize.rules import budget_scale
 from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.summary import trained_and_charged
 from asfl.results.words import NO_CLIENT

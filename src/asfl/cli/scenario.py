@@ -5,8 +5,7 @@ from rich.console import Console
 from asfl.cli import options
 from asfl.cli.output import show, table
 from asfl.config.units import format_si
-from asfl.costs.budgets import resolve_budgets
-from asfl.costs.world import World
+from asfl.costs.world import World, resolve_budgets
 from asfl.results.charts.world import WorldView, world_chart
 from asfl.results.summary import trained_and_charged
 

@@ -42,7 +42,7 @@ class ExchangeRules:
     mixes: bool = False
     """The server steps with every mini-batch, mixed from all clients' (`asfl.train.steps`): this costs nothing more."""
     on_demand: bool = False
-    """A client receives what changed when it takes part, instead of all clients at once (`asfl.costs.holdings`)."""
+    """A client receives what changed when it takes part, instead of all clients at once (`asfl.costs.crossing`)."""
     reports: bool = False
     """Decisions need to know how far client sides have drifted apart, so clients that have learnt report it."""
 

@@ -13,8 +13,7 @@ from asfl.config.errors import AsflError
 from asfl.config.fields import Amount, Count, Hertz, Index, Positive
 from asfl.config.shapes import Each
 from asfl.config.tree import Compute, DecisionRules, Radio, Training
-from asfl.costs.crossing import FREE, Overheads
-from asfl.costs.holdings import Holdings
+from asfl.costs.crossing import FREE, Holdings, Overheads
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.radio import link

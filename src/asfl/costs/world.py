@@ -1,17 +1,33 @@
-"""The world a configuration describes: model profile, clients, channel. It deals out rounds."""
+"""The world a configuration describes: model profile, clients, channel. It deals out rounds, and has fair budgets.
 
-from dataclasses import dataclass
+The printed budgets (20 s, 0.5 J) fit one model, one batch size and one radio, if any. `"auto"` budgets come from
+the scenario itself: every client gets the same share K/N of the resource blocks at full power, and each sampled round
+takes the one cut with the smallest sum of delay and mean energy, both relative to their medians over cuts. A budget
+bounds a mean, so it is a mean: over rounds of that delay, and over rounds and clients of that energy. Under Rayleigh
+fading the mean of 1/rate diverges, so a stage ends after `OUTAGE_FACTOR` median rounds here, too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
+from asfl.config.fields import LEAST
 from asfl.config.files import check_memory
+from asfl.config.tree import DecisionRules
 from asfl.costs.account import Accountant, ModelledAccountant
+from asfl.costs.modelled import ASFL, ExchangeRules, cost_of_all_cuts
 from asfl.costs.round import CostEquations, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.scenario import Clients, place_clients
+
+Floats = NDArray[np.float64]
 
 BYTES_PER_CLIENT, BYTES_PER_CUT = 20_000, 500
 """What a client of a world takes while budgets are found: its links in all sampled rounds, and its costs at every cut.
@@ -93,3 +109,100 @@ def charged_profile(config: Config) -> ModelProfile:
             f"({trained.unit_names[0]} … {trained.unit_names[-1]}); both must be the same architecture"
         )
     return charged.cut_from(min_cut)
+
+
+# ---------------------------------------------------------------------- budgets
+SAMPLED_ROUNDS = 200
+OUTAGE_FACTOR = 3.0
+"""A stage that takes longer than this many average rounds ends; a client that isn't done has lost its packet."""
+MOST_COST = 1e12
+"""Seconds or joules that a budget may be."""
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What a round may cost on average: γ for the round, δ for each client; and when a stage ends."""
+
+    delay_s: float
+    energy_j: float
+    outage_s: float = np.inf
+    """Of a round of ASFL."""
+    own_outage_s: float = np.inf
+    """Of a round of the scheme, whose stages may take longer."""
+
+
+def resolve_budgets(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
+    """The configured budgets, with "auto" replaced by what the fair policy takes.
+
+    A scheme that can't move its cut gets the budgets of its own `cuts`. A scheme with exchange rules other than ASFL's
+    answers for ASFL's budgets (it borrows ASFL's decisions, or is compared with them), but its stages may take longer:
+    `own_outage_s` follows what its own rounds take.
+    """
+    return _resolved(world.config.decision, exchange, lambda policy: fair_policy(world, policy, cuts))
+
+
+def budgets_of_round(round_: Round, rules: DecisionRules) -> Budgets:
+    """Where only one round is known, "auto" is what the fair policy takes in it."""
+    return _resolved(rules, ASFL, lambda policy: _fair([round_], policy, None))
+
+
+def _resolved(rules: DecisionRules, exchange: ExchangeRules, fair_with: Callable[[ExchangeRules], Budgets]) -> Budgets:
+    delay, energy, outage = rules.delay_budget_s, rules.energy_budget_j, rules.outage_s
+    if delay == "auto" or energy == "auto":
+        fair = fair_with(ASFL)
+        delay = fair.delay_s * rules.auto_budget_scale if delay == "auto" else delay
+        energy = fair.energy_j * rules.auto_budget_scale if energy == "auto" else energy
+        if not all(LEAST <= cost <= MOST_COST for cost in (delay, energy)):
+            raise AsflError(
+                f'delay_budget_s and energy_budget_j can\'t be "auto" here: a round of the fair policy takes '
+                f"{fair.delay_s:.3g} s and {fair.energy_j:.3g} J, which no machine can mean; look at scenario, radio "
+                "and compute, or give both budgets"
+            )
+    if outage == "off":
+        return Budgets(delay, energy)
+    if outage != "auto":
+        return Budgets(delay, energy, outage, outage)
+    own_delay = delay if exchange.keeps_client_sides else fair_with(exchange).delay_s
+    return Budgets(delay, energy, OUTAGE_FACTOR * delay, OUTAGE_FACTOR * max(own_delay, delay))
+
+
+def fairest_cut(delay_s: Floats, energy_j: Floats) -> NDArray[np.intp]:
+    """[...] the place of the cut with the smallest sum of delay [..., cuts] and mean energy [..., cuts, clients].
+
+    Both are relative to their medians over cuts.
+    """
+    mean_energy = energy_j.mean(axis=-1)
+    relative_delay = delay_s / np.median(delay_s, axis=-1, keepdims=True)
+    relative_energy = mean_energy / np.median(mean_energy, axis=-1, keepdims=True)
+    return np.asarray(np.argmin(relative_delay + relative_energy, axis=-1))
+
+
+def fair_policy(world: World, exchange: ExchangeRules = ASFL, cuts: Sequence[int] | None = None) -> Budgets:
+    """Mean delay of a round and mean energy of a client under the fair policy, at the best of `cuts` (or of all)."""
+    return _fair([world.begin_round(index) for index in range(SAMPLED_ROUNDS)], exchange, cuts)
+
+
+def _fair(rounds: Sequence[Round], exchange: ExchangeRules, cuts: Sequence[int] | None) -> Budgets:
+    delay, _ = _fair_costs(rounds, exchange, cuts)
+    outage_s = OUTAGE_FACTOR * float(np.median(delay))
+    delay, energy = _fair_costs([replace(one, outage_s=outage_s) for one in rounds], exchange, cuts)
+    return Budgets(delay_s=float(delay.mean()), energy_j=float(energy.mean()))
+
+
+def _fair_costs(rounds: Sequence[Round], exchange: ExchangeRules, cuts: Sequence[int] | None) -> tuple[Floats, Floats]:
+    """Delays [rounds] and energies [rounds, clients] under the fair policy."""
+    num_clients, radio, profile = rounds[0].num_clients, rounds[0].radio, rounds[0].profile
+    # One client after the other: each with all the blocks.
+    share = float(radio.num_rbs) if exchange.in_sequence else radio.num_rbs / num_clients
+    share_of_each, full_power = np.full(num_clients, share), np.full(num_clients, radio.max_tx_power_w)
+    allowed = np.clip(profile.cuts if cuts is None else cuts, profile.min_cut, profile.num_layers - 1) - profile.min_cut
+    delays, energies = [], []
+    for round_ in rounds:  # one after the other: the costs of all cuts and clients in all rounds would take gigabytes
+        cost = cost_of_all_cuts(round_, share_of_each, full_power, exchange=exchange)
+        delay, energy = cost.delay_s, cost.energy_j
+        if not exchange.full_local_model:
+            best = fairest_cut(delay[allowed], energy[allowed])
+            delay, energy = delay[allowed][best], energy[allowed][best]
+        delays.append(delay)
+        energies.append(energy)
+    return np.array(delays), np.array(energies)

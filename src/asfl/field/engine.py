@@ -6,7 +6,7 @@ from typing import Unpack
 
 from asfl.config import Config
 from asfl.config.names import is_own_file
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link
 from asfl.field.measured import MeasuredWorld, probe

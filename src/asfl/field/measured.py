@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets, fairest_cut
 from asfl.costs.modelled import cost_of_all_cuts
 from asfl.costs.round import Round
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World, fairest_cut
 from asfl.field.clocks import Clocks, LinkState
 from asfl.field.links import Exchange, Link, OpenRequest
 from asfl.field.messages import A, Ping, Probe, Request
@@ -111,7 +110,7 @@ class MeasuredWorld(World):
     def budgets(self) -> Budgets:
         """What is configured; "auto" is what the best cut takes by first measurements, with all clients.
 
-        The best cut is that of `asfl.costs.budgets`. A request and its answer take time besides what they carry: two
+        The best cut is that of `asfl.costs.world`. A request and its answer take time besides what they carry: two
         of them belong to a round.
         """
         rules, all_clients = self.config.decision, np.ones(self.config.scenario.clients, dtype=np.bool_)

@@ -5,8 +5,7 @@ problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick; b
 
 from asfl.optimize.bcd import ooe_bcd, solve, solve_jointly
 from asfl.optimize.problem import Learning, Problem, Solution
-from asfl.optimize.queues import Queues, next_queues
-from asfl.optimize.rules import Rules
+from asfl.optimize.rules import Queues, Rules, next_queues
 from asfl.optimize.search import compile_search
 
 __all__ = [

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from asfl.costs.decision import Decision
 from asfl.costs.round import Round
-from asfl.optimize.plans import terms_of
 from asfl.optimize.problem import Problem, Solution
-from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost
+from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost, terms_of
 from asfl.radio import link
 
 Floats = NDArray[np.float64]

@@ -22,12 +22,18 @@ from numpy.typing import NDArray
 from asfl.config.randomness import random_stream
 from asfl.costs.decision import Decision
 from asfl.optimize.assign import with_blocks
-from asfl.optimize.grid import best_on_grid, best_rb_counts, objective_of_cuts
-from asfl.optimize.plans import best_bits, plan_at, plan_terms, terms_of, whole_or_none
-from asfl.optimize.power import LOWEST_SHARE, best_powers, refine_powers
+from asfl.optimize.blocks import (
+    LOWEST_SHARE,
+    best_bits,
+    best_on_grid,
+    best_powers,
+    best_rb_counts,
+    objective_of_cuts,
+    refine_powers,
+)
 from asfl.optimize.printed_power import powers_as_printed
 from asfl.optimize.problem import STANDSTILL, Problem, Solution
-from asfl.optimize.terms import CutTerms, Links
+from asfl.optimize.terms import CutTerms, Links, plan_at, plan_terms, terms_of, whole_or_none
 
 Floats = NDArray[np.float64]
 
@@ -336,8 +342,11 @@ def solve_by_rate(problem: Problem, solve: Callable[..., Solution]) -> Solution:
             best = value, solution
         if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
             break
-        # Where no client arrives the first one is worth nothing, and the search would stay there: half the way, then.
         theta, arrival = price, reached if progress > 0 else 0.5 * (reached + arrival)
+        if progress <= 0:
+            # Where few clients arrive another one is worth nothing, and the search would stay there: half the way from
+            # there, then, and from the coarse grid again.
+            solution = None
     assert best is not None
     return best[1]
 

@@ -45,8 +45,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from asfl.config.fields import NonNegative, Share
 from asfl.config.shapes import Each, Float, Floats
-from asfl.costs.account import Charge
-from asfl.costs.reserves import Reserves
+from asfl.costs.account import Charge, Reserves
 from asfl.optimize.rules import Rules
 
 MEMORY = 0.95

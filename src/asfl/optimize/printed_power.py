@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.costs.modelled import times
-from asfl.optimize.power import LOWEST_SHARE
+from asfl.optimize.blocks import LOWEST_SHARE
 from asfl.optimize.problem import STANDSTILL, Problem
 from asfl.optimize.terms import CutTerms, Links, one_if_idle
 

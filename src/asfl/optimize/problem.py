@@ -21,8 +21,17 @@ from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import RoundCost, round_cost
 from asfl.costs.round import Round
 from asfl.optimize.prices import Prices, Progress
-from asfl.optimize.queues import HardBudget, Penalty, QueueDrift, Queues, budget_scale, queue_weights
-from asfl.optimize.rules import PUBLISHED, Rules, Switches
+from asfl.optimize.rules import (
+    PUBLISHED,
+    HardBudget,
+    Penalty,
+    QueueDrift,
+    Queues,
+    Rules,
+    Switches,
+    budget_scale,
+    queue_weights,
+)
 
 USUAL_ERROR = 0.05
 """‖Q(x) − x‖² / ‖x‖² at 4 bits where it isn't measured: a channel whose range is eight standard deviations."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
-from asfl.optimize.queues import HardBudget, Penalty
+from asfl.optimize.rules import HardBudget, Penalty
 from asfl.optimize.terms import Candidates
 
 Pick = NDArray[np.int64]

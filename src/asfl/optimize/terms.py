@@ -1,8 +1,12 @@
 """The costs of a round taken apart by what a decision changes, so that solvers see thousands of candidates at once.
 
 What crosses and what is computed comes from `asfl.costs` (`Workload`); tests check that times and energies do as well.
+
+A *plan* is the same for all clients: a cut; beyond the paper, how deep client sides are averaged, and how many bits
+cross. From there each client may choose bits of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -11,10 +15,11 @@ from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.config.units import BITS_PER_VALUE
+from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import ExchangeRules, Plan, Workload, times
 from asfl.costs.round import Round
 from asfl.optimize.problem import Problem
-from asfl.optimize.queues import Penalty
+from asfl.optimize.rules import Penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,3 +231,77 @@ def sitting_out_cost(problem: Problem, cuts: NDArray[np.int64], energy_penalty: 
     """[C, N] what a client adds that gets no resource block: no energy, error rate 1."""
     lost = problem.error_cost(cuts, np.ones(problem.round.num_clients))
     return energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.sitting_out_cost
+
+
+# ---------------------------------------------------------------------- plans
+def plan_terms(problem: Problem, cuts: Sequence[int] | None = None) -> CutTerms:
+    """The terms of all plans that the problem's switches allow: cut × depth of the average × bits."""
+    round_, switches = problem.round, problem.switches
+    allowed = round_.profile.cuts if cuts is None else np.asarray(sorted(cuts))
+    if not (switches.sync or switches.quant):
+        return CutTerms.of(round_, allowed)
+    depths, bits = _depths(problem), allowed_bits(problem)
+    places = [(cut, depth) for cut in allowed for depth in depths[cut]]
+    cut, depth = np.repeat(np.array(places), len(bits), axis=0).T
+    return _of_plans(problem, cut, depth, np.tile(bits, len(places)))
+
+
+def whole_or_none(terms: CutTerms) -> Ints:
+    """Rows of the plans in which client sides are averaged as a whole, or not at all."""
+    return np.flatnonzero((terms.synced == 0) | (terms.synced == terms.cuts))
+
+
+def plan_at(terms: CutTerms, index: int, rb_count: Floats, tx_power_w: Floats) -> Decision:
+    """The decision for the plan of a row."""
+    return Decision(int(terms.cuts[index]), rb_count, tx_power_w, int(terms.bits[index]), int(terms.synced[index]))
+
+
+def terms_of(problem: Problem, decision: Decision) -> CutTerms:
+    """One row: the terms of what is decided for each client."""
+    terms, rows = terms_by_bits(problem, decision)
+    return terms.by_client(rows)
+
+
+def terms_by_bits(problem: Problem, decision: Decision) -> tuple[CutTerms, Ints]:
+    """A row for each number of bits at the decision's cut and average, and the row [N] of each client."""
+    here = np.broadcast_to(decision.bits, decision.rb_count.shape)
+    bits = np.union1d(allowed_bits(problem), here)[::-1]
+    cut, synced = np.full_like(bits, decision.cut), np.full_like(bits, decision.synced)
+    return _of_plans(problem, cut, synced, bits), (bits[:, None] == here).argmax(axis=0)
+
+
+def _of_plans(problem: Problem, cut: Ints, depth: Ints, bits: Ints) -> CutTerms:
+    beyond = problem.learning.beyond
+    lost = np.zeros(len(bits)) if beyond is None else 1.0 - beyond.worth(bits)
+    return CutTerms.of_plans(problem.round, cut, depth, bits, lost)
+
+
+def allowed_bits(problem: Problem) -> Ints:
+    """How many bits a value may cross with."""
+    known = problem.switches.quant and problem.learning.beyond is not None
+    return np.array(ALLOWED_BITS if known else (BITS_PER_VALUE,))
+
+
+def _depths(problem: Problem) -> list[list[int]]:
+    """[M+1] how deep client sides may be averaged, by cut: not at all, as a whole, and in between where it is worth its
+    bits.
+
+    What an average is worth, the debt of its layers, against the bits that it takes: only the corners of the concave
+    hull can be best at some price of a bit. (With several clients the price rises with the bits, as the slowest sender
+    changes, so a depth inside the hull may be better by what the price differs; that gap stays.)
+    """
+    if not problem.switches.sync:
+        return [[0]] * (problem.round.profile.num_layers + 1)
+    worth, bits = problem.standing_debt.tolist(), problem.round.profile.client_param_bits.tolist()
+    corners = [[0]]
+    for depth in range(1, problem.round.profile.num_layers + 1):
+        hull = corners[-1].copy()
+        while len(hull) > 1 and _slope(worth, bits, *hull[-2:]) <= _slope(worth, bits, hull[-1], depth):
+            hull.pop()
+        corners.append([*hull, depth])
+    return corners
+
+
+def _slope(worth: list[float], bits: list[float], first: int, second: int) -> float:
+    gained, paid = worth[second] - worth[first], bits[second] - bits[first]
+    return gained / paid if paid > 0 else np.inf

@@ -13,8 +13,7 @@ from statistics import median
 import numpy as np
 
 from asfl.config import Config
-from asfl.costs.budgets import resolve_budgets
-from asfl.costs.world import World
+from asfl.costs.world import World, resolve_budgets
 from asfl.results.charts.chart import Axis, Bars, Chart, Look, Note, Panel, Series, look_of
 from asfl.results.curves import Curve, Run, reach
 from asfl.results.reproduce.archive import Found

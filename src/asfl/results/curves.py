@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.runs.comparison import Comparison
 from asfl.runs.folder import is_finished, model_round, was_finished
 from asfl.runs.manifest import MANIFEST_FILE, Manifest, read_manifest

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.optimize.queues import budget_scale, queue_weights
+from asfl.optimize.rules import budget_scale, queue_weights
 from asfl.results.curves import Curve, Reach, Resource, Run, reach
 from asfl.runs.files import cell
 from asfl.runs.records import RoundRecord

@@ -18,9 +18,9 @@ from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.names import loaded_plugins
 from asfl.config.removed import scheme_today
-from asfl.costs.budgets import Budgets
+from asfl.costs.account import Reserves
 from asfl.costs.decision import Decision
-from asfl.costs.reserves import Reserves
+from asfl.costs.world import Budgets
 from asfl.runs.files import RoundsChecksum, Sha256, is_untouched, read_sealed_json, sealed_json, write_whole
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"

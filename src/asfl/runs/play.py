@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.optimize import Learning
 from asfl.runs.records import RoundRecord
 from asfl.runs.round import play_round

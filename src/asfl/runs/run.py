@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from asfl.config import Config, by_name
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.costs.budgets import Budgets
 from asfl.costs.decision import Decision
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.runs.callbacks import Settings, Tracker, Tracking, check_trackers, trackers_for
 from asfl.runs.estimate import check_run
 from asfl.runs.files import remove_abandoned, write_sealed, writing

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.costs.account import Accountant, Charge
-from asfl.costs.budgets import Budgets
+from asfl.costs.account import Accountant, Charge, Reserves
+from asfl.costs.crossing import Holdings
 from asfl.costs.decision import Decision
-from asfl.costs.holdings import Holdings
-from asfl.costs.reserves import Reserves
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
 from asfl.optimize.prices import Pace, Rate
 from asfl.runs.records import Fault

@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets, resolve_budgets
+from asfl.costs.account import Reserves
 from asfl.costs.decision import MOST_BATCHES, Decision, check_decision
-from asfl.costs.reserves import Reserves
 from asfl.costs.round import Round
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World, resolve_budgets
 from asfl.optimize import Problem, Rules
 from asfl.optimize.assign import assigned
 from asfl.optimize.rules import PUBLISHED, Switches

@@ -7,7 +7,7 @@ from pathlib import Path
 from made_up import leave_run, made_up_round
 
 from asfl.config import load_config
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.page import Report, page
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import LivePage, open_server

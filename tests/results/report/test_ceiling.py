@@ -13,7 +13,7 @@ from made_up import made_up_round, made_up_run
 from run_folders import comparison_folder, run_folder
 
 from asfl.config import load_config
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.charts.chart import Line
 from asfl.results.charts.comparison import accuracy, write_figures
 from asfl.results.curves import Run

@@ -15,7 +15,7 @@ from renew_files import channels, lts, sounder_attributes, sounder_samples, writ
 from asfl.cli.reproduce import ALL
 from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
 from asfl.results.reproduce.archive import joined, read_archive, write_archive
 from asfl.results.reproduce.page import show_found

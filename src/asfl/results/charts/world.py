@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from asfl.config import Config, Data as DataSettings, Radio
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, from_db, to_db
-from asfl.costs.budgets import Budgets
 from asfl.costs.modelled import RoundCost, cost_of_all_cuts
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.data import ImageData, deal, distance_from_global, label_counts
 from asfl.data.partition import SHARDS_PER_CLIENT
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
-from asfl.optimize.grid import objective_of_cuts
+from asfl.optimize.blocks import objective_of_cuts
 from asfl.optimize.terms import CutTerms
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.city import ROOF_M
@@ -145,7 +144,7 @@ class WorldView:
     cost: RoundCost
     """All cuts; parts have shape [M−1, N]."""
     delay_s: Floats
-    """[M−1, N], the client's own way through a round: compute, uplink, its share of the server, downlink."""
+    """[M−1, N], the client's own way through a round: compute, uplink, its share of the server, downlink, report."""
 
     @classmethod
     def of(cls, world: World, budgets: Budgets) -> "WorldView":
@@ -156,7 +155,8 @@ class WorldView:
         full_power = np.full(num_clients, radio.max_tx_power_w)
         cost = cost_of_all_cuts(at_mean_gain, fair_share, full_power, arrived=np.ones(num_clients))
         compute = cost.client_forward_delay_s + cost.client_backward_delay_s
-        own_delay = compute + cost.uplink_delay_s + cost.server_delay_s + cost.downlink_delay_s
+        sent = cost.uplink_delay_s + cost.model_up_delay_s
+        own_delay = compute + sent + cost.server_delay_s + cost.downlink_delay_s
         return cls(world, budgets, full_power_snr_db(first.path_gain, radio), cost, own_delay)
 
     def examples(self) -> dict[str, int]:
@@ -253,7 +253,7 @@ def _median_client(view: WorldView) -> Panel:
     compute = (cost.client_forward_delay_s + cost.client_backward_delay_s)[:, client]
     base, bars = np.zeros(len(cuts)), []
     for label, seconds, color in (
-        ("send activations", cost.uplink_delay_s[:, client], _SEND.color),
+        ("send activations, report", (cost.uplink_delay_s + cost.model_up_delay_s)[:, client], _SEND.color),
         ("return gradients", cost.downlink_delay_s[:, client], "#f1d397"),
         ("server computes", cost.server_delay_s[:, client], "#9fb6d9"),
         ("client computes", compute, _COMPUTE.color),

@@ -17,7 +17,7 @@ from asfl.config import recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.files import open_to_read
 from asfl.config.removed import GONE_SCHEMES, scheme_today
-from asfl.costs.budgets import Budgets
+from asfl.costs.world import Budgets
 from asfl.results.curves import Run
 from asfl.results.summary import Outcome, Summary, choose_targets
 from asfl.runs.files import write_whole

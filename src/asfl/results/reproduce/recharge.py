@@ -17,12 +17,11 @@ from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant, draw_arrivals
-from asfl.costs.budgets import Budgets
+from asfl.costs.crossing import Holdings
 from asfl.costs.decision import ALLOWED_BITS, Decision
-from asfl.costs.holdings import Holdings
 from asfl.costs.modelled import in_time, round_cost
 from asfl.costs.round import Round
-from asfl.costs.world import World
+from asfl.costs.world import Budgets, World
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import NEXT_COMMAND, Found, runs_of, with_runs
 from asfl.runs.records import RoundRecord
