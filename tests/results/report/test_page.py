@@ -264,8 +264,10 @@ def test_sweeps_recipes_and_folders_are_the_comparisons_in_them(tmp_path: Path) 
     comparison_folder(tmp_path / "out" / "worlds" / "demo")
     comparison_folder(tmp_path / "out" / "worlds" / "demo,num_rbs=4", overrides=["radio.num_rbs=4"])
     assert [group.title for group in collect([tmp_path / "out"]).groups] == ["num_rbs 8", "num_rbs 4"]
-    run_folder(tmp_path / "out" / "deep" / "alone", "sfl", seed=7)
-    assert "alone" in [run.folder.name for run in collect([tmp_path / "out"]).runs]
+    comparison_folder(tmp_path / "all" / "deep" / "pair")
+    run_folder(tmp_path / "all" / "alone", "sfl", seed=7)
+    names = [run.folder.name for run in collect([tmp_path / "all"]).runs]
+    assert sorted(names) == ["alone", "asfl-seed1", "asfl-seed2", "fedavg-seed1", "fedavg-seed2"]
 
 
 # ---------------------------------------------------------------------- bounds
