@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asfl.costs.world import World
 
-# Nobody cuts the power in a test, and waiting for the disk takes longer than everything else; a process that is killed
+# No test cuts the power, and waiting for the disk takes longer than everything else; a process that is killed
 # loses nothing without it.
 os.fsync = lambda fd: None
 
@@ -154,7 +154,7 @@ def ray_nodes() -> Iterator["TwoNodes"]:
     from ray_nodes import SWITCHES, TwoNodes
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in SWITCHES.items():  # whoever joins it needs them too
+        for name, value in SWITCHES.items():  # a node that joins needs them too
             patch.setenv(name, value)
         nodes = TwoNodes()
         yield nodes

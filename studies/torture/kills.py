@@ -24,7 +24,7 @@ from studies.torture.counts import Counts
 FULL = 100
 LONG_S = 600.0
 SETTINGS = (
-    "scenario.clients=2", "radio.num_rbs=2", "model.width=0.1", "training.batch_size=4", "output.test_samples=20",
+    "scenario.clients=2", "radio.num_rbs=2", "model.width=1", "training.batch_size=4", "output.test_samples=20",
     "output.checkpoint_every=2", "output.track=none",
 )  # fmt: skip
 COMMANDS = {

@@ -4,19 +4,16 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import torch
 from fork_server import CONTEXT
 from small_runs import enrolled
-from torch import Tensor
 from waiting import LONG_S
 
 from asfl.config.errors import AsflError
@@ -34,7 +31,7 @@ class Order:
     op: str
     round: int
     deed: str
-    """wait: say "here" and answer when told to; late: answer so many seconds later; garbage, nan, shape: as it says."""
+    """wait: say "here" and answer when told to; late: answer so many seconds later; garbage: as it says."""
     seconds: float = 0.0
 
 
@@ -62,27 +59,7 @@ class Misbehaving(ClientNode):
         if order.deed == "late":
             time.sleep(order.seconds)
         self._garbage = order.deed == "garbage"
-        answer = super().handle(request)
-        if order.deed == "nan":
-            return with_tensors(answer, lambda t: torch.full_like(t, torch.nan) if t.is_floating_point() else t)
-        if order.deed == "shape":
-            return with_tensors(answer, lambda t: torch.cat([t.flatten(), t.flatten()[:1]]))
-        return answer
-
-
-def with_tensors(message: Answer, change: Callable[[Tensor], Tensor]) -> Answer:
-    """A message with all its tensors changed."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return change(value)
-        if isinstance(value, tuple):
-            return tuple(map(changed, value))
-        if is_dataclass(value) and not isinstance(value, type):
-            return replace(value, **{part.name: changed(getattr(value, part.name)) for part in fields(value)})
-        return value
-
-    return replace(message, **{part.name: changed(getattr(message, part.name)) for part in fields(message)})
+        return super().handle(request)
 
 
 def be_client(address: str, identity: Identity, orders: Connection | None = None) -> None:

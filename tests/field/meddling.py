@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+import torch
 from small_runs import PATIENT
+from torch import Tensor
 
 from asfl.field.links import Link, LinkError, OpenRequest, failed
 from asfl.field.messages import A, Answer, AnyRequest, Request
 from asfl.field.roster import Roster
+from asfl.field.wire import decode, encode
 from asfl.runs.simulation import Simulation
 
 Bend = Callable[[Any], Answer]
@@ -62,10 +65,10 @@ def give_up_soon(simulation: Simulation, client: int, stage: str, deadline_s: fl
     """From now on this client has a deadline in this stage that it won't keep; the others have all the time."""
     roster: Roster = simulation.trainer.fleet._roster  # type: ignore[attr-defined]
     ask = roster.ask
-    soon = replace(PATIENT, deadlines=PATIENT.deadlines.model_copy(update={f"{stage}_s": deadline_s}))
+    soon = replace(PATIENT, deadline_s=deadline_s)
 
     def ask_each(asked: int, request: Request[A], base: Any = None) -> OpenRequest[A] | None:
-        roster._patience = soon if asked == client else PATIENT
+        roster._patience = soon if (asked, request.stage) == (client, stage) else PATIENT
         return ask(asked, request, base)
 
     roster.ask = ask_each  # type: ignore[assignment, method-assign]
@@ -79,6 +82,26 @@ def give_all_the_time(simulation: Simulation) -> None:
 
 def breaks(answer: Answer) -> Answer:
     raise LinkError("the connection broke")
+
+
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A message with all its tensors changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(with_tensors(one, change) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{part.name: with_tensors(getattr(value, part.name), change) for part in fields(value)})
+    return value
+
+
+def sends_nan(answer: Answer) -> Answer:
+    spoilt = with_tensors(answer, lambda t: torch.full_like(t, torch.nan) if t.is_floating_point() else t)
+    return decode(encode(spoilt), Answer)
+
+
+def sends_the_wrong_shape(answer: Answer) -> Answer:
+    return decode(encode(with_tensors(answer, lambda t: torch.cat([t.flatten(), t.flatten()[:1]]))), Answer)
 
 
 class Absent:

@@ -84,7 +84,8 @@ def play_two_rounds(command: "subprocess.Popen[str]", folder: Path) -> None:
 
 def test_killed_and_gone_on_with_it_is_the_run_of_a_single_process(place: Path, start: Start) -> None:
     """All clients end with the command, however it ends; then the same command gives what `asfl run` gives."""
-    rounds, folder, config = 40, place / "run", tiny("scenario.clients=2", "radio.num_rbs=2", rounds=40)
+    rounds, folder = 40, place / "run"
+    config = tiny("scenario.clients=2", "radio.num_rbs=2", "model.width=1", rounds=rounds)
     write_tiny(place / "tiny.toml", config)
     command = ["tiny.toml", "--clients", "2", "--out", "run"]
     first = start(*command)
@@ -117,7 +118,7 @@ def test_killed_and_gone_on_with_it_is_the_run_of_a_single_process(place: Path, 
 
 def test_a_client_is_killed_and_comes_back_and_then_the_command_is_stopped(place: Path, start: Start) -> None:
     folder = place / "run"
-    write_tiny(place / "tiny.toml", tiny(*EVERYBODY_ARRIVES, rounds=100_000))
+    write_tiny(place / "tiny.toml", tiny(*EVERYBODY_ARRIVES, "model.width=1", rounds=100_000))
     command = start("tiny.toml", "--clients", "2", "--out", "run")
     play_two_rounds(command, folder)
     clients = processes_in(place, "join")

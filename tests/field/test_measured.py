@@ -117,7 +117,7 @@ def world_with(links: LinkState, **overrides: str) -> MeasuredWorld:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_decides_a_cut_for_everybody_who_is_there(scheme: str) -> None:
+def test_every_scheme_decides_a_cut_for_all_clients_that_are_there(scheme: str) -> None:
     world = world_with(random_links(1, CLIENTS))
     world.clocks.begin(np.array([True, False, True, True]))
     run = replace(radio_only(world, scheme_named(scheme), world.budgets()), accountant=ModelledAccountant())

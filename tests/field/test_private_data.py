@@ -173,7 +173,7 @@ def test_a_folder_of_pictures_and_a_function(tmp_path: Path) -> None:
         of_device(NAME, f"{tmp_path / 'own.py'}:yours", 0.0, np.random.default_rng(0))
 
 
-def test_nobody_gains_weight_by_boasting() -> None:
+def test_no_client_gains_weight_by_boasting() -> None:
     sizes = believed_sizes({0: 100, 1: 120, 2: 10**9}, np.ones(4))
     assert sizes.tolist() == [100.0, 120.0, MOST_TIMES * 110, 120.0]
     assert believed_sizes({0: 50}, sizes).tolist() == [50.0, *sizes[1:]]

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from fork_server import QUICK_TO_START
 from meddling import MeddledLink
-from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes, ray_command
+from ray_nodes import RAY_LEAVES_THINGS_OPEN, TwoNodes
 from small_runs import PATIENT, agreement_of, assert_same_run, comparable, tiny
 from waiting import LONG_S, wait_until
 
@@ -25,8 +23,7 @@ from asfl.field.engine import train
 from asfl.field.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
 from asfl.field.ray import RayLink, ray_clients, run_with_actors, share_of_cpu
 from asfl.runs.engines.ray import ray_cluster
-from asfl.runs.manifest import read_manifest
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
 from conftest import Asfl, assert_refused
 
@@ -168,13 +165,6 @@ def test_an_actor_that_dies_unasked_is_replaced(
     assert link.trouble is None
 
 
-def test_a_scheme_that_exchanges_models(cluster: None, tmp_path: Path) -> None:
-    config = tiny("scenario.clients=2", "radio.num_rbs=2", "training.optimizer=sgd", "training.learning_rate=0.05")
-    assert run(config, "sfl", tmp_path / "here", threads=1)
-    assert run_with_actors(config, "sfl", tmp_path / "there", threads=1, patience=PATIENT)
-    assert_same_run(tmp_path / "there", tmp_path / "here")
-
-
 def test_nodes_that_cant_be_clients(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     class Dying:
         def __init__(self, current_folder: str) -> None:
@@ -226,38 +216,21 @@ def test_a_run_that_needs_no_clients_starts_no_cluster(
 @pytest.mark.parametrize(
     ("clients", "cpus", "share"), [(4, [2.0], 0.5), (3, [0.0, 1.0, 1.0], 0.3333), (2, [8.0], 1.0), (4, [], 0.25)]
 )
-def test_room_for_everybody(clients: int, cpus: list[float], share: float) -> None:
+def test_room_for_all(clients: int, cpus: list[float], share: float) -> None:
     assert share_of_cpu(clients, cpus) == pytest.approx(share, abs=1e-9)
     assert clients * share_of_cpu(clients, cpus) <= max(cpus, default=1.0)
 
 
-def test_ctrl_c(tmp_path: Path) -> None:
-    """The whole command, in a cluster of its own: stopped after a round, with nothing left behind but the run."""
-    settings = ["scenario.clients=2", "training.batch_size=8", "training.rounds=4000", *QUICK_TO_START]
-    words = ["run", "demo", "--out", "out", *(word for setting in settings for word in ("--set", setting))]
-    process = ray_command(words, tmp_path)
-    folder = tmp_path / "out"
-    try:
-        wait_until(lambda: (folder / RECORDS_FILE).exists() or process.poll() is not None, "a round")
-        others = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=LONG_S)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
-    rounds = len(read_records(folder))
-    assert out == f"stopped after round {rounds}; go on with: asfl resume out\n"
-    assert "stopping after this round" in err
-    assert psutil.wait_procs(others, timeout=LONG_S)[1] == []
-    assert {path.name for path in tmp_path.iterdir()} == {"out"}
-
-    manifest, played = read_manifest(folder), list[RoundRecord]()
-    assert not resume(folder, should_stop=lambda: True)  # one more, in this process
-    run(
-        manifest.config, "asfl", tmp_path / "here", threads=manifest.threads, on_round=played.append,
-        should_stop=lambda: len(played) > rounds,
+def test_stopped_after_a_round_it_goes_on_in_one_process(
+    cluster: None, agreement: Agreement, in_one_process: Path, tmp_path: Path
+) -> None:
+    folder, played = tmp_path / "run", list[RoundRecord]()
+    assert not run_with_actors(
+        agreement.config, agreement.scheme, folder, threads=agreement.threads, patience=PATIENT,
+        on_round=played.append, should_stop=lambda: bool(played),
     )  # fmt: skip
-    assert comparable(read_records(folder)) == comparable(played)
+    assert resume(folder)
+    assert_same_run(folder, in_one_process)
 
 
 def test_ctrl_c_while_clients_are_being_started(cluster: None, agreement: Agreement, tmp_path: Path) -> None:

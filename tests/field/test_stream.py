@@ -121,7 +121,9 @@ def welcomed(server: StreamServer, devices: list[Identity]) -> tuple[Impostor, S
         ([*words_of(READY), struct.pack("<Q", LARGEST) + b"x" * 100, b""], "an empty chunk"),
     ],
 )
-def test_whoever_sends_nonsense_is_cut_off(chunks: list[bytes], words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_sends_nonsense_is_cut_off(
+    chunks: list[bytes], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with listening() as (server, devices), caplog.at_level(logging.WARNING):
         impostor = admitted(server, devices)
         impostor.says(*chunks)

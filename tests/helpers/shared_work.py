@@ -13,7 +13,8 @@ RAY = ("tests/runs/test_ray.py", "tests/field/test_ray_clients.py")
 LONGEST = (
     *RAY, "tests/field/test_fleet.py", "tests/train/test_fast_equals_plain.py", "tests/docs/test_pages.py",
     "tests/results/reproduce/test_recipes.py", "tests/runs/test_run.py", "tests/runs/test_compare.py",
-    "tests/docs/test_readme.py", "tests/field/test_faults.py", "tests/field/test_same_bits.py",
+    "tests/docs/test_readme.py", "tests/field/test_same_bits.py", "tests/runs/test_folder.py",
+    "tests/field/test_bad_answers.py", "tests/field/test_faults.py",
     "tests/schemes/test_decide.py", "tests/docs/test_notebook.py", "tests/test_wheel.py",
 )  # fmt: skip
 """They begin first: what is long and begins last, the other processes wait for."""

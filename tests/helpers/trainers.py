@@ -99,9 +99,9 @@ def random_plans(
 
 
 def full_round(index: int, cut: int, num_clients: int) -> RoundPlan:
-    """A round in which everybody arrives."""
-    everybody = np.ones(num_clients, dtype=bool)
-    return RoundPlan(index, np.full(num_clients, cut), everybody, everybody)
+    """A round in which all clients arrive."""
+    all_clients = np.ones(num_clients, dtype=bool)
+    return RoundPlan(index, np.full(num_clients, cut), all_clients, all_clients)
 
 
 def vectors_of(model: CuttableModel, fast: Trainer) -> ModelVectors:

@@ -158,7 +158,7 @@ class PlainTrainer:
         return model
 
     def resplit(self, cut: int, senders: Sequence[int]) -> None:
-        """The cut grows: everybody gets the server's layers. It shrinks: the server averages what is sent up."""
+        """The cut grows: all clients get the server's layers. It shrinks: the server averages what is sent up."""
         for unit in range(self.cut, cut):
             for client in self.clients:
                 copy_unit(self.server.model.units[unit], client.model.units[unit])
@@ -367,8 +367,8 @@ class PlainTrainer:
         """Mean of the client sides up to this cut, the server's layers behind it."""
         model = deepcopy(self.server.model)
         if cut:
-            everybody = [client.model for client in self.clients]
-            self._combine(model, range(cut), everybody, range(len(everybody)), self.server.model)
+            models = [client.model for client in self.clients]
+            self._combine(model, range(cut), models, range(len(models)), self.server.model)
         return model
 
     def _combine(

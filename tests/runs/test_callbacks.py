@@ -20,7 +20,6 @@ from asfl.config import Config, load_config
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.results.frames import load_runs
 from asfl.runs.callbacks import (
-    MLflow,
     Settings,
     TensorBoard,
     Tracking,
@@ -30,14 +29,11 @@ from asfl.runs.callbacks import (
     scalars,
     tracker_names,
 )
-from asfl.runs.folder import MODEL_SEAL, is_finished
+from asfl.runs.folder import is_finished
 from asfl.runs.manifest import CHECKPOINTS, MODEL_FILE, Manifest, read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
-from conftest import Asfl
 
-# On a full disk TensorBoard's own thread fails too, perhaps after the test; pytest would blame the next one.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 ROUNDS = 4
 TINY = [
     "scenario.clients=3", "radio.num_rbs=3", "model.width=0.1", "training.batch_size=8", f"training.rounds={ROUNDS}",
@@ -235,16 +231,6 @@ def test_nothing_is_imported_unasked() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
-    sets = [word for override in [*TINY, "training.rounds=1"] for word in ("--set", override)]
-    result = asfl("run", *sets, "--json", "--out", "run")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("{")
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "manifest.json", RECORDS_FILE, CHECKPOINTS, MODEL_FILE, MODEL_SEAL, "tensorboard",
-    }  # fmt: skip
-
-
 # ---------------------------------------------------------------------- TensorBoard
 def shown(reader: Any) -> dict[str, list[Any]]:
     reader.Reload()
@@ -287,24 +273,6 @@ def test_rounds_that_were_missed_are_made_up_for(tmp_path: Path, capsys: pytest.
     (folder / "tensorboard").unlink()
     play(folder, "tensorboard", rounds=ROUNDS)
     assert_same(shown(board(folder)), read_records(folder))
-
-
-def test_a_full_disk_in_mid_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-    tracking = Tracking([TensorBoard()])
-    tracking.begin(tmp_path, {}, [])
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    full = tmp_path / "full"
-    full.symlink_to("/dev/full")
-    full.replace(file)  # at once: the writer's thread may open the file by its name at any time
-    for number in (1, 2):
-        tracking.round(made_up_round(number))
-    tracking.end(True)
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-    assert len(warnings) == 1
-    assert "TensorBoard is switched off" in warnings[0]
-    assert "No space left" in warnings[0]
 
 
 def test_settings_are_on_the_hparams_page(tmp_path: Path) -> None:
@@ -387,40 +355,6 @@ def test_stopped_runs_say_so_and_missed_rounds_are_made_up_for(runs: Path) -> No
     play(folder, "mlflow", rounds=1)
     assert run_of(folder).info.status == "KILLED"
     assert history(folder) == by_name(read_records(folder))
-
-
-def test_a_run_that_was_deleted_there_is_shown_anew(runs: Path) -> None:
-    folder = runs / "deleted"
-    folder.mkdir()
-    rounds = [made_up_round(number, 0.5) for number in (1, 2)]
-    for _ in range(2):
-        shown = MLflow()
-        shown.begin(folder, {"seed": 1}, rounds)
-        shown.end(True)
-    before = run_of(folder).info.run_id
-    assert history(folder) == by_name(rounds)
-    client(folder).delete_run(before)
-    shown.begin(folder, {"seed": 1}, rounds)
-    shown.end(True)
-    assert run_of(folder).info.run_id != before
-    assert history(folder) == by_name(rounds)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("50%", "no % and no ? may be in this path; set MLFLOW_TRACKING_URI"), ("taken", "unable to open database file")],
-)
-def test_a_database_that_cannot_be_opened_is_noticed_at_once(
-    name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / name / "run").mkdir(parents=True)
-    (tmp_path / "taken" / "mlflow.db").mkdir(parents=True)
-    tracking = Tracking([MLflow()])
-    tracking.begin(tmp_path / name / "run", {}, [])
-    tracking.end(True)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "MLflow is switched off" in line
-    assert words in line
 
 
 # ---------------------------------------------------------------------- Weights & Biases

@@ -1,20 +1,13 @@
 """`asfl compare`: many runs in processes that may be stopped, fail or be killed; and the real command, tiny."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import typer
-from fork_server import QUICK_TO_START
 from made_up import pretend, train_here
-from waiting import LONG_S, wait_until
 
 from asfl.api.results import Results
 from asfl.cli.compare import compare
@@ -24,7 +17,7 @@ from asfl.results.curves import finished_runs
 from asfl.runs.comparison import Comparison, plan_comparison, read_comparison
 from asfl.runs.engines.processes import threads_a_run, train_all
 from asfl.runs.jobs import Ended, Event, Job
-from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
+from asfl.runs.records import RoundRecord, read_records
 from conftest import Asfl, assert_refused
 
 ROUNDS = 3
@@ -82,24 +75,6 @@ def test_stop_keeps_the_rounds_and_going_on_adds_the_rest(tmp_path: Path) -> Non
     assert seen.count(done) == 1  # of asfl only
     assert len(finished_runs(comparison)) == 2
     assert comparison.jobs() == []
-
-
-def test_no_run_outlives_the_comparison(tmp_path: Path) -> None:
-    """Killed without a chance to say so, the parent leaves no process behind that trains on."""
-    code = (
-        "import sys; from pathlib import Path; from made_up import pretend; from test_compare import _plan, train_all\n"
-        "train_all(_plan(Path(sys.argv[1]), 'sl', rounds=4000).jobs(), train=pretend)"
-    )
-    path = os.pathsep.join(sys.path)
-    parent = subprocess.Popen([sys.executable, "-c", code, tmp_path / "out"], env={**os.environ, "PYTHONPATH": path})
-    file = tmp_path / "out" / "sl-seed1" / RECORDS_FILE
-    wait_until(lambda: file.exists() and file.stat().st_size > 0)
-    runs = psutil.Process(parent.pid).children(recursive=True)
-    assert runs
-    parent.kill()
-    parent.wait()
-    assert psutil.wait_procs(runs, timeout=LONG_S)[1] == []
-    assert len(read_records(file.parent)) < 4000
 
 
 def test_jobs_share_world_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,29 +199,6 @@ def test_failed_runs_are_named_and_the_rest_is_shown(
     compare(redraw=out, schemes=["asfl,epsl"])
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == written  # a part isn't the comparison
     assert "not shown: 2 runs that aren't finished" in capsys.readouterr().out
-
-
-def test_ctrl_c_saves_every_run(tmp_path: Path) -> None:
-    """As a terminal does it: the signal goes to all processes at once."""
-    command = [sys.executable, "-c", "from asfl.cli import main; main()", "compare", "--schemes", "asfl,fedavg"]
-    command += ["--out", "out", "--set", "training.rounds=4000", "--workers", "1"]
-    command += [word for one in QUICK_TO_START for word in ("--set", one)]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    folder = tmp_path / "out" / "asfl-seed1"
-    try:
-        wait_until((folder / RECORDS_FILE).exists)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=LONG_S)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "asfl seed 1: stopped, " in err
-    assert "stopped with 2 of 2 runs unfinished; the same command goes on where it stopped" in out
-    assert any((folder / "checkpoints").iterdir())
-    assert not (tmp_path / "out" / "fedavg-seed1").exists()
 
 
 def test_a_front_is_what_other_prices_of_energy_need(

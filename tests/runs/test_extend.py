@@ -47,7 +47,6 @@ def bits(folder: Path) -> tuple[list[RoundRecord], bytes, bytes]:
 @pytest.mark.parametrize(
     ("scheme", "overrides"),
     [
-        ("asfl", []),
         ("asfl", ["output.test_samples=50"]),  # the last round is evaluated on all images, others aren't
         ("asfl", ["output.evaluate_every=2"]),  # the last round is evaluated, though it isn't its turn
         ("asfl", ["output.test_samples=50", "output.checkpoint_every=100"]),  # no checkpoint before the last round
@@ -255,20 +254,21 @@ def test_a_comparison_that_cannot_be_extended_stays(
         assert_refused(asfl(*arguments, 4), "total budgets are spread over 2 rounds")
 
 
-@pytest.mark.parametrize("own", [[], ["schemes.asfl.rounds_times=1.5"]])
 def test_a_comparison_is_extended_with_what_it_borrows(
-    own: list[str], asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
     monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
-    tiny_ = [word for text in [*TINY, *own, "output.test_samples=50"] for word in ("--set", text)]
+    tiny_ = [
+        word for text in [*TINY, "schemes.asfl.rounds_times=1.5", "output.test_samples=50"] for word in ("--set", text)
+    ]
     arguments = ["compare", "demo", *tiny_, "--schemes", "asfl,sfl"]
     assert asfl(*arguments, "--rounds", LONG, "--out", "long").returncode == 0
     assert asfl(*arguments, "--rounds", SHORT, "--out", "grown").returncode == 0
     borrower = tmp_path / "grown" / "sfl-seed1"
     assert_refused(asfl("resume", borrower, "--rounds", LONG), "asfl compare with more rounds")
     assert asfl(*arguments, "--rounds", LONG, "--out", "grown").returncode == 0
-    assert len(read_records(tmp_path / "grown" / "asfl-seed1")) == (1.5 if own else 1) * LONG
+    assert len(read_records(tmp_path / "grown" / "asfl-seed1")) == 1.5 * LONG
     for name in ("asfl-seed1", "sfl-seed1"):
         assert bits(tmp_path / "grown" / name) == bits(tmp_path / "long" / name)
     long, grown = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("long", "grown"))

@@ -101,8 +101,7 @@ def test_all_schemes_start_from_the_same_weights_and_the_images_of_all() -> None
     assert any(not torch.equal(first[name], value) for name, value in model.state_dict().items() if name in first)
 
 
-@pytest.mark.parametrize("scheme", ["asfl", "fedavg"])
-@pytest.mark.parametrize("central", [True, False], ids=["central rounds", "file"])
+@pytest.mark.parametrize(("scheme", "central"), [("asfl", True), ("fedavg", False)], ids=["central rounds", "file"])
 def test_it_resumes_bit_for_bit(scheme: str, central: bool, weights: Path, tmp_path: Path) -> None:
     config = tiny(f"training.initial={3 if central else weights}")
     assert run(config, scheme, tmp_path / "whole", threads=1)

@@ -50,7 +50,7 @@ def test_any_number_of_clients_and_samples(exchange: str, clients: int, samples:
 # ---------------------------------------------------------------------- what mixing is
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("mixing", "unmixed"), [("asfl:mix=on", ASFL), ("sfl-mix", SFL)])
-def test_one_client_alone_is_not_mixed_with_anybody(mixing: str, unmixed: ExchangeRules, optimizer: Name) -> None:
+def test_one_client_alone_is_not_mixed_with_others(mixing: str, unmixed: ExchangeRules, optimizer: Name) -> None:
     model, batches = tiny_model(), tiny_batches(tiny_images(), CLIENTS)
     both = [trainers(model, batches, one, optimizer, CLIENTS)[1] for one in (MIXING[mixing], unmixed)]
     for plan in random_plans(range(1, len(model.units)), 4, CLIENTS):
@@ -147,7 +147,7 @@ def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
 
 @pytest.mark.parametrize("exchange", MIXING)
 def test_training_that_diverges_says_so(exchange: str) -> None:
-    """Within a round already; the server's steps are taken back, as nobody here can be left out instead."""
+    """Within a round already; the server's steps are taken back, as no client can be left out here instead."""
     model, batches = tiny_model(norm="none"), tiny_batches(tiny_images(), CLIENTS)
     fast = Trainer(
         model, batches, MIXING[exchange], rule_named("sgd", 1e150), num_clients=CLIENTS, seed=5, device=CPU,
@@ -166,8 +166,8 @@ def test_noise_is_measured_from_two_mini_batches_on(exchange: str, arrivals: int
         tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), MIXING[exchange], rule_named("adam", 0.003),
         num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, watch_noise=True,
     )  # fmt: skip
-    everybody = full_round(0, 2, CLIENTS)
-    norms = fast.round(replace(everybody, arrived=np.arange(CLIENTS) < arrivals)).gradient_norms
+    all_arrive = full_round(0, 2, CLIENTS)
+    norms = fast.round(replace(all_arrive, arrived=np.arange(CLIENTS) < arrivals)).gradient_norms
     assert (norms is None) == (arrivals == 1)
     if norms is not None:
         assert (norms.part, norms.all) == (1, arrivals)

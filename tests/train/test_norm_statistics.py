@@ -1,6 +1,5 @@
 """Norm statistics don't decide the result: they forget their start at once, and the average model gets its own."""
 
-import json
 from copy import deepcopy
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from made_up import made_up_round
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -217,7 +215,7 @@ def test_calibration_takes_the_same_images_always_and_never_augments_them() -> N
 
 
 @pytest.mark.parametrize(("clients", "at_least", "count"), [(5, 3, 5), (5, 6, 10), (5, 20, 10), (1, 3, 3)])
-def test_everybody_gives_as_many_mini_batches_as_are_needed_or_there(clients: int, at_least: int, count: int) -> None:
+def test_clients_give_as_many_mini_batches_as_are_needed_or_there(clients: int, at_least: int, count: int) -> None:
     """16 images of each of 5 clients are two mini-batches."""
     assert len([*tiny_batches(tiny_images(), clients).for_calibration(at_least)]) == count
 
@@ -265,10 +263,3 @@ def test_the_saved_model_is_the_one_that_was_scored(scheme: str, tmp_path: Path)
 def test_without_statistics_both_accuracies_are_one() -> None:
     record = last_record("model.norm=group", "training.rounds=2")
     assert record.accuracy == record.uncalibrated_accuracy is not None
-
-
-def test_records_of_earlier_versions_load() -> None:
-    line = json.loads(made_up_round(1, 0.5).to_line())
-    del line["uncalibrated_accuracy"]
-    record = RoundRecord.from_line(json.dumps(line))
-    assert (record.accuracy, record.uncalibrated_accuracy) == (0.5, None)

@@ -47,7 +47,7 @@ def trainer(
 
 
 @pytest.mark.parametrize(("exchange", "local_steps"), [("asfl", 1), ("asfl", 2), ("sfl", 1), ("sfl", 2), ("fedavg", 1)])
-def test_a_clip_that_nobody_reaches_changes_nothing(exchange: str, local_steps: int) -> None:
+def test_a_clip_that_no_update_reaches_changes_nothing(exchange: str, local_steps: int) -> None:
     usual, robust = (trainer(exchange, one, "adam", local_steps) for one in (Combining(), Combining(clip=1e9)))
     units = len(tiny_model().units)
     cuts = [units] if exchange == "fedavg" else range(1, units)
@@ -70,12 +70,9 @@ def test_one_that_shouts_is_hardly_heard(rule: Average) -> None:
 
 
 @pytest.mark.parametrize("attack", poison.ATTACKS)
-@pytest.mark.parametrize("scheme", ["sfl", "fedavg"])
-def test_the_study_of_poisoned_clients_plays_every_attack(
-    attack: str, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_study_of_poisoned_clients_plays_every_attack(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poison, "ROUNDS", 1)
-    assert 0 <= poison.accuracy((scheme, attack, "mean", 1)) <= 1
+    assert 0 <= poison.accuracy(("sfl", attack, "mean", 1)) <= 1
 
 
 RULES: list[Average] = ["mean", "median", "trimmed"]

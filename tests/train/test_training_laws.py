@@ -109,9 +109,9 @@ def test_moving_the_cut_keeps_the_average_and_makes_layers_equal(data: st.DataOb
     fast.round(full_round(0, data.draw(cuts), clients))
     before, start = fast.state.average_model(), fast.state.cut
     rows = fast.state.clients.clone()
-    everybody, lowest = np.ones(clients, dtype=bool), start
+    all_clients, lowest = np.ones(clients, dtype=bool), start
     for cut in data.draw(st.lists(cuts, min_size=1, max_size=5)):
-        assert fast.state.resplit(cut, everybody) == 0
+        assert fast.state.resplit(cut, all_clients) == 0
         lowest = min(lowest, cut)
         after = fast.state.average_model()
         torch.testing.assert_close(after.parameters, before.parameters)
@@ -141,22 +141,22 @@ def test_who_does_not_arrive_changes_nothing() -> None:
     _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), clients), PROCEDURES["asfl"], "adam", clients)
     fast.round(full_round(0, 3, clients))
     sides, server = fast.state.clients.clone(), fast.state.server.clone()
-    everybody, nobody = np.ones(clients, dtype=bool), np.zeros(clients, dtype=bool)
-    trained = fast.round(RoundPlan(1, np.full(clients, 3), everybody, nobody))
+    all_clients, no_client = np.ones(clients, dtype=bool), np.zeros(clients, dtype=bool)
+    trained = fast.round(RoundPlan(1, np.full(clients, 3), all_clients, no_client))
     assert np.isnan(trained.loss).all()
     assert torch.equal(fast.state.clients.parameters, sides.parameters)
     assert torch.equal(fast.state.server.parameters, server.parameters)
-    fast.round(RoundPlan(2, np.full(clients, 3), everybody, np.array([False, True, False])))
+    fast.round(RoundPlan(2, np.full(clients, 3), all_clients, np.array([False, True, False])))
     assert torch.equal(fast.state.clients.parameters[[0, 2]], sides.parameters[[0, 2]])
     assert not torch.equal(fast.state.clients.parameters[1], sides.parameters[1])
 
 
-def test_a_round_without_anybody_does_not_move_the_cut() -> None:
+def test_a_round_without_arrivals_does_not_move_the_cut() -> None:
     clients = 2
     _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), clients), PROCEDURES["asfl"], "sgd", clients)
     fast.round(full_round(0, 3, clients))
-    nobody = np.zeros(clients, dtype=bool)
-    fast.round(RoundPlan(1, np.full(clients, 1), nobody, nobody))
+    no_client = np.zeros(clients, dtype=bool)
+    fast.round(RoundPlan(1, np.full(clients, 1), no_client, no_client))
     assert fast.state.cut == 3
 
 

@@ -21,7 +21,6 @@ from asfl.field.roster import Patience
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import decode, encode
 from asfl.runs.engines.ray import (
-    OBJECT_STORE_BYTES,
     Actor,
     cause_of_death,
     cause_of_failure,
@@ -196,8 +195,7 @@ def run_with_actors(
 ) -> bool:
     """Train in a folder with one actor per client: a new run, or the rest of the one that is there.
 
-    The cluster is the one at `address`, or one that is started on this machine for the purpose. Everything else is as
-    in `asfl.runs.run.run`. A stop before all clients are there is a KeyboardInterrupt.
+    Everything else is as in `asfl.runs.run.run`. A stop before all clients are there is a KeyboardInterrupt.
     """
     check_ray(address)
     agreement = agreement_for(config, scheme, folder, watching.get("threads"))
@@ -220,8 +218,7 @@ def ray_clients(
 ) -> Iterator[list[RayLink]]:
     """The links to the clients of a run, when all are there."""
     clients, largest = agreement.config.scenario.clients, Blueprint.of(agreement.config).largest_message
-    store_bytes = max(OBJECT_STORE_BYTES, clients * largest)  # each client may be sent a whole one at the same time
-    with ray_cluster(address, store_bytes=store_bytes), ExitStack() as open_:
+    with ray_cluster(address), ExitStack() as open_:
         cpus, threads = share_of_cpu(clients, _cpus_of_nodes()), agreement.threads
         start = partial(start_actor, ClientActor, cpus=cpus, threads=threads, max_concurrency=2)
         links: list[RayLink] = []
