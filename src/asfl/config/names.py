@@ -227,6 +227,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _typed(self, key: str, value: Any, parameter: inspect.Parameter | None) -> Any:
         """By the annotation, or the type of the default; without either, anything goes."""
+        from pydantic import PydanticUserError, TypeAdapter, ValidationError  # help and completion do without
+
         if parameter is None:
             return value
         from pydantic import PydanticUserError, TypeAdapter, ValidationError  # slow, and `asfl --help` needs none of it
