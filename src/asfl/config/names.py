@@ -231,8 +231,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
         if parameter is None:
             return value
-        from pydantic import PydanticUserError, TypeAdapter, ValidationError  # slow, and `asfl --help` needs none of it
-
         kind, default = parameter.annotation, parameter.default
         if kind is inspect.Parameter.empty or isinstance(kind, str):
             kind = Any if default in (None, inspect.Parameter.empty) else type(default)
