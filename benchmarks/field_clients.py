@@ -75,9 +75,9 @@ def _be_client(address: str, identity: Identity, folder: Path) -> None:
 
 @contextmanager
 def by_ray(agreement: Agreement, folder: Path) -> Iterator[Clients]:
-    """Actors of a cluster on this machine."""
+    """Actors of the cluster that runs on this machine (`ray start --head`)."""
     with ray_clients(agreement, data_dir=folder) as links:
-        below = [one.as_dict(["pid", "cmdline"]) for one in psutil.Process().children(recursive=True)]
+        below = [one.info for one in psutil.process_iter(["pid", "cmdline"])]
         pids = [one["pid"] for one in below if (one["cmdline"] or [""])[0].startswith("ray::ClientActor")]
         assert len(pids) == len(links)
         yield Clients(remote_fleet(links), pids)

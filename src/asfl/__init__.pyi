@@ -2,8 +2,7 @@
 
 from ._version import __version__ as __version__
 from .api.results import Results as Results
-from .api.run import compare as compare, run as run
-from .api.simulation import Simulation as Simulation
+from .api.run import Simulation as Simulation, compare as compare, run as run
 from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
 from .config.errors import AsflError as AsflError
 from .config.names import ModelSpec as ModelSpec, load_plugin as load_plugin

@@ -65,10 +65,10 @@ def give_up_soon(simulation: Simulation, client: int, stage: str, deadline_s: fl
     """From now on this client has a deadline in this stage that it won't keep; the others have all the time."""
     roster: Roster = simulation.trainer.fleet._roster  # type: ignore[attr-defined]
     ask = roster.ask
-    soon = replace(PATIENT, deadlines=PATIENT.deadlines.model_copy(update={f"{stage}_s": deadline_s}))
+    soon = replace(PATIENT, deadline_s=deadline_s)
 
     def ask_each(asked: int, request: Request[A], base: Any = None) -> OpenRequest[A] | None:
-        roster._patience = soon if asked == client else PATIENT
+        roster._patience = soon if (asked, request.stage) == (client, stage) else PATIENT
         return ask(asked, request, base)
 
     roster.ask = ask_each  # type: ignore[assignment, method-assign]

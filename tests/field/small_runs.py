@@ -20,7 +20,7 @@ from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
 from asfl.field.links import Link, LocalLink
 from asfl.field.messages import Agreement
-from asfl.field.roster import Deadlines, Patience
+from asfl.field.roster import Patience
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import MODEL_FILE, read_manifest
@@ -31,7 +31,7 @@ from asfl.train.fleet import FleetMaker, LocalFleet
 from asfl.train.quantise import UNQUANTISED
 
 CLIENTS = 4
-PATIENT = Patience(Deadlines(**dict.fromkeys(Deadlines.model_fields, LONG_S)), nobody_s=LONG_S)
+PATIENT = Patience(LONG_S, nobody_s=LONG_S)
 """No client is lost for being slow."""
 _TINY = [
     "decision.outage_s=off",  # who is lost here is lost by a fault

@@ -324,6 +324,9 @@ def test_a_server_that_is_another_one_gets_no_code(tmp_path: Path) -> None:
     member = Membership("one", where, "host:7400", "images.npz")
     member.write(tmp_path)
     assert Membership.read(tmp_path) == member
+    earlier = (tmp_path / "member.json").read_text().replace("enrolment", "door")
+    (tmp_path / "member.json").write_text(earlier)  # of a device that enrolled with an earlier version
+    assert Membership.read(tmp_path) == member
     (tmp_path / "member.json").write_text("{}")
     with pytest.raises(AsflError, match=r"member\.json: can't be read"):
         Membership.read(tmp_path)

@@ -37,7 +37,7 @@ from asfl.field.fleet import RemoteFleet
 from asfl.field.links import Link, LinkError, OpenRequest, failed
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
-from asfl.field.roster import LEAST_S, MOST_S, Deadlines, MeasuredDeadlines, Patience, Roster
+from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
 from asfl.field.wire import WireError, decode, encode, pack
 from asfl.runs.folder import check_finite, checkpoint_files
 from asfl.runs.manifest import MODEL_FILE
@@ -384,7 +384,7 @@ def test_a_client_that_is_not_there_is_left_out_and_a_new_process_loses_no_round
 
 def test_no_client_at_all_or_losing_all_again_and_again_stops_the_run() -> None:
     agreement = agreement_for("asfl")
-    patience = Patience(PATIENT.deadlines, nobody_s=0.1)
+    patience = Patience(PATIENT.deadline_s, nobody_s=0.1)
     simulation = planned_simulation(agreement, CUTS, over([Absent() for _ in range(CLIENTS)], patience))
     with pytest.raises(AsflError, match=r"round 1: none of 4 clients could be reached for 0\.1 s .*not connected"):
         simulation.play_round()
@@ -398,24 +398,20 @@ def test_no_client_at_all_or_losing_all_again_and_again_stops_the_run() -> None:
 
 
 # ---------------------------------------------------------------------- deadlines
-def test_deadlines_are_by_stage_and_what_is_configured_is_kept() -> None:
-    asked: dict[str, float] = {}
+def test_what_is_configured_is_every_deadline() -> None:
+    asked = set[float]()
 
     class Watched(MeddledLink):
         def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-            asked[request.name] = deadline_s
+            asked.add(deadline_s)
             return super().ask(request, deadline_s)
 
-    deadlines = Deadlines(sync_s=101, resplit_s=102, forward_s=103, backward_s=104, report_s=105, gather_s=106)
     with local_links(agreement_for("asfl")) as links:
         watched = [Watched(link) for link in links]
-        play(planned_simulation(agreement_for("asfl"), CUTS, over(watched, Patience(deadlines))), 2)
-    expected = {"sync": 101, "grow": 102, "shrink": 102, "forward": 103, "backward": 104, "project": 105, "gather": 106}
-    assert asked == expected
-    patience = Patience.of(tiny("field.deadline_s=7", rounds=1).field)
-    assert (patience.most_s("forward"), patience.is_measured("forward")) == (7.0, False)
-    patience = Patience.of(tiny(rounds=1).field)
-    assert (patience.most_s("learn"), patience.is_measured("learn")) == (600.0, True)
+        play(planned_simulation(agreement_for("asfl"), CUTS, over(watched, Patience(101.0))), 2)
+    assert asked == {101.0}
+    assert Patience.of(tiny("field.deadline_s=7", rounds=1).field).most_s("learn") == 7.0
+    assert Patience.of(tiny(rounds=1).field).most_s("learn") == 600.0
 
 
 def test_deadlines_follow_what_a_stage_took() -> None:

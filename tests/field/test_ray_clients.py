@@ -21,7 +21,7 @@ from asfl.cli.run import run as run_command
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.field.engine import train
 from asfl.field.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
-from asfl.field.ray import RayLink, ray_clients, run_with_actors, share_of_cpu
+from asfl.field.ray import RayLink, ray_clients, run_with_actors
 from asfl.runs.engines.ray import ray_cluster
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import resume, run
@@ -211,14 +211,6 @@ def test_a_run_that_needs_no_clients_starts_no_cluster(
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(AsflError, match="is not a run folder"):
         run_with_actors(agreement.config, agreement.scheme, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("clients", "cpus", "share"), [(4, [2.0], 0.5), (3, [0.0, 1.0, 1.0], 0.3333), (2, [8.0], 1.0), (4, [], 0.25)]
-)
-def test_room_for_all(clients: int, cpus: list[float], share: float) -> None:
-    assert share_of_cpu(clients, cpus) == pytest.approx(share, abs=1e-9)
-    assert clients * share_of_cpu(clients, cpus) <= max(cpus, default=1.0)
 
 
 def test_stopped_after_a_round_it_goes_on_in_one_process(

@@ -28,13 +28,12 @@ RAY_LEAVES_THINGS_OPEN = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """Files and processes, in the process that starts it."""
 
 
-def ray_command(words: Sequence[str], folder: Path) -> "subprocess.Popen[str]":
-    """An `asfl` command in a cluster and a session of its own: a signal reaches all its processes at once."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def ray_command(words: Sequence[str], folder: Path, address: str) -> "subprocess.Popen[str]":
+    """An `asfl` command in a session of its own: a signal reaches all its processes at once."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from asfl.cli import main; main()", *words, "--engine", "ray"],
+        [sys.executable, "-c", "from asfl.cli import main; main()", *words, "--engine", "ray", "--address", address],
         cwd=folder,
-        env={**environment, "HOME": str(folder)},
+        env={**os.environ, "HOME": str(folder)},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -20,7 +20,6 @@ from asfl.config import Config, load_config
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.results.frames import load_runs
 from asfl.runs.callbacks import (
-    MLflow,
     Settings,
     TensorBoard,
     Tracking,
@@ -356,40 +355,6 @@ def test_stopped_runs_say_so_and_missed_rounds_are_made_up_for(runs: Path) -> No
     play(folder, "mlflow", rounds=1)
     assert run_of(folder).info.status == "KILLED"
     assert history(folder) == by_name(read_records(folder))
-
-
-def test_a_run_that_was_deleted_there_is_shown_anew(runs: Path) -> None:
-    folder = runs / "deleted"
-    folder.mkdir()
-    rounds = [made_up_round(number, 0.5) for number in (1, 2)]
-    for _ in range(2):
-        shown = MLflow()
-        shown.begin(folder, {"seed": 1}, rounds)
-        shown.end(True)
-    before = run_of(folder).info.run_id
-    assert history(folder) == by_name(rounds)
-    client(folder).delete_run(before)
-    shown.begin(folder, {"seed": 1}, rounds)
-    shown.end(True)
-    assert run_of(folder).info.run_id != before
-    assert history(folder) == by_name(rounds)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("50%", "no % and no ? may be in this path; set MLFLOW_TRACKING_URI"), ("taken", "unable to open database file")],
-)
-def test_a_database_that_cannot_be_opened_is_noticed_at_once(
-    name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / name / "run").mkdir(parents=True)
-    (tmp_path / "taken" / "mlflow.db").mkdir(parents=True)
-    tracking = Tracking([MLflow()])
-    tracking.begin(tmp_path / name / "run", {}, [])
-    tracking.end(True)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "MLflow is switched off" in line
-    assert words in line
 
 
 # ---------------------------------------------------------------------- Weights & Biases

@@ -1,26 +1,30 @@
-"""`asfl.run` and `asfl.compare`: from a configuration to results in one call."""
+"""`asfl.run`, `asfl.compare`, `asfl.Simulation`: from a configuration to results, or to its rounds, in one call."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asfl.api.progress import progress_of, stopping
+from asfl.api.progress import progress_of
 from asfl.api.results import Results
 from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
+from asfl.data import load_data
 from asfl.runs.comparison import plan_comparison, plan_front
 from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Ended, Job, OnEvent, attempt, train
 from asfl.runs.manifest import comparable
-from asfl.runs.run import ShouldStop, run as run_in
-from asfl.runs.this_process import usual_threads
+from asfl.runs.run import ShouldStop, check_training, run as run_in
+from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
 from asfl.runs.training import engine_named, rounds_left, train_left
 from asfl.schemes import check_scheme_settings, scheme_named, usual_schemes
+
+if TYPE_CHECKING:
+    from asfl.runs import simulation
 
 _NOT_IN_NAMES = ("training.rounds", "scenario.seed")
 """A run can be given more rounds, and its seed is in its name anyway."""
@@ -48,7 +52,7 @@ def run(
     folder = _folder_for(config, wanted, f"{{}}-{name}-seed{wanted.scenario.seed}", out)
     job = Job(name, wanted.scenario.seed, wanted, folder)
     left = {} if is_finished(folder, wanted.training.rounds) else {job.name: wanted.training.rounds}
-    with stopping() as stop, progress_of(left, shown=progress) as tell:
+    with stopping_on_ctrl_c() as stop, progress_of(left, shown=progress) as tell:
         finished = run_in(
             wanted, name, folder, data_dir=_path(data_dir), on_round=partial(tell, job), should_stop=stop
         )  # fmt: skip
@@ -92,9 +96,31 @@ def compare(
     if workers == 1:
         engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
     left = rounds_left(comparisons)
-    with writing(folder), stopping() as stop, progress_of(left, shown=progress) as tell:
+    with writing(folder), stopping_on_ctrl_c() as stop, progress_of(left, shown=progress) as tell:
         failed, unfinished = train_left(comparisons, _path(data_dir), engine, threads_a_run, tell, stop)
     return Results(folder, not (stop() and unfinished), failed)
+
+
+def Simulation(  # noqa: N802 (called like the class it makes)
+    config: ConfigLike = "demo",
+    scheme: str = "asfl",
+    *,
+    rounds: int | None = None,
+    seed: int | None = None,
+    data_dir: str | Path | None = None,
+    **settings: Any,
+) -> "simulation.Simulation":
+    """One scheme, round by round: `for record in asfl.Simulation("demo", rounds=20): print(record.accuracy)`.
+
+    Nothing is written. Between two rounds everything is there to look at: `state`, `trainer`, `evaluate()`,
+    `average_model()`. Arguments as in `asfl.run`.
+    """
+    chosen = scheme_named(scheme)
+    wanted = configuration(config, rounds, seed, settings).for_scheme(chosen.name)
+    check_training(wanted, _path(data_dir))
+    from asfl.runs import simulation  # needs PyTorch
+
+    return simulation.Simulation(wanted, chosen, load_data(wanted, _path(data_dir)))
 
 
 def configuration(base: ConfigLike, rounds: int | None, seed: int | None, settings: dict[str, Any]) -> Config:

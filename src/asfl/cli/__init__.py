@@ -37,7 +37,7 @@ _COMMANDS = {
     "compare": ("compare", "Train all schemes in the same world and compare them."),
     "sweep": ("sweep", "Compare schemes for every value of some fields; tune learning rates."),
     "report": ("report", "Runs as one HTML page, figures and tables; also while they run."),
-    "export": ("export", "Write runs as one table, Parquet or CSV."),
+    "export": ("report", "Write runs as one table, Parquet or CSV."),
     "check": ("check", "Verify run folders and configurations."),
     "reproduce": ("reproduce", "Repeat the experiments of the paper."),
     "fleet": ("fleet", "Train with real clients, in processes on this machine."),

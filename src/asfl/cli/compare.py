@@ -9,7 +9,7 @@ import typer
 
 from asfl.cli import options
 from asfl.cli.output import console, json_text, print_json
-from asfl.cli.training import print_failures, train_runs
+from asfl.cli.progress import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent

@@ -19,14 +19,13 @@ from asfl.costs.decision import Decision
 from asfl.costs.modelled import RoundCost
 from asfl.optimize import Solution, solve
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
-from asfl.optimize.rules import budget_scale
 from asfl.results.charts.world import decision_chart, playthroughs_chart
-from asfl.results.summary import trained_and_charged
+from asfl.results.curves import Run
+from asfl.results.summary import still_owed, trained_and_charged
 from asfl.results.words import NO_CLIENT
 from asfl.runs.play import Playthrough
 from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
-from asfl.schemes import CEILING, scheme_named
-from asfl.schemes.base import borrows
+from asfl.schemes import CEILING
 
 
 def decide(
@@ -250,16 +249,8 @@ def _print_summaries(
 
 
 def _owed(played: Playthrough, config: Config) -> dict[str, float]:
-    """Q/R in shares of the budget; NaN where queues forget, or follow the decisions of the ASFL they borrow from."""
-    tells = config.decision.queue_rule == "standard" and not borrows(scheme_named(played.scheme))
-    last, normalised = played.rounds[-1], config.decision.equations == "corrected"
-    return {
-        name: queue / len(played.rounds) * budget_scale(budget, normalised=normalised) / budget if tells else np.nan
-        for name, queue, budget in (
-            ("delay_owed", last.delay_queue, played.budgets.delay_s),
-            ("energy_owed", max(last.energy_queue), played.budgets.energy_j),
-        )
-    }
+    delay, energy = still_owed(Run(played.scheme, played.seed, played.rounds, played.budgets, config))
+    return {"delay_owed": delay, "energy_owed": energy}
 
 
 def _mean_and_spread(rows: list[dict[str, float]], key: str, unit: str) -> str:

@@ -90,7 +90,11 @@ ClientEngine = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="HOST:PORT", help="Of a running Ray cluster. Default: one on this machine."),
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Of a running Ray cluster. Default: the one on this machine (ray start --head).",
+    ),
 ]
 LoseRounds = Annotated[
     bool,

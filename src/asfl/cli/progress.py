@@ -1,56 +1,30 @@
-"""How runs are watched: bars on a terminal, plain lines elsewhere; both on standard error."""
+"""How commands show rounds as they are played, and what those that train many runs have in common."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Self
+from pathlib import Path
 
+import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from asfl.api.progress import Bars, RunsProgress, wide
+from asfl.cli import options
 from asfl.config import Config
-from asfl.config.units import format_si, number, percent
+from asfl.config.units import format_si, percent
+from asfl.runs.comparison import Comparison
 from asfl.runs.estimate import check_count
-from asfl.runs.jobs import Ended, Event, Job
+from asfl.runs.jobs import Engine
 from asfl.runs.play import Playthrough, play_all
 from asfl.runs.records import RoundRecord
-from asfl.runs.this_process import usual_threads
+from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
+from asfl.runs.training import ThreadsARun, rounds_left, train_left
 
 LINE_EVERY_S = 10.0
 
 
-def wide() -> bool:
-    """Whether the terminal has room for everything."""
-    return Console(stderr=True).width >= 90
-
-
-class _Bars:
-    """Bars that are there while this is entered, if anybody can see them."""
-
-    def __init__(self, *columns: ProgressColumn) -> None:
-        console = Console(stderr=True, highlight=False)
-        self.on_terminal = console.is_terminal
-        self.bars = Progress(*columns, console=console, transient=True, disable=not self.on_terminal)
-
-    def __enter__(self) -> Self:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def print_line(self, line: str) -> None:
-        self.bars.console.print(line, markup=False, soft_wrap=not self.on_terminal)
-
-
-class RunProgress(_Bars):
+class RunProgress(Bars):
     """Shows each round as it is recorded."""
 
     def __init__(self, rounds: int, done: Sequence[RoundRecord]) -> None:
@@ -95,74 +69,6 @@ class RunProgress(_Bars):
             self.print_line(f"round {record.round}/{self._rounds}: {text}{left}")
 
 
-class ManyRunsProgress(_Bars):
-    """A bar for each run and one for all; a line for each run that ends."""
-
-    def __init__(self, rounds: Mapping[str, int], every: int) -> None:
-        """`rounds`: left of each unfinished run; `every`: how many runs there are, with those that were done before."""
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24 if wide() else 8),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self.every, self.finished, self.failed = every, every - len(rounds), 0
-        self.left = dict(rounds)
-        self.rounds = sum(self.left.values())
-        self.played, self.began = 0, time.monotonic()
-        self.last: dict[str, RoundRecord] = {}
-        self.accuracy: dict[str, float] = {}
-        self.all = self.bars.add_task("all rounds", total=self.rounds)
-        self.tasks: dict[str, TaskID] = {}
-
-    def show(self, job: Job, event: Event) -> None:
-        if isinstance(event, RoundRecord):
-            self._advance(job, event)
-        else:
-            self._end(job, event)
-        self.bars.update(self.all, completed=max(self.rounds - sum(self.left.values()), 0))
-
-    def _advance(self, job: Job, record: RoundRecord) -> None:
-        self.played += 1
-        self.left[job.name] = job.rounds - record.round
-        self.last[job.name] = record
-        if record.accuracy is not None:
-            self.accuracy[job.name] = record.accuracy
-        if job.name not in self.tasks:
-            self.tasks[job.name] = self.bars.add_task(job.name, total=job.rounds)
-        accuracy = f" {percent(self.accuracy[job.name], 1)}" if job.name in self.accuracy else ""
-        self.bars.update(self.tasks[job.name], completed=record.round, description=f"  {job.name}{accuracy}")
-
-    def _end(self, job: Job, end: Ended) -> None:
-        if job.name in self.tasks:
-            self.bars.remove_task(self.tasks.pop(job.name))
-        self.finished += end.finished
-        self.failed += bool(end.reason)
-        if end.finished or end.reason:
-            self.left[job.name] = 0
-        failed = f", {self.failed} failed" if self.failed else ""
-        count = f"{self.finished} of {self.every} finished{failed}"
-        self.print_line(f"{job.name}: {self._outcome(job.name, end)} [{count}{self._time_left()}]")
-
-    def _outcome(self, name: str, end: Ended) -> str:
-        record = self.last.get(name)
-        if end.reason:
-            return f"failed: {end.reason}"
-        if record is None:
-            return "was finished" if end.finished else "stopped before its first round"
-        accuracy = f"{percent(self.accuracy[name], 1)} " if name in self.accuracy else ""
-        cost = f"{number(record.total_delay_s)} s, {format_si(record.total_energy_j, 'J')}"
-        rounds = f"{record.round} round{'' if record.round == 1 else 's'}"
-        return f"{'' if end.finished else 'stopped, '}{accuracy}after {rounds}, {cost}"
-
-    def _time_left(self) -> str:
-        left = sum(self.left.values())
-        if not left or not self.played:
-            return ""
-        seconds = (time.monotonic() - self.began) / self.played * left
-        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
-
-
 def played_with_progress(config: Config, schemes: Sequence[str], seeds: int, rounds: int) -> list[Playthrough]:
     """Rounds without training, every scheme with every seed, side by side."""
     first, runs = config.scenario.seed, len(schemes) * seeds
@@ -177,3 +83,29 @@ def played_with_progress(config: Config, schemes: Sequence[str], seeds: int, rou
             workers=min(usual_threads(), runs),
             progress=lambda _: progress.advance(task),
         )
+
+
+def train_runs(
+    comparisons: Sequence[Comparison],
+    data_dir: Path | None,
+    engine: Engine,
+    threads_a_run: ThreadsARun = lambda runs: 1,
+) -> dict[str, str]:
+    """Train what is left of comparisons; why runs failed, by name. Ctrl-C ends the command when all runs are saved.
+
+    The caller holds the lock of the folder they are in.
+    """
+    left = rounds_left(comparisons)
+    every = sum(one.num_runs for one in comparisons)
+    with stopping_on_ctrl_c() as stop, RunsProgress(left, every) as display:
+        failed, unfinished = train_left(comparisons, data_dir, engine, threads_a_run, display.show, stop)
+    if stop() and unfinished:
+        print_failures(failed)
+        print(f"stopped with {unfinished} of {every} runs unfinished; the same command goes on where it stopped")
+        raise typer.Exit(options.STOPPED)
+    return failed
+
+
+def print_failures(failed: Mapping[str, str]) -> None:
+    for name, reason in failed.items():
+        print(f"error: {name} failed: {reason}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""`asfl report`: runs as one page, and as figures and tables for a paper."""
+"""`asfl report` and `asfl export`: runs as one page, as figures and tables for a paper, as data for other programs."""
 
 import signal
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -100,3 +100,17 @@ def _watch(
         print("stopped")
     finally:
         server.server_close()
+
+
+def export(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .parquet or .csv file.")] = Path("runs.parquet"),
+    per: Annotated[
+        Literal["round", "client", "run"], typer.Option(help="One row per round, per client and round, or per run.")
+    ] = "round",
+) -> None:
+    """Write runs as one table: Parquet or CSV."""
+    from asfl.results.frames import export_runs
+
+    rows = export_runs(folders, out, per)
+    print(f"{rows} rows: {out}")

@@ -10,7 +10,7 @@ import typer
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json, say
-from asfl.cli.training import print_failures, train_runs
+from asfl.cli.progress import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named

@@ -11,7 +11,7 @@ import typer
 
 from asfl.cli import options
 from asfl.cli.output import console
-from asfl.cli.training import print_failures, train_runs
+from asfl.cli.progress import print_failures, train_runs
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
 from asfl.results.charts.comparison import sweep_chart

@@ -10,6 +10,7 @@ feature of a vector, and every channel of a sequence, from its smallest to its l
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -149,23 +150,31 @@ def read_npz(path: Path, name: str) -> ImageData:
             f"{path}: no array {', '.join(missing)} among: {', '.join(names) or 'none'}; "
             f"a data set needs {', '.join(_ARRAYS)}"
         )
-    numbers = {key: arrays[key] for key in _NUMBERS if key in arrays}
-    for key, number in numbers.items():
-        if number.size != 1 or number.dtype.kind not in "fiu":
-            raise AsflError(f"{path}: {key} is {number.dtype} {list(number.shape)}; give one number")
-    num_classes = numbers["num_classes"].item() if "num_classes" in numbers else None
-    scale = numbers["scale"].item() if "scale" in numbers else 255.0
-    return _checked(name, str(path), arrays, num_classes, scale)
+    num_classes = one_number(path, "num_classes", arrays) if "num_classes" in arrays else None
+    return _checked(name, str(path), arrays, num_classes, one_number(path, "scale", arrays, 255.0))
+
+
+def one_number(path: Path, key: str, arrays: Mapping[str, NDArray[Any]], usual: float = 0.0) -> float:
+    """The number an archive has by this name; `usual` without one."""
+    found = arrays.get(key, np.array(usual))
+    if found.size != 1 or found.dtype.kind not in "fiu":
+        raise AsflError(f"{path}: {key} is {found.dtype} {list(found.shape)}; give one number")
+    number: float = found.item()
+    return number
+
+
+def check_scale(where: str, scale: float) -> None:
+    if not 1e-9 <= scale <= 1e9:
+        raise AsflError(
+            f"{where}: scale = {scale:g} must be a number above 0 (1e-9 … 1e9), the pixel value that means 1"
+        )
 
 
 def _checked(
     name: str, where: str, arrays: dict[str, NDArray[Any]], num_classes: float | None, scale: float
 ) -> ImageData:
     """The data set of these arrays, once all of them are what they should be; `where` names them in errors."""
-    if not 1e-9 <= scale <= 1e9:
-        raise AsflError(
-            f"{where}: scale = {scale:g} must be a number above 0 (1e-9 … 1e9), the pixel value that means 1"
-        )
+    check_scale(where, scale)
     arrays = {**arrays, **_in_bytes(where, arrays["train_images"], arrays["test_images"])}
     images = {key: as_images(where, key, arrays[key]) for key in ("train_images", "test_images")}
     train_shape, test_shape = (image.shape[1:] for image in images.values())

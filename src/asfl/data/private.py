@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, nearest
 from asfl.config.names import private_shape
-from asfl.data.arrays import as_images, as_labels, own_data, times
+from asfl.data.arrays import as_images, as_labels, check_scale, one_number, own_data, times
 from asfl.data.cifar import CIFAR, find_cifar, read_cifar
 from asfl.data.images import ImageData
 from asfl.data.npz import read_arrays
@@ -118,10 +118,9 @@ def _from_npz(name: str, path: Path) -> tuple[ImageData, bool]:
         return own_data(str(path)), True
     if not {"images", "labels"} <= arrays.keys():
         raise AsflError(f"{path}: it must have the arrays images and labels; it has {', '.join(there) or 'none'}")
-    scale = arrays.get("scale", np.array(255.0))
-    if scale.size != 1 or not 1e-9 <= float(scale.item()) <= 1e9:
-        raise AsflError(f"{path}: scale must be one number above 0, the pixel value that means 1")
-    return _checked(name, str(path), arrays["images"], arrays["labels"], float(scale.item())), False
+    scale = one_number(path, "scale", arrays, 255.0)
+    check_scale(str(path), scale)
+    return _checked(name, str(path), arrays["images"], arrays["labels"], float(scale)), False
 
 
 def _from_function(name: str, file: str, function: str) -> ImageData:

@@ -20,10 +20,10 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography import x509
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError
 from asfl.field.certificates import (
@@ -122,8 +122,8 @@ class Membership:
     """What a device remembers."""
 
     name: str
-    enrolment: str
-    """host:port, where it enrolled."""
+    enrolment: Annotated[str, Field(validation_alias=AliasChoices("enrolment", "door"))]
+    """host:port, where it enrolled; a door in files of earlier versions."""
     stream: str
     """host:port"""
     data: str = ""

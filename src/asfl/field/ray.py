@@ -21,7 +21,6 @@ from asfl.field.roster import Patience
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import decode, encode
 from asfl.runs.engines.ray import (
-    OBJECT_STORE_BYTES,
     Actor,
     cause_of_death,
     cause_of_failure,
@@ -42,8 +41,9 @@ MOST_LOSSES = 3
 SILENCE_S = 120.0
 """After so long without all clients the log says what is waited for."""
 _POLL_S = 0.05
-_SMALLEST_SHARE = 1e-4
-"""Of a CPU; Ray counts in these."""
+_CPUS = 1e-3
+"""That each client reserves: next to nothing, so that there is always room, also for those whose node has died. They
+compute with as many threads as the run has, and only on nodes that have CPUs."""
 
 
 class ClientActor(Actor):
@@ -196,8 +196,7 @@ def run_with_actors(
 ) -> bool:
     """Train in a folder with one actor per client: a new run, or the rest of the one that is there.
 
-    The cluster is the one at `address`, or one that is started on this machine for the purpose. Everything else is as
-    in `asfl.runs.run.run`. A stop before all clients are there is a KeyboardInterrupt.
+    Everything else is as in `asfl.runs.run.run`. A stop before all clients are there is a KeyboardInterrupt.
     """
     check_ray(address)
     agreement = agreement_for(config, scheme, folder, watching.get("threads"))
@@ -220,10 +219,8 @@ def ray_clients(
 ) -> Iterator[list[RayLink]]:
     """The links to the clients of a run, when all are there."""
     clients, largest = agreement.config.scenario.clients, Blueprint.of(agreement.config).largest_message
-    store_bytes = max(OBJECT_STORE_BYTES, clients * largest)  # each client may be sent a whole one at the same time
-    with ray_cluster(address, store_bytes=store_bytes), ExitStack() as open_:
-        cpus, threads = share_of_cpu(clients, _cpus_of_nodes()), agreement.threads
-        start = partial(start_actor, ClientActor, cpus=cpus, threads=threads, max_concurrency=2)
+    with ray_cluster(address), ExitStack() as open_:
+        start = partial(start_actor, ClientActor, cpus=_CPUS, threads=agreement.threads, max_concurrency=2)
         links: list[RayLink] = []
         for client in range(clients):
             welcome = encode(agreement.welcome(client))
@@ -248,18 +245,3 @@ def _wait_for_all(links: Sequence[RayLink], should_stop: ShouldStop) -> None:
             said = "%d of %d clients haven't started yet: the Ray cluster may be busy with other things"
             _log.warning(said, len(missing), len(links))
         time.sleep(_POLL_S)
-
-
-def share_of_cpu(clients: int, cpus_of_nodes: Sequence[float]) -> float:
-    """What each client reserves: so much that all of them would fit on the largest node, and at most one CPU.
-
-    So there is always room, also for those whose node has died. They compute with as many threads as the run has.
-    """
-    largest = max(cpus_of_nodes, default=0.0) or 1.0
-    return min(math.floor(largest / clients / _SMALLEST_SHARE) * _SMALLEST_SHARE, 1.0)
-
-
-def _cpus_of_nodes() -> list[float]:
-    import ray
-
-    return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asfl.config import Network
 from asfl.config.errors import AsflError
-from asfl.config.fields import AutoSecond, Section
+from asfl.config.fields import AutoSecond
 from asfl.field.clocks import Clocks
 from asfl.field.links import Link, OpenRequest, RefusedError
 from asfl.field.messages import A, Request, Stage
@@ -31,32 +31,12 @@ _log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 
-class Deadlines(Section):
-    """How long the server waits for a client, by what it was asked for (`field.deadline_s`)."""
-
-    sync_s: AutoSecond = "auto"
-    """The current layers have reached a client that begins or comes back."""
-    resplit_s: AutoSecond = "auto"
-    """Layers have moved down, or are up."""
-    forward_s: AutoSecond = "auto"
-    """Activations are up."""
-    backward_s: AutoSecond = "auto"
-    """Gradients are down, and the client has learnt from them."""
-    learn_s: AutoSecond = "auto"
-    """A whole step without a cut (FedAvg) is done."""
-    give_s: AutoSecond = "auto"
-    """The client's layers are up, in schemes that average them every round."""
-    report_s: AutoSecond = "auto"
-    """The sampled parameters for the discrepancy are up."""
-    gather_s: AutoSecond = "auto"
-    """The client's layers are up, for an evaluation or a checkpoint."""
-
-
 @dataclass(frozen=True)
 class Patience:
     """How long the server waits."""
 
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    deadline_s: AutoSecond = "auto"
+    """For an answer (`field.deadline_s`)."""
     nobody_s: float = 300.0
     """For any client to be reached when a round begins; then the run stops."""
     barren_rounds: int = 3
@@ -68,21 +48,17 @@ class Patience:
     @classmethod
     def of(cls, network: Network) -> "Patience":
         """As configured."""
-        return cls(Deadlines(**dict.fromkeys(Deadlines.model_fields, network.deadline_s)))
+        return cls(network.deadline_s)
 
     def most_s(self, stage: Stage) -> float:
         """The deadline of a stage as long as nothing is known of it."""
-        configured: float | str = getattr(self.deadlines, f"{stage}_s")
-        if isinstance(configured, str):  # "auto"
+        if self.deadline_s == "auto":
             return LEARN_MOST_S if stage == "learn" else MOST_S
-        return configured
-
-    def is_measured(self, stage: Stage) -> bool:
-        return bool(getattr(self.deadlines, f"{stage}_s") == "auto")
+        return self.deadline_s
 
 
 class MeasuredDeadlines:
-    """The deadlines of stages that are configured as "auto".
+    """The deadlines of stages if they are "auto".
 
     After 20 answers it is 20 times what 95 % of the latest ones took, but at least 15 s, at least 3 times what this
     client took the last time, and never more than 120 s (600 s for a whole step). A client that was too late has twice
@@ -200,7 +176,7 @@ class Roster:
             return None
         self._asked.add(client)
         deadline_s = self._patience.most_s(request.stage)
-        if self._patience.is_measured(request.stage):
+        if self._patience.deadline_s == "auto":
             deadline_s = self._measured.deadline_s(request.stage, client, deadline_s)
         request = replace(request, round=self.index, after=int(self.round_of[client]))
         return OpenRequest(self._links[client], client, request, deadline_s, base)

@@ -92,14 +92,12 @@ def advise(
     seeds: int,
     learnt: Learnt | None = None,
     *,
-    workers: int = 1,
     schemes: Sequence[str] = ADVISED,
-    progress: Callable[[Playthrough], None] = lambda _: None,
 ) -> Advice:
     """Play every scheme in this world."""
     played_with = range(config.scenario.seed, config.scenario.seed + seeds)
     known = [name for name in schemes if learnt is None or name in learnt.updates]
-    played = play_all(config, known, played_with, rounds, workers=workers, progress=progress)
+    played = play_all(config, known, played_with, rounds)
     weight = joule_in_seconds(config)
     found = [
         _candidate(name, [one for one in played if one.scheme == name], learnt, weight) for name in dict.fromkeys(known)

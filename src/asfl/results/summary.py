@@ -345,21 +345,21 @@ class Summary:
                 return target
         return self.targets[0] if self.targets else None
 
-    def saving(self, scheme: str, target: float, of: str = OURS) -> Saving | None:
-        """None for the scheme that saves itself, against the ceiling, and in a comparison without one of them."""
-        if scheme in (of, CEILING) or {of, scheme} - self.runs.keys():
+    def saving(self, scheme: str, target: float) -> Saving | None:
+        """What ASFL saves; None against itself or the ceiling, and in a comparison without one of the two."""
+        if scheme in (OURS, CEILING) or {OURS, scheme} - self.runs.keys():
             return None
-        ours, theirs = (self.reached(name, target, "delay_s").keys() for name in (of, scheme))
-        shared = {run.seed for run in self.runs[of]} & {run.seed for run in self.runs[scheme]}
+        ours, theirs = (self.reached(name, target, "delay_s").keys() for name in (OURS, scheme))
+        shared = {run.seed for run in self.runs[OURS]} & {run.seed for run in self.runs[scheme]}
         return Saving(
-            delay=self._saved(scheme, target, "delay_s", of),
-            energy=self._saved(scheme, target, "energy_j", of),
+            delay=self._saved(scheme, target, "delay_s"),
+            energy=self._saved(scheme, target, "energy_j"),
             only_ours=len(shared & (ours - theirs)),
             only_theirs=len(shared & (theirs - ours)),
         )
 
-    def _saved(self, scheme: str, target: float, resource: Resource, of: str) -> Statistic:
-        pairs = paired(self.reached(of, target, resource), self.reached(scheme, target, resource))
+    def _saved(self, scheme: str, target: float, resource: Resource) -> Statistic:
+        pairs = paired(self.reached(OURS, target, resource), self.reached(scheme, target, resource))
         return Statistic.of(1 - ours / theirs for ours, theirs in pairs if theirs > 0)
 
     def to_json(self) -> dict[str, Any]:

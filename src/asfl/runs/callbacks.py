@@ -10,12 +10,11 @@ import logging
 import math
 import os
 import shutil
-import sqlite3
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import fields
 from importlib import util
 from itertools import islice
@@ -24,7 +23,7 @@ from textwrap import shorten
 from typing import Any, Protocol
 from uuid import uuid4
 
-from asfl.config.errors import AsflError, MissingExtraError
+from asfl.config.errors import MissingExtraError
 from asfl.config.files import read_file
 from asfl.runs.files import write_whole
 from asfl.runs.records import RoundRecord
@@ -153,10 +152,6 @@ class TensorBoard:
             self._writer = None
 
 
-LONGEST_WAIT_S, LONGEST_UPLOAD_S = 30.0, 60.0
-"""For a W&B server that doesn't answer; at the end of a run, when what is left stays on the disk for `wandb sync`."""
-
-
 class WeightsAndBiases:
     """One W&B run for a run folder, under the same id whenever it goes on: offline, in `wandb/` below the run folder,
     unless WANDB_MODE says otherwise.
@@ -197,8 +192,6 @@ class WeightsAndBiases:
                     console="off",
                     disable_code=True,
                     disable_git=True,
-                    init_timeout=LONGEST_WAIT_S,
-                    finish_timeout=LONGEST_UPLOAD_S,
                     x_disable_machine_info=True,
                     x_disable_meta=True,
                     x_disable_stats=True,
@@ -225,15 +218,6 @@ class WeightsAndBiases:
                 wandb.teardown()  # its process would stay until ours ends
 
 
-_MLFLOW_UNLESS_SET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow tells its makers who calls what; only the user may wish that
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # a server that is away holds a round up for seconds, not for minutes
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
-_MOST_SETTINGS = 100
-"""That MLflow takes in one request."""
-
-
 class MLflow:
     """One MLflow run for a run folder, under the same id whenever it goes on: where MLFLOW_TRACKING_URI says, else in
     `mlflow.db` beside the run folder.
@@ -245,13 +229,27 @@ class MLflow:
     _last_known = 0
 
     def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
-        for name, value in _MLFLOW_UNLESS_SET.items():
-            os.environ.setdefault(name, value)
+        # MLflow tells its makers who calls what; only the user may wish that.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         folder = folder.absolute()
+        file = folder / "mlflow-run-id"
         with quiet():
+            from mlflow.entities import Param
+
             self._client = _mlflow_client(folder)
-            if not self._goes_on(folder / "mlflow-run-id"):
-                self._create(folder, settings)
+            if file.exists():
+                run_id = read_file(file, 1000).decode().strip()
+                self._client.update_run(run_id, status="RUNNING")
+                known = self._client.get_metric_history(run_id, "radio/arrived")  # which every round has
+                self._last_known = max((metric.step for metric in known), default=0)
+            else:
+                run = self._client.create_run(_experiment(self._client), run_name=f"{folder.parent.name}/{folder.name}")
+                run_id, self._last_known = str(run.info.run_id), 0
+                write_whole(file, run_id)
+                params = (Param(name, str(value)) for name, value in settings.items())
+                while some := list(islice(params, 100)):  # no request may have more
+                    self._client.log_batch(run_id, params=some)
+        self._run_id = run_id
         for record in before:
             self.round(record)
 
@@ -270,45 +268,9 @@ class MLflow:
                 self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED")
             self._run_id = None
 
-    def _goes_on(self, file: Path) -> bool:
-        """Whether this folder's run is still in the store; then it goes on."""
-        from mlflow.exceptions import MlflowException
-
-        if not file.exists():
-            return False
-        run_id = read_file(file, 1000).decode().strip()
-        try:
-            self._client.update_run(run_id, status="RUNNING")
-        except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # not gone or deleted
-                raise
-            return False
-        known = self._client.get_metric_history(run_id, "radio/arrived")  # which every round has
-        self._run_id, self._last_known = run_id, max((metric.step for metric in known), default=0)
-        return True
-
-    def _create(self, folder: Path, settings: Settings) -> None:
-        from mlflow.entities import Param
-
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "asfl"
-        run = self._client.create_run(self._experiment_id(name), run_name=f"{folder.parent.name}/{folder.name}")
-        self._run_id, self._last_known = str(run.info.run_id), 0
-        write_whole(folder / "mlflow-run-id", self._run_id)
-        params = (Param(name, str(value)) for name, value in settings.items())
-        while some := list(islice(params, _MOST_SETTINGS)):
-            self._client.log_batch(self._run_id, params=some)
-
-    def _experiment_id(self, name: str) -> str:
-        from mlflow.exceptions import MlflowException
-
-        if self._client.get_experiment_by_name(name) is None:
-            with suppress(MlflowException):  # another process may be quicker
-                self._client.create_experiment(name)
-        return str(self._client.get_experiment_by_name(name).experiment_id)
-
 
 def _mlflow_client(folder: Path) -> Any:
-    """Of the store where the run of a folder is shown; a database file that can't be opened is refused at once."""
+    """Of the store where the run of a folder is shown."""
     from mlflow import MlflowClient
 
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
@@ -316,12 +278,18 @@ def _mlflow_client(folder: Path) -> Any:
     from filelock import FileLock
 
     file = folder.parent / "mlflow.db"
-    if set("%?") & set(str(file)):  # SQLAlchemy would read more into them, and its versions don't agree what
-        raise AsflError(f"{file}: no % and no ? may be in this path; set MLFLOW_TRACKING_URI")
-    with closing(sqlite3.connect(file)) as database:  # MLflow would try for two minutes
-        database.execute("PRAGMA schema_version")
     with FileLock(f"{file}.lock"):  # MLflow creates the tables here, and fails if another process does so too
         return MlflowClient(f"sqlite:///{file}")
+
+
+def _experiment(client: Any) -> str:
+    from mlflow.exceptions import MlflowException
+
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "asfl"
+    if client.get_experiment_by_name(name) is None:
+        with suppress(MlflowException):  # another process may be quicker
+            client.create_experiment(name)
+    return str(client.get_experiment_by_name(name).experiment_id)
 
 
 _TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}

@@ -341,31 +341,14 @@ def _holder(file: Path) -> str:
     return "another process"
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    _FAR = 1 << 30
-    """Windows keeps others from reading what is locked: so it is a byte that no process reads."""
-
-    def _lock(handle: int) -> bool:
-        os.lseek(handle, _FAR, os.SEEK_SET)
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EDEADLK):
-                return False
-            raise
-        finally:
-            os.lseek(handle, 0, os.SEEK_SET)
-        return True
-
-else:
-    import fcntl
-
-    def _lock(handle: int) -> bool:
-        """Lock an open file for this process; False if another one has it."""
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+def _lock(handle: int) -> bool:
+    """Lock an open file for this process; False if another one has it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise OSError(errno.ENOTSUP, "this system has no such locks") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

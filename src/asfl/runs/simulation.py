@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
@@ -199,7 +200,7 @@ class Networks:
 
 
 class Simulation:
-    """A run, and the state it is in."""
+    """One scheme being trained: a run, and the state it is in. An iterator over the records of its rounds."""
 
     def __init__(
         self,
@@ -238,6 +239,14 @@ class Simulation:
     def play_round(self) -> RoundRecord:
         self.state, record = play_round(self.run, self.state)
         return record
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RoundRecord:
+        if self.finished:
+            raise StopIteration
+        return self.play_round()
 
     def evaluate(self, *, whole: bool) -> Measured:
         return self._networks.evaluate(whole=whole)

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -65,9 +66,13 @@ def deaf_to_signals() -> Iterator[None]:
 def stopping_on_ctrl_c() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP into a request to stop after the round: the function says so.
 
-    The second is an ordinary KeyboardInterrupt. A signal that is ignored (`nohup`) stays so.
+    The second is an ordinary KeyboardInterrupt. A signal that is ignored (`nohup`) stays so. Only the main thread
+    receives signals; elsewhere the answer is always no.
     """
     asked = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked

@@ -150,6 +150,9 @@ class Axis:
     grid: bool = True
 
 
+ROUND = Axis("round", whole=True)
+
+
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes and what is in it, drawn in this order."""
@@ -271,7 +274,23 @@ def lines_panel(
     """A line from round 1 on for each name; logarithmic where the largest values of lines differ that much."""
     lines = [over_rounds(of_one, look(name), name, group=name, step=step) for name, of_one in values.items()]
     tops = [float(np.max(of_one)) for of_one in values.values() if len(of_one)]
-    return Panel(title, lines, Axis("round", whole=True), scaled(label, tops), choice=choice)
+    return Panel(title, lines, ROUND, scaled(label, tops), choice=choice)
+
+
+def stacked(
+    places: ArrayLike, parts: Mapping[str, tuple[ArrayLike, Look]], hover: str = "", width: float = 0.8
+) -> list[Bars]:
+    """Bars on top of each other."""
+    made, base = list[Bars](), np.zeros(np.size(places))
+    for name, (lengths, look) in parts.items():
+        made.append(Bars(places=places, lengths=lengths, look=look, name=name, base=base, width=width, hover=hover))
+        base = base + np.asarray(lengths, float)
+    return made
+
+
+def no_cut(rounds: int, y: float) -> Note:
+    """In place of a scheme's cuts, in the middle of its rounds."""
+    return Note("no cut: the whole model is on the client", rounds / 2, y, FAINT, "center")
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

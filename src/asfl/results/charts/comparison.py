@@ -13,6 +13,7 @@ from asfl.results.charts.chart import (
     BUDGET,
     FAINT,
     OTHER,
+    ROUND,
     SECOND,
     Axis,
     Bars,
@@ -29,6 +30,7 @@ from asfl.results.charts.chart import (
     is_ours,
     lines_panel,
     look_of,
+    no_cut,
     scaled,
     spans_magnitudes,
     trailing_mean,
@@ -232,14 +234,14 @@ def cuts_panel(runs: Mapping[str, Run]) -> Panel:
     for row, cuts in enumerate(shown.values()):
         table[row, : len(cuts)] = cuts
     none = [row for row in range(len(shown)) if np.isnan(table[row]).all()]
-    notes = [Note("no cut: the whole model is on the client", rounds / 2, row, FAINT, "center") for row in none]
+    notes = [no_cut(rounds, row) for row in none]
     most = max(2.0, float(np.nanmax(table))) if len(none) < len(shown) else 2.0
     extent = (0.5, rounds + 0.5, -0.5, len(shown) - 0.5)
     hover = "round %{x:.0f}: %{z:.3~g} layers<extra></extra>"
     heat = Heat(values=table, label="layers", low=1, high=most, extent=extent, hover=hover)
     y = Axis(ticks=dict(enumerate(shown)), reversed=True, low=-0.5, high=len(shown) - 0.5)
     title = f"Cut: layers on the client (seed {next(iter(runs.values())).seed})"
-    return Panel(title, [heat, *notes], Axis("round", whole=True), y)
+    return Panel(title, [heat, *notes], ROUND, y)
 
 
 def first_of_each(runs: Sequence[Run]) -> dict[str, Run]:

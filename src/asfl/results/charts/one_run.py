@@ -5,30 +5,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from asfl.results.charts.chart import (
     BAD,
     BUDGET,
-    FAINT,
     MOST_POINTS,
     OTHER,
+    ROUND,
     SECOND,
     Axis,
-    Bars,
     Chart,
     Heat,
     Level,
     Line,
     Look,
-    Note,
     Panel,
     Points,
     Series,
     binned,
+    no_cut,
     over_rounds,
     scaled,
     shade,
+    stacked,
 )
 from asfl.results.charts.world import LOWEST_DB, city, snr_history
 from asfl.results.curves import Run
@@ -37,7 +36,7 @@ from asfl.runs.records import RoundRecord
 MOST_CELLS = 800_000
 """Of the maps of all runs together: about 4 MB in the page."""
 MOST_MAPPED_CLIENTS = 200
-_THIN, _ROUND = Look(SECOND, (), 1.3), Axis("round", whole=True)
+_THIN = Look(SECOND, (), 1.3)
 _CLIENT_COLOURS = ("#3565a8", "#c2452d", "#1b7f5c", "#e0952b", "#8a4fa3", "#2aa3b8", "#6b6b6b", "#a0522d")
 
 
@@ -85,7 +84,7 @@ def client_map(run: Run, name: str, columns: int) -> Panel:
     )  # fmt: skip
     more = f" (means of {math.ceil(rounds / columns)} rounds)" if rounds > columns else ""
     y = Axis("client", low=-0.5, high=len(values) - 0.5, whole=True, reversed=True)
-    return Panel(title + more, [heat], _ROUND, y)
+    return Panel(title + more, [heat], ROUND, y)
 
 
 # ---------------------------------------------------------------------- round after round
@@ -99,7 +98,7 @@ def panels(run: Run, color: str, bounds: tuple[float, float]) -> dict[str, Panel
         return over_rounds([value(record) for record in records], look, name)
 
     def panel(title: str, unit: str, *series: Series) -> Panel:
-        return Panel(title, series, _ROUND, Axis(unit, low=0), legend=True)
+        return Panel(title, series, ROUND, Axis(unit, low=0), legend=True)
 
     def level(name: str, value: float) -> list[Level]:
         return [Level(value, name)] if math.isfinite(value) else []
@@ -139,9 +138,8 @@ def panels(run: Run, color: str, bounds: tuple[float, float]) -> dict[str, Panel
 def _cut(records: Sequence[RoundRecord], look: Look) -> Panel:
     cuts = [record.mean_cut for record in records]
     none = all(map(math.isnan, cuts))
-    words = Note("no cut: the whole model is on the client", len(cuts) / 2, 0.5, FAINT, "center")
-    series: list[Series] = [words] if none else [over_rounds(cuts, look, "cut", step=True)]
-    return Panel("Cut: layers on the client", series, _ROUND, Axis(low=0, high=1 if none else None))
+    series: list[Series] = [no_cut(len(cuts), 0.5) if none else over_rounds(cuts, look, "cut", step=True)]
+    return Panel("Cut: layers on the client", series, ROUND, Axis(low=0, high=1 if none else None))
 
 
 def _share_lost(record: RoundRecord) -> float:
@@ -161,7 +159,7 @@ def _accuracies(records: Sequence[RoundRecord], own: Look) -> Panel:
         if known:
             x, y = zip(*known, strict=True)
             lines.append(Line(x=x, y=y, look=look, name=name, hover="%{x}: %{y:.1f} %"))
-    return Panel("Accuracy, each evaluation", lines, _ROUND, Axis("%", low=0), legend=True)
+    return Panel("Accuracy, each evaluation", lines, ROUND, Axis("%", low=0), legend=True)
 
 
 def _energy_by_client(run: Run, own: Look, levels: Sequence[Level]) -> Panel:
@@ -169,22 +167,10 @@ def _energy_by_client(run: Run, own: Look, levels: Sequence[Level]) -> Panel:
         np.array([getattr(record, name) for record in run.records], float).mean(axis=0)
         for name in ("energy_j", "resplit_energy_j")
     )
-    parts = (("rounds", energy - resplit, own), ("re-splits", resplit, _THIN))
-    hover = "client %{x}: %{y:.3~g} J"
-    bars = _stacked(range(len(energy)), {name: (lengths, look) for name, lengths, look in parts}, hover=hover)
+    parts = {"rounds": (energy - resplit, own), "re-splits": (resplit, _THIN)}
+    bars = stacked(range(len(energy)), parts, "client %{x}: %{y:.3~g} J")
     x = Axis("client", whole=True, grid=False)
     return Panel("Mean energy of every client", [*bars, *levels], x, Axis("J a round", low=0), legend=True)
-
-
-def _stacked(
-    places: Sequence[float], parts: Mapping[str, tuple[ArrayLike, Look]], hover: str, width: float = 0.8
-) -> list[Bars]:
-    """Bars on top of each other."""
-    made, base = list[Bars](), np.zeros(len(places))
-    for name, (lengths, look) in parts.items():
-        made.append(Bars(places=places, lengths=lengths, look=look, name=name, base=base, width=width, hover=hover))
-        base = base + np.asarray(lengths, float)
-    return made
 
 
 # ---------------------------------------------------------------------- resource blocks
@@ -199,7 +185,7 @@ def blocks(run: Run) -> Chart:
     shares = {word: share[:MOST_MAPPED_CLIENTS] for word, share in block_shares(run.records).items()}
     parts = {word: (100 * share, Look(shade(place, len(shares)))) for place, (word, share) in enumerate(shares.items())}
     clients = len(next(iter(shares.values())))
-    bars = _stacked(range(clients), parts, "client %{x}: in %{y:.1f} % of rounds")
+    bars = stacked(range(clients), parts, "client %{x}: in %{y:.1f} % of rounds")
     title = f"Who gets how many blocks: {run.scheme}, seed {run.seed}"
     x, y = Axis("client", whole=True, grid=False), Axis("share of the rounds, %", low=0, high=100)
     return Chart([[Panel(title, bars, x, y, legend=True)]], max(7.0, 3 + 0.24 * clients), 4, legend="right")
@@ -236,7 +222,7 @@ def links(run: Run) -> Chart:
         "activations up": ([record.uplink_stage_delay_s for record in records], Look("#9db7d9")),
         "server, gradients down": ([record.server_stage_delay_s for record in records], Look(OTHER)),
     }
-    seconds: list[Series] = [*_stacked(rounds, stages, "round %{x}: %{y:.3~g} s", 1.0)]
+    seconds: list[Series] = [*stacked(rounds, stages, "round %{x}: %{y:.3~g} s", 1.0)]
     if run.budgets is not None:
         seconds.append(Level(run.budgets.delay_s, "budget"))
     delays = Panel("Time of a round, by the clock", seconds, x, Axis("s", low=0), legend=True)
@@ -256,5 +242,5 @@ def walk(run: Run) -> Chart | None:
         return None
     where = city(history.surroundings, history.position_m.transpose(1, 0, 2), history.snr_db.T)
     cuts = over_rounds([record.mean_cut for record in run.records], Look(BUDGET), step=True)
-    right = Panel("Where the model is cut", [cuts], _ROUND, scaled("layers on the client", ()))
+    right = Panel("Where the model is cut", [cuts], ROUND, scaled("layers on the client", ()))
     return Chart([[where, right]], 11.5, 5.4)

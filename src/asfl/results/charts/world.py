@@ -29,6 +29,7 @@ from asfl.results.charts.chart import (
     GOOD,
     MEDIAN,
     OTHER,
+    ROUND,
     Axis,
     Bars,
     Chart,
@@ -44,6 +45,7 @@ from asfl.results.charts.chart import (
     look_of,
     over_rounds,
     scaled,
+    stacked,
 )
 from asfl.results.curves import Run
 from asfl.results.summary import trained_and_charged
@@ -113,12 +115,12 @@ def city(around: Surroundings | None, position_m: Floats, snr_db: Floats) -> Pan
     return Panel("Who walks where (triangle: server)", series, Axis("m", grid=False), Axis("m", grid=False), equal=True)
 
 
-def trace_chart(trace: Trace, radio: Radio | None = None) -> Chart:
+def trace_chart(trace: Trace) -> Chart:
     """The map on the left, each client's SNR over time on the right."""
     where = trace.surroundings
     if where is None:
         raise AsflError(f"{trace.source}: says nothing of positions, so there is no map")
-    snr_db = full_power_snr_db(from_db(np.array(trace.values)), radio or Radio())
+    snr_db = full_power_snr_db(from_db(np.array(trace.values)), Radio())
     seconds = (snr_db.shape[1] - 1) * trace.sample_period_s
     time = _snr_map(snr_db, "SNR of every client over time", "s", float(seconds))
     title = f"{trace.source}: {len(snr_db)} clients, {seconds:.0f} s"
@@ -251,16 +253,15 @@ def _ways(world: World) -> list[Floats]:
 def _median_client(view: WorldView) -> Panel:
     client, cost, cuts = view.examples()["median"], view.cost, view.world.profile.cuts
     compute = (cost.client_forward_delay_s + cost.client_backward_delay_s)[:, client]
-    base, bars = np.zeros(len(cuts)), []
-    for label, seconds, color in (
-        ("send activations, report", (cost.uplink_delay_s + cost.model_up_delay_s)[:, client], _SEND.color),
-        ("return gradients", cost.downlink_delay_s[:, client], "#f1d397"),
-        ("server computes", cost.server_delay_s[:, client], "#9fb6d9"),
-        ("client computes", compute, _COMPUTE.color),
-    ):
-        bars.append(Bars(places=cuts, lengths=seconds, base=base, look=Look(color), name=label))
-        base = base + seconds
-    y = Axis("seconds in a round", low=0, high=1.4 * float(base.max()))
+    parts = {
+        "send activations, report": ((cost.uplink_delay_s + cost.model_up_delay_s)[:, client], _SEND),
+        "return gradients": (cost.downlink_delay_s[:, client], Look("#f1d397")),
+        "server computes": (cost.server_delay_s[:, client], Look("#9fb6d9")),
+        "client computes": (compute, _COMPUTE),
+    }
+    bars = stacked(cuts, parts)
+    total = np.sum([seconds for seconds, _ in parts.values()], axis=0)
+    y = Axis("seconds in a round", low=0, high=1.4 * float(total.max()))
     return Panel("Where the median client's time goes", bars, Axis(CUT_LABEL, whole=True), y, legend=True)
 
 
@@ -350,9 +351,9 @@ class LabelMix:
         """[N] of each client."""
         return np.asarray(self.counts.sum(axis=1))
 
-    def commonest(self, client: int, how_many: int = 4) -> list[int]:
-        """The labels this client has most of, the commonest first."""
-        order = np.argsort(-self.counts[client], kind="stable")[:how_many]
+    def commonest(self, client: int) -> list[int]:
+        """The four labels this client has most of, the commonest first."""
+        order = np.argsort(-self.counts[client], kind="stable")[:4]
         return [int(label) for label in order if self.counts[client, label] > 0]
 
 
@@ -455,8 +456,10 @@ def budget_chart(playthroughs: Sequence[Playthrough], model: str) -> Chart:
             battery.append(Line(x=rounds, y=np.median(left, axis=1), look=look, low=low, high=high))
         chosen = [one.mean_cut if one.scheduled_count else np.nan for one in played.rounds]
         cuts.append(over_rounds(chosen, look, played.scheme, step=True))
-    x, share = Axis("round", whole=True), Axis("%", low=0, high=103)
+    percent = Axis("%", low=0, high=103)
     titles = {"Time left": time, "Batteries left: the median client, and from the emptiest to the fullest": battery}
-    panels = [Panel(title if series else f"{title} (no limit)", series, x, share) for title, series in titles.items()]
-    rows = [[panel] for panel in (*panels, Panel("Cut", cuts, x, Axis("layers on the client")))]
+    panels = [
+        Panel(name if series else f"{name} (no limit)", series, ROUND, percent) for name, series in titles.items()
+    ]
+    rows = [[panel] for panel in (*panels, Panel("Cut", cuts, ROUND, Axis("layers on the client")))]
     return Chart(rows, 11, 8, f"{model}: what the budget buys, without training", legend="right")
