@@ -17,7 +17,7 @@ from waiting import LONG_S
 ROOT = Path(__file__).parents[1]
 PARTS_OF = {
     "annotated_types": "pydantic", "pydantic_core": "pydantic", "PIL": "matplotlib", "llvmlite": "numba",
-    "markupsafe": "jinja2", "mitsuba": "sionna-rt",
+    "markupsafe": "jinja2", "mitsuba": "sionna-rt", "typing_extensions": "pydantic",
 }  # fmt: skip
 """Modules that come with a package for good, and are named in its interface."""
 ASKED_FOR = {"IPython"}
@@ -76,18 +76,7 @@ def test_what_the_wheel_installs_works(installed: Path) -> None:
     assert str(installed) in subprocess.run(where, capture_output=True, text=True, check=True).stdout
     assert "demo" in said("list", "presets")
     assert "mine.py is written" in said("new", "scheme", "mine")
-    said(
-        "--plugin",
-        "mine.py",
-        "compare",
-        "demo",
-        *tiny.split(),
-        "--schemes",
-        "asfl,mine",
-        "--rounds",
-        "1",
-        "--workers",
-        "1",
-    )
+    compare = ["--plugin", "mine.py", "compare", "demo", *tiny.split(), "--schemes", "asfl,mine"]
+    said(*compare, "--rounds", "1", "--workers", "1")
     assert "page: runs/compare-demo/report.html" in said("report", "runs/compare-demo", "--no-figures")
     assert "vgg19-cifar100" in said("list", "profiles")

@@ -37,8 +37,6 @@ def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("scenario.radius_m=1e300", "scenario.radius_m = 1e+300 must be a number > 0 and ≤ 1e9, in m"),
         ("model.width=1e300", "model.width = 1e+300 must be a number > 0 and ≤ 100"),
         (f"scenario.clients={'7' * 5000}", "a whole number above 2^128"),
-        (f"scenario.clients=0x{'f' * 5000}", "a whole number above 2^128"),
-        (f"scenario.clients={'[' * 5000}", "nested more than 32 deep"),
         (f"scenario.clients={'[' * 200}{']' * 200}", "nested more than 32 deep"),
         (f"{'a.' * 2000}b=1", "write it as section.field=value"),
         (f"data.test_file={'a' * 300}", "is no name of a file"),
@@ -46,7 +44,6 @@ def test_a_slice_of_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (f'radio.rb_bandwidth_hz="{"9" * 5000} km"', "has the unit 'km'"),
         ("compute.server_hz=5e-324", "compute.server_hz: 4.94066e-324 is too small to compute with"),
         ('radio.max_tx_power_w="1e-300 W"', "radio.max_tx_power_w: 1e-300 is too small to compute with"),
-        ("decision.delay_budget_s=1e-300", "decision.delay_budget_s: 1e-300 is too small to compute with"),
         ("data.test_file=\udcff", "is not in UTF-8"),
         (f"model.architecture={'x' * 2000}", "unknown architecture 'xxx"),
         (f"scenario.{'x' * 2000}=1", "unknown key 'scenario.xxx"),
@@ -75,13 +72,10 @@ def test_files_that_are_nested_too_deep(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("decide", "long.json"), "long.json", "a whole number above 2^128")
 
 
-@pytest.mark.parametrize("content", ['{"profile": "\\ud800"}', '{"\\udc00": 1}', '["\\ud800"]'])
-def test_halves_of_letters(asfl: Asfl, tmp_path: Path, content: str) -> None:
-    (tmp_path / "half.json").write_text(content)
-    assert_refused(asfl("decide", "half.json"), "half.json has half of a letter in it")
-
-
-def test_round_files_with_numbers_too_small_to_divide_by(asfl: Asfl, tmp_path: Path) -> None:
+def test_round_files_that_cannot_be_meant(asfl: Asfl, tmp_path: Path) -> None:
+    for content in ('{"profile": "\\ud800"}', '{"\\udc00": 1}', '["\\ud800"]'):
+        (tmp_path / "half.json").write_text(content)
+        assert_refused(asfl("decide", "half.json"), "half.json has half of a letter in it")
     (tmp_path / "tiny.json").write_text(json.dumps({**ROUND, "rules": {"outage_s": 5e-324}}))
     assert_refused(asfl("decide", "tiny.json", "--cost"), "outage_s: 4.94066e-324 is too small to compute with")
 
@@ -118,24 +112,14 @@ def test_json_has_no_infinities() -> None:
     assert json.loads(json_text(data)) == {"a": [None, 1.5, {"b": None}], "c": [None, 2], "d": "inf"}
 
 
-@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
-def test_terminals_without_our_letters(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_terminals_without_our_letters(tmp_path: Path) -> None:
     """In a process of its own: the streams of this one aren't a terminal's."""
-    code = "import sys; from asfl.cli import main; sys.argv = ['asfl', 'explain', 'demo']; main()"
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        env={**os.environ, **variables},
-        timeout=LONG_S,
-        cwd=tmp_path,
-        check=True,
-    )
+    command = [sys.executable, "-m", "asfl", "explain", "demo"]
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    shown = subprocess.run(command, capture_output=True, env=variables, timeout=LONG_S, cwd=tmp_path, check=True)
     assert b"clients = 6" in shown.stdout
-    if "PYTHONIOENCODING" in variables:
-        assert b"a whole number >= 1 and <= 100,000 | preset demo" in shown.stdout
 
 
 def test_a_fleet_that_cannot_write_is_refused_before_it_starts(asfl: Asfl) -> None:
-    pytest.importorskip("flwr")
     refused = asfl("fleet", "--clients", "2", "--out", "/proc/nowhere")
     assert_refused(refused, "can't write /proc/nowhere", "give another --out")

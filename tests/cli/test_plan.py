@@ -31,9 +31,6 @@ def test_as_json_it_says_what_is_used_and_what_is_left(asfl: Asfl) -> None:
         assert of["ended_by"] in ("batteries", "rounds")
     assert data["schemes"]["fedavg"]["cut"] is None
     assert data["schemes"]["asfl"]["cut"]["min"] >= 1
-
-
-def test_minutes_may_be_written_short(asfl: Asfl) -> None:
     data = json.loads(asfl(*SMALL, "--schemes", "asfl", "--time", "30m", "--rounds", "2", "--json").stdout)
     of = data["schemes"]["asfl"]
     assert of["ended_by"] == "rounds"

@@ -7,7 +7,7 @@ from asfl.cli.progress import RunProgress
 
 
 def test_the_time_left_is_told_once_it_can_be_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """A display may begin with the first round that is over: how long that one took nobody saw."""
+    """A display may begin with the first round that is over: how long that one took is unknown."""
     with RunProgress(3, []) as progress:
         for number in (1, 2, 3):
             progress(made_up_round(number, 0.5))

@@ -21,6 +21,9 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
+untyped: Any = asfl  # a type checker finds some of the mistakes below, too
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -31,6 +34,8 @@ def test_public_names_are_listed_and_say_what_they_are() -> None:
     for name in dir(asfl):
         if not name.startswith("_"):
             assert inspect.getdoc(getattr(asfl, name)), name
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = untyped.nothing
 
 
 def test_the_same_call_finds_its_run_and_more_rounds_extend_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,9 +70,6 @@ def test_strings_paths_and_dictionaries_are_the_same_experiment() -> None:
     same.append(load_config("demo", {"scenario.clients": 4, "training": {"batch_size": 8}}).config)
     same.append(load_config(same[0]).config)
     assert all(one == same[0] for one in same)
-
-
-untyped: Any = asfl  # a type checker finds some of these mistakes, too
 
 
 @pytest.mark.parametrize(

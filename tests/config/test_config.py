@@ -120,15 +120,6 @@ def test_shown_configuration_can_be_saved_and_read_back(
     assert load_config("small-cifar10", [f"data.test_file={toml_value(folder)}"]).config.data.test_file == folder
 
 
-def test_shown_configuration_is_valid(asfl: Asfl, tmp_path: Path) -> None:
-    """As a person does it: with a line break, a tab, quotes and letters from elsewhere."""
-    folder = 'two\nlines\t"ä" \\ 🙂'
-    shown = asfl("explain", "demo", "--set", f"data.test_file={toml_value(folder)}")
-    (tmp_path / "mine.toml").write_text(shown.stdout, "utf-8")
-    assert "mine.toml is valid" in asfl("check", "mine.toml").stdout
-    assert load_config(tmp_path / "mine.toml").config.data.test_file == folder
-
-
 def test_sources_are_remembered(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('base = "small-cifar10"\n[radio]\nnum_rbs = 12\n[scenario]\nclients = 7\n')
@@ -138,11 +129,8 @@ def test_sources_are_remembered(tmp_path: Path) -> None:
     assert resolved.sources["radio.num_rbs"] == "file mine.toml"
     assert resolved.sources["model.architecture"] == "preset small-cifar10"
     assert resolved.sources["compute.server_hz"] == "default"
-
-
-def test_the_tree_is_frozen() -> None:
     with pytest.raises(ValidationError):
-        Config().radio.num_rbs = 3  # type: ignore[misc]
+        resolved.config.radio.num_rbs = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +142,9 @@ def test_the_tree_is_frozen() -> None:
         ("scenario.channel.kin=trace", "did you mean 'kind'?"),
         ("radio.num_rbs=0", "radio.num_rbs = 0 must be a whole number ≥ 1"),
         ("radio.num_rbs=2.5", "radio.num_rbs = 2.5 must be a whole number"),
-        ("radio.num_rbs=true", "radio.num_rbs = True"),
         ("radio.rb_bandwidth_hz=20 s", "radio.rb_bandwidth_hz: '20 s' has the unit 's'"),
         ("radio.max_tx_power_w=-1", "radio.max_tx_power_w = -1 must be a number > 0 and ≤ 1e9, in W"),
         ("radio.max_tx_power_w=nan", "radio.max_tx_power_w = nan"),
-        ("training.learning_rate=inf", "training.learning_rate = inf"),
         ("model.norm=batchh", 'model.norm = \'batchh\' must be one of "batch", "group", "none"'),
         ("decision.delay_budget_s=0", 'must be a number > 0 and ≤ 1e9 or "auto", in s'),
         ("decision.queue_memory=1.5", "must be a number ≥ 0 and ≤ 1"),
@@ -172,6 +158,13 @@ def test_the_tree_is_frozen() -> None:
         ("budget.total_delay_s=0", 'budget.total_delay_s = 0 must be a number > 0 and ≤ 1e9 or "off", in s'),
         ("radio=3", "radio = 3 must be a section"),
         ("clients", "write it as section.field=value"),
+        ("schemes.epsl.learning_rate=0", "schemes.epsl.learning_rate = 0 must be a number > 0"),
+        ("schemes.epsl.rounds_times=0", "schemes.epsl.rounds_times = 0 must be a number > 0"),
+        ("schemes.epsl.local_steps=1.5", "schemes.epsl.local_steps = 1.5 must be a whole number ≥ 1"),
+        ("schemes.epsl.learning_rat=1", "unknown key 'schemes.epsl.learning_rat': did you mean 'learning_rate'?"),
+        ("schemes.epsl=1", "schemes.epsl = 1 must be a section with fields of its own"),
+        ("schemes=1", "schemes = 1 must be sections, each with a name"),
+        ("schemes.E S.learning_rate=1", "schemes.E S: a name has small letters, digits, - and _"),
         ("radio.num_rbs.x=1", "unknown key|is a value, not a section|must be a whole number"),
     ],
 )
@@ -205,6 +198,11 @@ def test_show_and_check_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
     assert "· preset paper-cifar100" in shown.stdout
     (tmp_path / "mine.toml").write_text("[radio]\nnum_rbs = 3\n")
     assert "mine.toml is valid: vgg19-cifar100" in asfl("check", "mine.toml").stdout
+    folder = 'two\nlines\t"ä" \\ 🙂'  # also with a line break, a tab, quotes and letters from elsewhere
+    shown = asfl("explain", "demo", "--set", f"data.test_file={toml_value(folder)}")
+    (tmp_path / "shown.toml").write_text(shown.stdout, "utf-8")
+    assert "shown.toml is valid" in asfl("check", "shown.toml").stdout
+    assert load_config(tmp_path / "shown.toml").config.data.test_file == folder
     (tmp_path / "mine.toml").write_text("[radio]\nnum_rb = 3\n")
     refused = asfl("check", "mine.toml")
     assert_refused(refused, "unknown key 'radio.num_rb'", "did you mean 'num_rbs'?", "file mine.toml")
@@ -240,25 +238,7 @@ def test_settings_of_single_schemes_are_shown_and_read_back(tmp_path: Path, with
     assert own_settings(resolved.config) == "epsl: learning_rate 0.0003; sfl-cut2: local_steps 5"
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("schemes.epsl.learning_rate=0", "schemes.epsl.learning_rate = 0 must be a number > 0"),
-        ("schemes.epsl.rounds_times=0", "schemes.epsl.rounds_times = 0 must be a number > 0"),
-        ("schemes.epsl.local_steps=1.5", "schemes.epsl.local_steps = 1.5 must be a whole number ≥ 1"),
-        ("schemes.epsl.learning_rat=1", "unknown key 'schemes.epsl.learning_rat': did you mean 'learning_rate'?"),
-        ("schemes.epsl=1", "schemes.epsl = 1 must be a section with fields of its own"),
-        ("schemes=1", "schemes = 1 must be sections, each with a name"),
-        ("schemes.E S.learning_rate=1", "schemes.E S: a name has small letters, digits, - and _"),
-    ],
-)
-def test_mistakes_in_settings_of_single_schemes(override: str, words: str) -> None:
-    with pytest.raises(AsflError) as caught:
-        load_config("demo", [override])
-    assert words in str(caught.value)
-
-
-def test_schemes_that_nobody_knows_are_refused(asfl: Asfl) -> None:
+def test_unknown_schemes_are_refused(asfl: Asfl) -> None:
     refused = asfl("explain", "demo", "--set", "schemes.eps.learning_rate=1e-3")
     assert_refused(refused, "schemes.eps: unknown scheme 'eps': did you mean 'epsl'?")
     with pytest.raises(AsflError, match="unknown scheme 'afl': did you mean 'asfl'"):

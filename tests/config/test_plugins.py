@@ -64,26 +64,17 @@ def test_a_file_is_loaded_now_and_named_for_processes_to_come(tmp_path: Path, mo
 def test_the_variable_is_looked_at_when_a_name_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(tmp_path / "a" / "mine.py", loud_scheme())
     second = write(tmp_path / "b" / "mine.py", "import asfl\nasfl.register_channel('still', print)\n")
-    monkeypatch.setenv(PLUGINS_VARIABLE, os.pathsep.join([str(first), "", str(second)]))
+    text = "from pathlib import Path\nfrom asfl.schemes import scheme_named\n"  # names can be asked for while it loads
+    text += "assert scheme_named('asfl')\nwith (Path(__file__).parent / 'log').open('a') as log:\n    log.write('x')\n"
+    third = write(tmp_path / "counts.py", text)
+    monkeypatch.setenv(PLUGINS_VARIABLE, os.pathsep.join([str(first), "", str(second), str(third)]))
     assert not _loaded
-    assert "loud" in SCHEMES
-    assert "still" in CHANNELS
-    assert len(loaded_plugins()) == 2  # two files of the same name are two plugins
-
-
-def test_a_file_is_run_once_however_often_names_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "from pathlib import Path\nwith (Path(__file__).parent / 'log').open('a') as log:\n    log.write('x')\n"
-    monkeypatch.setenv(PLUGINS_VARIABLE, str(write(tmp_path / "counts.py", text)))
     for _ in range(3):
-        assert "asfl" in SCHEMES
+        assert "loud" in SCHEMES
+        assert "still" in CHANNELS
         assert "cnn" in MODELS
-    assert (tmp_path / "log").read_text() == "x"
-
-
-def test_a_file_may_look_names_up_while_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "from asfl.schemes import scheme_named\nassert scheme_named('asfl').name == 'asfl'\n"
-    monkeypatch.setenv(PLUGINS_VARIABLE, str(write(tmp_path / "asks.py", text)))
-    assert "asfl" in SCHEMES
+    assert (tmp_path / "log").read_text() == "x"  # a file is run once
+    assert len(loaded_plugins()) == 3  # two files of the same name are two plugins
 
 
 @pytest.mark.parametrize(
@@ -91,10 +82,8 @@ def test_a_file_may_look_names_up_while_it_is_loaded(tmp_path: Path, monkeypatch
     [
         ("import asfl\n\nasfl.register_scheme(", "line 3: SyntaxError: '(' was never closed"),
         ("import asfl\nx = 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
-        ("def f():\n    return missing\n\nf()\n", "line 2: NameError: name 'missing' is not defined"),
         ("import no_such_package\n", "line 1: ModuleNotFoundError: No module named 'no_such_package'"),
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
-        ("raise RuntimeError\n", "line 1: RuntimeError"),
         ("a = '\x00'\n", "SyntaxError"),
         ("import asfl\nasfl.register_channel('Fog', print)\n", "line 2: channel name 'Fog' must be small letters"),
         ("import asfl\nasfl.register_model('cnn', print)\n", "line 2: architecture 'cnn' ships with asfl"),
@@ -170,19 +159,25 @@ def test_the_same_name_belongs_to_who_registered_it(tmp_path: Path) -> None:
     assert len(SCHEMES) == len(list(SCHEMES))
 
 
-def test_names_and_things_that_are_refused() -> None:
-    with pytest.raises(AsflError, match="scheme 'sfl' ships with asfl"):
-        package.register_scheme(AsflScheme("sfl"))
-    with pytest.raises(AsflError, match="scheme name 'a,b' must be small letters"):
-        package.register_scheme(AsflScheme("a,b"))
-    with pytest.raises(AsflError, match=r"not its class: register_scheme\(AsflScheme\(\)\)"):
-        package.register_scheme(AsflScheme)  # type: ignore[arg-type]
-    with pytest.raises(AsflError, match="object lacks name, exchange, decide"):
-        package.register_scheme(object())  # type: ignore[arg-type]
-    with pytest.raises(AsflError, match="no function of a ModelSpec"):
-        package.register_model("mine", 3)  # type: ignore[arg-type]
-    with pytest.raises(AsflError, match=r"no function of \(scenario, radio\)"):
-        package.register_channel("mine", None)  # type: ignore[arg-type]
+register_scheme: Any = package.register_scheme
+register_model: Any = package.register_model
+register_channel: Any = package.register_channel
+
+
+@pytest.mark.parametrize(
+    ("register", "words"),
+    [
+        (lambda: register_scheme(AsflScheme("sfl")), "scheme 'sfl' ships with asfl"),
+        (lambda: register_scheme(AsflScheme("a,b")), "scheme name 'a,b' must be small letters"),
+        (lambda: register_scheme(AsflScheme), r"not its class: register_scheme\(AsflScheme\(\)\)"),
+        (lambda: register_scheme(object()), "object lacks name, exchange, decide"),
+        (lambda: register_model("mine", 3), "no function of a ModelSpec"),
+        (lambda: register_channel("mine", None), r"no function of \(scenario, radio\)"),
+    ],
+)
+def test_names_and_things_that_are_refused(register: Callable[[], object], words: str) -> None:
+    with pytest.raises(AsflError, match=words):
+        register()
 
 
 @pytest.mark.parametrize(
@@ -192,10 +187,7 @@ def test_names_and_things_that_are_refused() -> None:
             "scenario.channel.kind=raylegh",
             "unknown channel 'raylegh': did you mean 'rayleigh'? Your own needs --plugin",
         ),
-        (
-            "scenario.channel.kind=fog",
-            "scenario.channel.kind: unknown channel 'fog': valid: 3gpp, rayleigh, trace. Your own",
-        ),
+        ("scenario.channel.kind=fog", "unknown channel 'fog': valid: 3gpp, rayleigh, trace. Your own"),
         ("model.architecture=vgg91", "model.architecture: unknown architecture 'vgg91': did you mean 'vgg19'? Your"),
         ("data.name=fog", "an .npz file. Your own needs --plugin FILE"),
         ("model.architecture=3", 'must be one of "cnn", "mlp"'),
@@ -208,7 +200,7 @@ def test_unknown_names_say_what_is_valid_and_how_yours_would_be(override: str, w
 
 
 def test_registered_names_are_valid_and_shown(tmp_path: Path) -> None:
-    package.register_channel("fog", lambda scenario, radio: Still(scenario.clients))
+    package.register_channel("fog", lambda scenario, radio: Foggy(scenario, radio))
     package.register_model("my-net", tiny)
     chosen = load_config("demo", ["scenario.channel.kind=fog", "model.architecture=my-net"]).config
     assert (chosen.scenario.channel.kind, chosen.model.architecture) == ("fog", "my-net")
@@ -244,7 +236,7 @@ def test_fields_behind_the_first_are_settings() -> None:
     assert world.begin_round(0).channel_gain.tolist() == [3.0] * 6
     assert (world.channel.colour, world.channel.lifts) == ("white", True)  # type: ignore[attr-defined]
     package.register_channel("fog", lambda scenario, radio, **more: Foggy(scenario, radio, more["gain"]))
-    assert in_fog("gain=2", "whatever=1").begin_round(0).channel_gain.tolist() == [2.0] * 6
+    assert in_fog("gain=2", "more=1").begin_round(0).channel_gain.tolist() == [2.0] * 6
     package.register_channel("fog", lambda *both, gain=1.0: Foggy(both[0], both[1], gain))
     assert in_fog("gain=2").begin_round(0).channel_gain.tolist() == [2.0] * 6
 
@@ -255,7 +247,6 @@ def test_fields_behind_the_first_are_settings() -> None:
         ("gian=3", "scenario.channel.own.gian is no setting of channel 'fog': did you mean 'gain'?"),
         ("seen=3", "scenario.channel.own.seen is no setting of channel 'fog': valid: colour, gain, lifts"),
         ("scenario=3", "is no setting of channel 'fog': valid: colour, gain, lifts"),
-        ("gain=thick", "scenario.channel.own.gain = 'thick': "),
         ("gain=true", "scenario.channel.own.gain = True: must be a number"),
         ("gain=-1", "scenario.channel.own.gain = -1: input should be greater than 0"),
         ("colour=red", "scenario.channel.own.colour = 'red': input should be 'grey' or 'white'"),
@@ -274,10 +265,7 @@ def test_settings_of_models_and_of_nothing() -> None:
     chosen = ["model.architecture=my-net", "model.own.hidden"]
     assert World.of(load_config("demo", [f"{chosen[1]}=3", chosen[0]]).config).profile.activation_bits[0] == 3 * 32
     for overrides, words in [
-        (
-            [chosen[0], "model.own.hiden=3"],
-            "model.own.hiden is no setting of architecture 'my-net': did you mean 'hidden'",
-        ),
+        ([chosen[0], "model.own.hiden=3"], "is no setting of architecture 'my-net': did you mean 'hidden'"),
         ([chosen[0], f"{chosen[1]}=2.5"], "model.own.hidden = 2.5: input should be a valid integer"),
         ([f"{chosen[1]}=3"], "model.own.hidden is no setting of architecture 'cnn': it takes no settings"),
         (["scenario.channel.own.gain=3"], "is no setting of channel 'rayleigh': it takes no settings"),
@@ -291,7 +279,7 @@ def test_settings_of_models_and_of_nothing() -> None:
 
 
 def test_what_a_run_left_behind_is_read_without_its_plugin() -> None:
-    """And whoever loads another plugin of that name is told what doesn't fit."""
+    """Another plugin of that name says what doesn't fit."""
     left = {"scenario": {"channel": {"kind": "fog", "own": {"thickness": 3}}}}
     config = Config.model_validate(left)
     package.register_channel("fog", Foggy)
@@ -300,15 +288,6 @@ def test_what_a_run_left_behind_is_read_without_its_plugin() -> None:
 
 
 # ---------------------------------------------------------------------- what they do
-class Still:
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-
-    def at(self, round_index: int) -> ChannelState:
-        gain = np.full(self.clients, 1e-9)
-        return ChannelState(gain, gain, gain_is_known=True)
-
-
 class Step(nn.Module):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -370,7 +349,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused(tmp_path: Path, cut: i
 
 
 def test_the_report_says_that_a_plugin_is_needed_to_repeat_a_run(tmp_path: Path) -> None:
-    package.register_channel("fog", lambda scenario, radio: Still(scenario.clients))
+    package.register_channel("fog", Foggy)
     commands = {}
     for name, scheme, overrides in (
         ("scheme", "loud", []),

@@ -5,24 +5,26 @@ from hypothesis import given, settings, strategies as st
 from worlds import rounds_with_decisions
 
 from asfl.config import load_config
-from asfl.costs.account import Reserves
+from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
 from asfl.costs.round import Round
 
 
-def reserves(time_s: float, battery_j: float, clients: int) -> Reserves:
+def reserves(time_s: float, battery_j: float, clients: int) -> RemainingBudget:
     batteries = np.full(clients, battery_j)
-    return Reserves(time_s, batteries, time_s, batteries, rounds=10)
+    return RemainingBudget(time_s, batteries, time_s, batteries, rounds=10)
 
 
 def test_without_a_budget_there_are_no_reserves() -> None:
-    assert Reserves.of(load_config("demo").config) is None
+    assert RemainingBudget.of(load_config("demo").config) is None
 
 
 def test_one_number_is_for_every_client_and_a_list_for_each() -> None:
-    same = Reserves.of(load_config("demo", ["budget.battery_j=5 kJ"]).config)
-    each = Reserves.of(load_config("demo", ["budget.battery_j=[1, 2, 3, 4, 5, 6]", "budget.total_delay_s=1 h"]).config)
+    same = RemainingBudget.of(load_config("demo", ["budget.battery_j=5 kJ"]).config)
+    each = RemainingBudget.of(
+        load_config("demo", ["budget.battery_j=[1, 2, 3, 4, 5, 6]", "budget.total_delay_s=1 h"]).config
+    )
     assert same is not None
     assert each is not None
     assert same.battery_left_j.tolist() == [5000.0] * 6
@@ -69,6 +71,6 @@ def test_without_a_limit_nothing_changes(given_: tuple[Round, Decision]) -> None
 def test_empty_clients_are_unreachable_and_get_no_blocks(given_: tuple[Round, Decision], seed: int) -> None:
     round_, decision = given_
     left = np.random.default_rng(seed).choice([0.0, 1.0], round_.num_clients)
-    some_empty = Reserves(np.inf, np.ones(round_.num_clients), np.inf, left, rounds=10)
+    some_empty = RemainingBudget(np.inf, np.ones(round_.num_clients), np.inf, left, rounds=10)
     assert (some_empty.reachable(round_).channel_gain[left == 0] == 0).all()
     np.testing.assert_array_equal(some_empty.without_empty(decision).rb_count, decision.rb_count * left)

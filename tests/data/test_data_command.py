@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from asfl.cli import app
 from asfl.config import load_config
-from asfl.config.errors import AsflError
 from asfl.data import load_data, partition, register_arrays
 from asfl.data.cifar import CIFAR
 from asfl.results.charts.chart import Bars, Heat
@@ -43,32 +42,26 @@ def test_own_file_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
     assert "my.npz: 20 training and 20 test images of 1×8×8, 2 classes; 5 clients" in shown.stdout
 
 
-def test_mistakes_are_refused(asfl: Asfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ASFL_DATA_DIR", raising=False)
-    wrong = asfl("data", "show", "--set", "data.name=cifr10")
-    assert_refused(wrong, "unknown data set 'cifr10': did you mean 'cifar10'?")
-    missing = asfl("data", "show", "small-cifar10", "--data-dir", "nowhere")
-    assert_refused(missing, "no cifar10 in nowhere or data", "asfl data fetch cifar10", "--data-dir", "ASFL_DATA_DIR")
-    offline = asfl("data", "fetch", "cifar10", "--url", "http://127.0.0.1:9/x")
-    assert_refused(offline, "can't download http://127.0.0.1:9/x")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fetch", "cifr10"], "no data set 'cifr10' to fetch: did you mean 'cifar10'"),
-        (["show", "--set", "data.name=no.npz"], "no.npz': no such file"),
-        (["show", "--set", "scenario.clients=1438"], "there can be 1 … 1,437 clients"),
-        (["show", "--plot", "mix.txt"], "the name must end in"),
+        (["show", "--set", "data.name=cifr10"], ["unknown data set 'cifr10': did you mean 'cifar10'?"]),
+        (
+            ["show", "small-cifar10", "--data-dir", "nowhere"],
+            ["no cifar10 in nowhere or data", "asfl data fetch cifar10", "--data-dir", "ASFL_DATA_DIR"],
+        ),
+        (["fetch", "cifar10", "--url", "http://127.0.0.1:9/x"], ["can't download http://127.0.0.1:9/x"]),
+        (["fetch", "cifr10"], ["no data set 'cifr10' to fetch: did you mean 'cifar10'"]),
+        (["show", "--set", "data.name=no.npz"], ["no.npz': no such file"]),
+        (["show", "--set", "scenario.clients=1438"], ["there can be 1 … 1,437 clients"]),
+        (["show", "--plot", "mix.txt"], ["the name must end in"]),
     ],
 )
-def test_more_mistakes(arguments: list[str], words: str) -> None:
-    with pytest.raises(AsflError, match=words):
-        CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
-
-
-def test_digits_need_no_fetching() -> None:
-    assert "ships with asfl" in CliRunner().invoke(app, ["data", "fetch", "digits"]).output
+def test_mistakes_are_refused(
+    asfl: Asfl, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    monkeypatch.delenv("ASFL_DATA_DIR", raising=False)
+    assert_refused(asfl("data", *arguments), *words)
 
 
 def test_fetch_unpacks_then_says_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +78,12 @@ def test_fetch_unpacks_then_says_it_is_there(tmp_path: Path, monkeypatch: pytest
     assert f"cifar100 is in {Path('data') / kind.binary_folder}" in first.output
     again = run.invoke(app, ["data", "fetch", "cifar100"], catch_exceptions=False)
     assert "cifar100 is already in" in again.output
+    assert "ships with asfl" in run.invoke(app, ["data", "fetch", "digits"]).output
     shown = run.invoke(app, ["data", "show", "small-cifar100", "--set", "scenario.clients=3"], catch_exceptions=False)
     assert "cifar100: 12 training and 5 test images of 3×32×32, 100 classes; 3 clients" in shown.output
 
 
-@pytest.mark.parametrize(("classes", "clients"), [(2, 1), (10, 3), (15, 5), (100, 50), (30, 150)])
+@pytest.mark.parametrize(("classes", "clients"), [(2, 1), (100, 50), (30, 150)])
 def test_pictures_of_any_size(classes: int, clients: int) -> None:
     labels = np.arange(600) % classes
     images = np.zeros((600, 2, 2), dtype=np.uint8)

@@ -112,24 +112,15 @@ def test_a_cut_download_continues(server: Server, kind: Cifar, ranges: bool, tmp
     check_fetched(kind, folder)
 
 
-@pytest.mark.parametrize("case", ["complete", "too long", "elsewhere"])
-def test_a_part_file_that_needs_no_or_another_rest(server: Server, kind: Cifar, case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["there", "complete", "too long", "elsewhere"])
+def test_what_is_there_is_used(server: Server, kind: Cifar, case: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    part = {"complete": server.content, "too long": server.content + b"more", "elsewhere": server.content[:100]}[case]
-    (folder / f"{kind.binary_archive}.part").write_bytes(part)
+    part = {"too long": server.content + b"more", "elsewhere": server.content[:100]}.get(case, server.content)
+    (folder / (kind.binary_archive + ".part" * (case != "there"))).write_bytes(part)
     server.shift = 7
     fetch(kind, folder, server.url)
-    assert len(server.asked) == (0 if case == "complete" else 2)
-    check_fetched(kind, folder)
-
-
-def test_what_is_there_is_not_downloaded(server: Server, kind: Cifar, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / kind.binary_archive).write_bytes(server.content)
-    fetch(kind, folder, server.url)
-    assert server.asked == []
+    assert len(server.asked) == (2 if case in ("too long", "elsewhere") else 0)
     check_fetched(kind, folder)
 
 
@@ -151,9 +142,6 @@ def test_a_wrong_checksum_is_refused_and_nothing_kept(server: Server, kind: Cifa
     with pytest.raises(AsflError, match=rf"its md5 is .* instead of {kind.binary_md5}; the download was thrown away"):
         fetch(kind, tmp_path / "data", server.url)
     assert list((tmp_path / "data").iterdir()) == []
-
-
-def test_a_server_that_says_no(server: Server, kind: Cifar, tmp_path: Path) -> None:
     server.status = 404
     with pytest.raises(AsflError, match=r"can't download http://.*: the server says 404 Not Found"):
         fetch(kind, tmp_path / "data", server.url)
@@ -164,27 +152,27 @@ def test_no_server_and_no_answer(kind: Cifar, server: Server, tmp_path: Path, mo
 
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
+        silence = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
         with pytest.raises(AsflError, match=r"can't download .*: Connection refused; without a network, put cifar-10-"):
-            fetch(kind, tmp_path, nobody)
+            fetch(kind, tmp_path, silence)
         silent.listen()
         monkeypatch.setattr("asfl.data.fetch.TIMEOUT_S", 0.05)
         with pytest.raises(AsflError, match=r"can't download .*: no answer for 0\.05 s"):
-            fetch(kind, tmp_path, nobody)
+            fetch(kind, tmp_path, silence)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/x", "cifar.tar.gz"])
-def test_other_addresses_are_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(AsflError, match=r"give an http or https address"):
-        fetch(KIND, tmp_path, url)
-    with pytest.raises(AsflError, match=r"can't download http://\[bad: "):
-        fetch(KIND, tmp_path, "http://[bad")
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        *((url, "give an http or https address") for url in ("file:///etc/passwd", "ftp://a.org/x", "cifar.tar.gz")),
+        ("http://[bad", r"can't download http://\[bad: "),
+        ("http://127.0.0.1:9/x", "can't write below .*file"),
+    ],
+)
+def test_addresses_and_folders_that_cannot_be_used(url: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(AsflError, match=r"can't write below .*file"):
-        fetch(KIND, tmp_path / "file", "http://127.0.0.1:9/x")
+    with pytest.raises(AsflError, match=words):
+        fetch(KIND, tmp_path / "file" if "write" in words else tmp_path, url)
 
 
 INSIDE = f"{KIND.binary_folder}/data_batch_1.bin"

@@ -17,9 +17,9 @@ def test_a_round_over_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(field, "CLIENTS", 2)
     monkeypatch.setattr(field, "ROUNDS_A_TURN", 1)
     monkeypatch.setattr(field, "TWO_MEGABYTES", {"cnn-w0.1-cifar10": 2})
-    table = field.overhead_table([1], 1, ["cnn-w0.1-cifar10"], ["in this process", "gRPC"])
+    table = field.overhead_table([1], 1, ["cnn-w0.1-cifar10"], ["in this process", "gRPC, TLS"])
     Console(width=200).print(table)
     here, there = _cells(table)
-    assert [row[4] for row in (here, there)] == ["in this process", "gRPC"]
+    assert [row[4] for row in (here, there)] == ["in this process", "gRPC, TLS"]
     assert there[-1] == "yes"
     assert float(there[5].split()[0].replace(",", "")) > 0

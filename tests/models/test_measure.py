@@ -39,57 +39,39 @@ def conv_macs(in_channels: int, out_channels: int, kernel: int, out_size: int) -
     return in_channels * out_channels * kernel**2 * out_size**2
 
 
-@pytest.fixture(scope="module")
-def vgg19() -> ModelProfile:
-    return measure_profile(ModelSpec("vgg19", "cifar100"))
+Unit = tuple[float, float, float, float]
+BY_HAND: dict[str, dict[str, Unit]] = {
+    "vgg19": {
+        # The image needs no gradient, so the backward pass computes that of the weights only. Scale and shift of the
+        # norm are parameters; its running statistics aren't.
+        "conv1": (3 * 64 * 9 + 2 * 64, 64 * 32 * 32, conv_macs(3, 64, 3, 32), 2),
+        "conv8": (256 * 256 * 9 + 2 * 256, 256 * 4 * 4, conv_macs(256, 256, 3, 8), 4),  # 8×8, pooled to 4×4
+        "fc3": (512 * 100 + 100, 100, 512 * 100, 4),
+    },
+    "resnet50": {
+        # With a stride, 32×32 in and 16×16 out; what skips it is still as it came into the block.
+        "stage2.block1.conv2": (
+            128 * 128 * 9 + 2 * 128, 128 * 16 * 16 + 256 * 32 * 32, conv_macs(128, 128, 3, 16), 4
+        ),
+        # The last unit of a block with a shortcut: nothing skips what is behind it.
+        "stage2.block1.conv3": (
+            128 * 512 + 256 * 512 + 2 * 2 * 512, 512 * 16 * 16,
+            conv_macs(128, 512, 1, 16) + conv_macs(256, 512, 1, 16), 4,
+        ),
+        # Inside a block without one.
+        "stage2.block2.conv1": (512 * 128 + 2 * 128, (128 + 512) * 16 * 16, conv_macs(512, 128, 1, 16), 4),
+    },
+}  # fmt: skip
+"""Parameters, values that are sent at a cut behind the unit, MACs, and FLOPs of the backward pass per MAC."""
 
 
-@pytest.fixture(scope="module")
-def resnet50() -> ModelProfile:
-    return measure_profile(ModelSpec("resnet50", "cifar100"))
-
-
-def test_first_convolution(vgg19: ModelProfile) -> None:
-    macs = conv_macs(3, 64, 3, 32)
-    params = 3 * 64 * 9 + 2 * 64  # scale and shift of the norm; its running statistics don't count
-    # The image needs no gradient, so the backward pass computes that of the weights only.
-    assert unit(vgg19, "conv1") == (32 * params, 32 * 64 * 32 * 32, 2 * macs, 2 * macs)
-
-
-def test_middle_convolution_with_pool(vgg19: ModelProfile) -> None:
-    macs = conv_macs(256, 256, 3, 8)
-    params = 256 * 256 * 9 + 2 * 256
-    assert unit(vgg19, "conv8") == (32 * params, 32 * 256 * 4 * 4, 2 * macs, 4 * macs)  # 8×8, pooled to 4×4
-
-
-def test_fully_connected(vgg19: ModelProfile) -> None:
-    macs = 512 * 100
-    assert unit(vgg19, "fc3") == (32 * (512 * 100 + 100), 32 * 100, 2 * macs, 4 * macs)
-
-
-def test_bottleneck_with_stride(resnet50: ModelProfile) -> None:
-    macs = conv_macs(128, 128, 3, 16)  # 32×32 in, 16×16 out
-    skip = 256 * 32 * 32  # still as it came into the block
-    params = 128 * 128 * 9 + 2 * 128
-    expected = (32 * params, 32 * (128 * 16 * 16 + skip), 2 * macs, 4 * macs)
-    assert unit(resnet50, "stage2.block1.conv2") == expected
-
-
-def test_last_unit_of_a_block_with_shortcut(resnet50: ModelProfile) -> None:
-    macs = conv_macs(128, 512, 1, 16) + conv_macs(256, 512, 1, 16)
-    params = 128 * 512 + 256 * 512 + 2 * 2 * 512
-    expected = (32 * params, 32 * 512 * 16 * 16, 2 * macs, 4 * macs)  # no skip behind the block
-    assert unit(resnet50, "stage2.block1.conv3") == expected
-
-
-def test_skip_bits_inside_a_block_without_shortcut(resnet50: ModelProfile) -> None:
-    macs = conv_macs(512, 128, 1, 16)
-    expected = (32 * (512 * 128 + 2 * 128), 32 * (128 + 512) * 16 * 16, 2 * macs, 4 * macs)
-    assert unit(resnet50, "stage2.block2.conv1") == expected
-
-
-def test_last_block_is_pooled(resnet50: ModelProfile) -> None:
-    assert unit(resnet50, "stage4.block3.conv3")[1] == 32 * 2048
+@pytest.mark.parametrize("model", BY_HAND)
+def test_units_counted_by_hand(model: str) -> None:
+    profile = measure_profile(ModelSpec.parse(f"{model}-cifar100"))
+    for name, (params, values, macs, backward) in BY_HAND[model].items():
+        assert unit(profile, name) == (32 * params, 32 * values, 2 * macs, backward * macs), name
+    if model == "resnet50":
+        assert unit(profile, "stage4.block3.conv3")[1] == 32 * 2048  # pooled
 
 
 @pytest.mark.parametrize("norm", get_args(Norm))
@@ -119,16 +101,6 @@ def test_every_unit_against_its_layers(architecture: Architecture, norm: Norm) -
     assert profile.unit_names == model.unit_names
 
 
-def test_measuring_leaves_the_random_stream_alone() -> None:
-    before = torch.get_rng_state()
-    measure_profile(ModelSpec("cnn", "digits"))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_promised_profiles_are_shipped() -> None:
-    assert set(shipped_profiles()) >= SHIPPED
-
-
 @pytest.mark.parametrize("name", shipped_profiles())
 def test_shipped_profile_is_what_is_measured(name: str) -> None:
     shipped, measured = load_profile(name), measure_profile(ModelSpec.parse(name))
@@ -137,7 +109,10 @@ def test_shipped_profile_is_what_is_measured(name: str) -> None:
 
 
 def test_other_profiles_are_measured_on_demand() -> None:
+    assert set(shipped_profiles()) >= SHIPPED
+    before = torch.get_rng_state()
     profile = load_profile("cnn-w0.5-gn-digits")
+    assert torch.equal(torch.get_rng_state(), before)  # measuring leaves the random stream alone
     assert profile.name == "cnn-w0.5-gn-digits"
     assert np.array_equal(profile.cuts, np.arange(1, 7))
 
@@ -153,9 +128,7 @@ def test_spec_name_round_trip() -> None:
     ("name", "message"),
     [
         ("vg19-cifar10", "unknown architecture 'vg19' .* did you mean 'vgg19'"),
-        ("resnet51-cifar10", "unknown architecture 'resnet51' .* did you mean 'resnet50'"),
         ("vgg19-cifar", "unknown data set 'cifar' .* did you mean 'cifar10'"),
-        ("vgg19-w0-cifar10", "width '0' .* above 0"),
         ("vgg19-w1.2.3-cifar10", "width '1.2.3' .* above 0"),
         ("vgg19-cifar10-", "unknown model 'vgg19-cifar10-': did you mean 'vgg19-cifar10'"),
     ],
@@ -178,15 +151,7 @@ except MissingExtraError as error:
 """
 
 
-def run_python(code: str) -> str:
-    command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 def test_shipped_profiles_work_without_torch() -> None:
-    assert run_python(WITHOUT_TORCH) == "measuring a profile needs an optional dependency: pip install 'asfl[train]'\n"
-
-
-def test_profiles_dont_import_torch() -> None:
-    code = "import sys, asfl; asfl.load_profile('cnn-digits'); print('torch' in sys.modules)"
-    assert run_python(code) == "False\n"
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_TORCH]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert shown == "measuring a profile needs an optional dependency: pip install 'asfl[train]'\n"

@@ -17,7 +17,7 @@ from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
-from asfl.optimize.prices import Prices, Progress, Rate
+from asfl.optimize.prices import Prices, Progress, ProgressCost
 from asfl.optimize.problem import TURN_PRICE, DriftAndNoise
 from asfl.optimize.rules import Switches
 
@@ -217,7 +217,7 @@ def test_progress_itself_counts_not_its_slope(seed: int) -> None:
 def test_the_price_of_progress_is_what_it_has_cost() -> None:
     problem = beyond_problem(3, Switches(rate=True), clients=3)
     assert problem.prices is not None
-    rate, cost = Rate(), problem.prices.cost(2.0, np.array([1.0, 2.0, 3.0]))
+    rate, cost = ProgressCost(), problem.prices.cost(2.0, np.array([1.0, 2.0, 3.0]))
     for _ in range(200):
         rate = rate.after(cost, float(problem.progress.of(2.0)))
     prices = rate.prices(problem.rules, 3)

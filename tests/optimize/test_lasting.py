@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asfl.config import load_config
-from asfl.costs.account import Reserves
+from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, round_cost
 from asfl.costs.world import Budgets, World
-from asfl.optimize.prices import TYPICAL_COST, Pace, Prices, Progress, Rate, lasting_prices
+from asfl.optimize.prices import TYPICAL_COST, Prices, Progress, ProgressCost, RecentUse, lasting_prices
 from asfl.optimize.rules import Rules
 from asfl.runs.play import play
 from asfl.runs.records import RoundRecord
@@ -21,17 +21,17 @@ from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 
 RULES = Rules.of(load_config("demo").config.decision, 3, 3, Budgets(2.0, 0.5))
-PACE = Pace(np.array([30.0, 10.0, 1.0, 2.0, 3.0]))
-RATE = Rate(cost=20.0, progress=5.0)
+PACE = RecentUse(np.array([30.0, 10.0, 1.0, 2.0, 3.0]))
+RATE = ProgressCost(cost=20.0, progress=5.0)
 shares = st.floats(0.01, 1.0)
 
 
-def left_of(time: float, *batteries: float, rounds: int = 10**6) -> Reserves:
+def left_of(time: float, *batteries: float, rounds: int = 10**6) -> RemainingBudget:
     total = np.array([10.0, 10.0, 10.0])
-    return Reserves(100.0, total, 100.0 * time, total * batteries, rounds)
+    return RemainingBudget(100.0, total, 100.0 * time, total * batteries, rounds)
 
 
-def prices_of(reserves: Reserves) -> Prices:
+def prices_of(reserves: RemainingBudget) -> Prices:
     return lasting_prices(RATE, PACE, reserves, RULES, 0)
 
 
@@ -56,9 +56,9 @@ def test_what_runs_out_sooner_is_dearer_and_a_usual_round_costs_the_usual(
 def test_what_is_plenty_or_has_no_limit_is_free() -> None:
     plenty = prices_of(left_of(0.1, 1.0, 0.1, 0.1))
     assert plenty.per_j[0] < 1e-4 * plenty.per_j[1]
-    only_time = prices_of(Reserves(100.0, np.full(3, np.inf), 50.0, np.full(3, np.inf), 10**6))
+    only_time = prices_of(RemainingBudget(100.0, np.full(3, np.inf), 50.0, np.full(3, np.inf), 10**6))
     assert (only_time.per_j < 1e-4 * only_time.per_s).all()
-    only_batteries = prices_of(Reserves(np.inf, np.full(3, 10.0), np.inf, np.full(3, 5.0), 10**6))
+    only_batteries = prices_of(RemainingBudget(np.inf, np.full(3, 10.0), np.inf, np.full(3, 5.0), 10**6))
     assert only_batteries.per_s < 1e-4 * only_batteries.per_j.min()
 
 
@@ -71,7 +71,7 @@ def test_pace_is_what_recent_rounds_took() -> None:
     world = World.of(load_config("demo").config)
     round_ = world.begin_round(0)
     cost = round_cost(round_, Decision(2, np.ones(6), np.ones(6)), np.ones(6), ASFL)
-    twice = Pace.fresh(6).after(cost).after(cost)
+    twice = RecentUse.fresh(6).after(cost).after(cost)
     np.testing.assert_allclose(twice.used / twice.used[1], np.concatenate([[cost.delay_s, 1.0], cost.energy_j]))
 
 

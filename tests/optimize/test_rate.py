@@ -11,7 +11,7 @@ from asfl.config import load_config
 from asfl.costs.crossing import Holdings
 from asfl.costs.world import World
 from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
-from asfl.optimize.prices import Prices, Progress, Rate
+from asfl.optimize.prices import Prices, Progress, ProgressCost
 from asfl.optimize.problem import Problem, Solution
 from asfl.optimize.rules import Rules
 from asfl.runs.play import play
@@ -70,13 +70,13 @@ def test_no_fixed_price_of_progress_is_better(monkeypatch: pytest.MonkeyPatch) -
     found = _cost_per_progress(1.0)
 
     def fixed(theta: float) -> float:
-        own = Rate.prices
+        own = ProgressCost.prices
 
-        def prices(self: Rate, rules: Rules, num_clients: int) -> Prices:
+        def prices(self: ProgressCost, rules: Rules, num_clients: int) -> Prices:
             return replace(own(self, rules, num_clients), per_progress=theta)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Rate, "prices", prices)
+            patch.setattr(ProgressCost, "prices", prices)
             return _cost_per_progress(1.0)
 
     others = [fixed(found * factor) for factor in (0.5, 0.75, 1.5, 3.0)]

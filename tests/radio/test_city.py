@@ -1,5 +1,6 @@
 """Walks through a made-up city, without a ray; with rays behind the mark `city` (`make city`)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,18 +85,15 @@ def test_what_was_interrupted_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     assert seen[0] > 0
     with np.load(whole) as one, np.load(broken) as two:
         assert all((one[name] == two[name]).all() for name in one.files)
-
-
-def test_another_walk_starts_over(tmp_path: Path) -> None:
-    out = tmp_path / "walk.npz"
+    out = tmp_path / "walk.npz"  # another walk starts over
     with pytest.raises(KeyboardInterrupt):
         trace_city(ASKED, Blocks(solves=2), out)
-    seen: list[int] = []
-    trace_city(Walk(**{**vars(ASKED), "seed": 2}), Blocks(), out, lambda done, steps: seen.append(done))
+    seen.clear()
+    trace_city(replace(ASKED, seed=2), Blocks(), out, lambda done, steps: seen.append(done))
     assert seen[0] == 0
 
 
-def test_nobody_to_be_heard_is_said(tmp_path: Path) -> None:
+def test_a_city_without_reception_is_said(tmp_path: Path) -> None:
     class Silent(Blocks):
         def gains(self, server_m: Floats, clients_m: Floats, block_hz: Floats) -> Floats:
             return np.full((len(clients_m), len(block_hz)), 1e-20)

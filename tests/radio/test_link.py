@@ -8,12 +8,7 @@ from hypothesis import given, strategies as st
 from scipy.integrate import quad
 
 from asfl.config import Radio
-from asfl.radio.link import (
-    downlink_rate_bps,
-    packet_error_rate_known,
-    packet_error_rate_rayleigh,
-    uplink_rate_bps,
-)
+from asfl.radio.link import downlink_rate_bps, packet_error_rate_known, packet_error_rate_rayleigh, uplink_rate_bps
 
 RADIO = Radio()
 NOISE_W = 1e6 * 10 ** (-17.3) * 1e-3
@@ -33,7 +28,7 @@ def test_rates_are_the_printed_formulas(count: int, power: float, gain: float) -
     assert downlink_rate_bps(gain, RADIO) == pytest.approx(down, rel=1e-6)
 
 
-@pytest.mark.parametrize("x", [1e-10, 1e-6, 1e-3, 0.06, 0.0624, 0.0626, 0.2, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("x", [1e-10, 1e-3, 0.0624, 0.0626, 0.2, 1.0, 10.0, 100.0])
 def test_closed_form_is_the_average_over_rayleigh_fading(x: float) -> None:
     """E[1 − exp(−x/χ)], χ ~ Exp(1), by quadrature over t = ln χ, where the integrand has no corners."""
 

@@ -34,8 +34,7 @@ from asfl.radio import renew as pilots
 from asfl.radio.traces import read_trace
 
 
-@pytest.mark.parametrize("taps", [1, 6], ids=["flat", "selective"])
-@pytest.mark.parametrize("antenna", range(ANTENNAS))
+@pytest.mark.parametrize(("taps", "antenna"), [(1, 0), (6, 1)], ids=["flat", "selective"])
 def test_sounder_gain_is_the_mean_power_of_the_channel(tmp_path: Path, taps: int, antenna: int) -> None:
     response, pilot = channels(taps), lts()
     samples = sounder_samples(response, np.fft.ifftshift(pilot))
@@ -107,14 +106,10 @@ def test_lost_pilots_of_one_client_are_interpolated(tmp_path: Path) -> None:
     np.testing.assert_array_equal(lossy[0], whole[0])
     assert lossy[2][1] == pytest.approx((whole[2][0] + whole[2][2]) / 2)
     samples[:, 0, 2] = 0
-    assert read_trace(write_sounder(path, samples, sounder_attributes(pilot))).user_names == (
-        "client 0",
-        "client 1",
-    )
+    assert read_trace(write_sounder(path, samples, sounder_attributes(pilot))).user_names == ("client 0", "client 1")
 
 
-@pytest.mark.parametrize("taps", [1, 6], ids=["flat", "selective"])
-@pytest.mark.parametrize("antenna", range(ANTENNAS))
+@pytest.mark.parametrize(("taps", "antenna"), [(1, 0), (6, 1)], ids=["flat", "selective"])
 def test_argos_gain_is_the_mean_power_of_the_channel(tmp_path: Path, taps: int, antenna: int) -> None:
     response = channels(taps)
     trace = read_trace(write_argos(tmp_path / "ch1_los_loc1.hdf5", response), antenna=antenna)
@@ -124,6 +119,7 @@ def test_argos_gain_is_the_mean_power_of_the_channel(tmp_path: Path, taps: int, 
     assert_gain(trace.values, expected_gain(response[:, :, antenna], np.fft.ifftshift(lts())))
 
 
+READ = {"FFT_SIZE", "CP_LEN", "PREFIX_LEN", "POSTFIX_LEN", "BS_FRAME_LEN", "RATE", "OFDM_PILOT_F", "SLOT_SAMP_LEN"}
 Spoil = Callable[[NDArray[Any], dict[str, Any]], NDArray[Any]]
 
 
@@ -138,22 +134,9 @@ def having(name: str, value: object) -> Spoil:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        *[
-            (without(name), f"/Data has no attribute {name}")
-            for name in (
-                "FFT_SIZE",
-                "CP_LEN",
-                "PREFIX_LEN",
-                "POSTFIX_LEN",
-                "BS_FRAME_LEN",
-                "RATE",
-                "OFDM_PILOT_F",
-            )
-        ],
-        (without("SLOT_SAMP_LEN"), "/Data has no attribute SLOT_SAMP_LEN"),
+        *((without(name), f"/Data has no attribute {name}") for name in sounder_attributes(lts()) if name in READ),
         (having("FFT_SIZE", 0), "/Data attribute FFT_SIZE is 0; give one number, 2 or more"),
         (having("FFT_SIZE", [64, 64]), r"/Data attribute FFT_SIZE is \[64, 64\]; give one number"),
-        (having("RATE", "fast"), "/Data attribute RATE is fast; give one number"),
         (having("RATE", np.nan), "/Data attribute RATE is nan; give one number"),
         (having("CP_LEN", -1), "/Data attribute CP_LEN is -1.*; give one number, 0 or more"),
         (having("CP_LEN", 200), "SLOT_SAMP_LEN is 172; one symbol already takes .* CP_LEN 200"),
@@ -161,11 +144,9 @@ def having(name: str, value: object) -> Spoil:
         (having("OFDM_PILOT_F", np.ones(3)), "OFDM_PILOT_F holds 3 values of float64; give 128 numbers"),
         (having("OFDM_PILOT_F", ["a"] * 128), "OFDM_PILOT_F holds 128 values of object; give 128 numbers"),
         (having("OFDM_PILOT_F", np.zeros(128)), "OFDM_PILOT_F is all zero or not finite"),
-        (having("OFDM_PILOT_F", np.full(128, np.inf)), "OFDM_PILOT_F is all zero or not finite"),
         (having("OFDM_PILOT_F", np.full(128, 5e-324)), "OFDM_PILOT_F is all zero or not finite, or absurd"),
         (having("BS_FRAME_LEN", 1e308), "BS_FRAME_LEN is 1e.308; give one number, 1 or more, and at most 1e.15"),
         (lambda samples, _: samples[:, :, :, :0], r"Pilot_Samples has shape \[6, 1, 3, 0, 344\]"),
-        (lambda samples, _: samples[0], r"Pilot_Samples has shape \[1, 3, 2, 344\]"),
         (lambda samples, _: samples[:0], r"Pilot_Samples has shape \[0, 1, 3, 2, 344\]"),
         (lambda samples, _: samples * 0, "Pilot_Samples of antenna 0 are all zero; no frame was recorded"),
     ],
@@ -179,12 +160,19 @@ def test_sounder_errors_name_file_field_and_remedy(tmp_path: Path, spoil: Spoil,
     assert "site.hdf5" in str(caught.value)
 
 
+def test_samples_of_another_type_and_other_quantities(tmp_path: Path) -> None:
+    samples = sounder_samples(channels(1), np.fft.ifftshift(lts()))
+    path = write_sounder(tmp_path / "site.hdf5", samples, sounder_attributes(lts()), "<f4")
+    with pytest.raises(AsflError, match="/Data/Pilot_Samples holds float32; IQ samples have to be int16"):
+        read_trace(path)
+    with pytest.raises(AsflError, match="gives no snr_db; leave the quantity"):
+        read_trace(path, "snr_db")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("samples_per_user", None, "/ has no attribute samples_per_user"),
-        ("num_mob_ant", None, "/ has no attribute num_mob_ant"),
-        ("frame_length", None, "/ has no attribute frame_length"),
         ("samples_per_user", 128, "samples_per_user is 128; give one number, 175 or more"),
         ("num_mob_ant", 0, "num_mob_ant is 0; give one number, 1 or more"),
         ("num_mob_ant", 8, r"/Pilot_Samples has shape \[6, 2, 896, 2\]; .* \[any, any, 2016, 2\]"),
@@ -201,6 +189,9 @@ def test_each_antenna_makes_every_pair_a_user(tmp_path: Path) -> None:
     samples = sounder_samples(channels(6), np.fft.ifftshift(lts()))
     sounder = write_sounder(tmp_path / "sounder.hdf5", samples, sounder_attributes(lts()))
     for path in (write_argos(tmp_path / "argos.hdf5", channels(6)), sounder):
+        for antenna in (-1, 2):
+            with pytest.raises(AsflError, match=f"antenna is {antenna}; the file has antennas 0 to 1"):
+                read_trace(path, antenna=antenna)
         pairs = read_trace(path, antenna="each")
         assert len(set(pairs.user_names)) == CLIENTS * ANTENNAS
         assert pairs.user_names[CLIENTS] == "client 0, antenna 1"
@@ -219,28 +210,6 @@ def test_without_antennas_there_is_nothing_to_read(tmp_path: Path, shape: tuple[
         read_trace(path, antenna="each")
 
 
-@pytest.mark.parametrize("antenna", [-1, 2])
-def test_antenna_out_of_range(tmp_path: Path, antenna: int) -> None:
-    argos = write_argos(tmp_path / "argos.hdf5", channels(1))
-    samples = sounder_samples(channels(1), np.fft.ifftshift(lts()))
-    sounder = write_sounder(tmp_path / "sounder.hdf5", samples, sounder_attributes(lts()))
-    for path in (argos, sounder):
-        with pytest.raises(AsflError, match=f"antenna is {antenna}; the file has antennas 0 to 1"):
-            read_trace(path, antenna=antenna)
-
-
-def test_samples_of_another_type(tmp_path: Path) -> None:
-    samples = sounder_samples(channels(1), np.fft.ifftshift(lts()))
-    path = write_sounder(tmp_path / "site.hdf5", samples, sounder_attributes(lts()), "<f4")
-    with pytest.raises(AsflError, match="/Data/Pilot_Samples holds float32; IQ samples have to be int16"):
-        read_trace(path)
-
-
-def test_hdf5_gives_relative_gain_alone(tmp_path: Path) -> None:
-    with pytest.raises(AsflError, match="gives no snr_db; leave the quantity"):
-        read_trace(write_argos(tmp_path / "argos.hdf5", channels(1)), "snr_db")
-
-
 def test_hdf5_of_other_content(tmp_path: Path) -> None:
     path = tmp_path / "other.hdf5"
     with h5py.File(path, "w") as file:
@@ -250,7 +219,7 @@ def test_hdf5_of_other_content(tmp_path: Path) -> None:
         read_trace(path)
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.999])
 def test_truncated_hdf5(tmp_path: Path, kept: float) -> None:
     path = write_argos(tmp_path / "argos.hdf5", channels(1))
     content = path.read_bytes()

@@ -54,16 +54,15 @@ def test_long_csv_gives_rsrp_if_asked_or_alone(tmp_path: Path) -> None:
 
 
 def test_compressed_csv_equals_the_plain_one(tmp_path: Path) -> None:
+    """A byte order mark, blank lines and the case of the suffix do no harm either."""
     compressed = tmp_path / "drive.csv.gz"
     compressed.write_bytes(gzip.compress(LONG.encode(), mtime=0))
     plain, packed = read_trace(write(tmp_path, LONG)), read_trace(compressed)
     assert packed.user_names == plain.user_names
     for left, right in zip(packed.values, plain.values, strict=True):
         np.testing.assert_array_equal(left, right)
-
-
-def test_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
-    trace = read_trace(write(tmp_path, "\ufeffid,t,sinr\r\n\r\na,0,1\r\na,1,2\r\n"))
+    trace = read_trace(write(tmp_path, "\ufeffid,t,sinr\r\n\r\na,0,1\r\na,1,2\r\n", "DRIVE.CSV"))
+    assert trace.source == "DRIVE.CSV"
     np.testing.assert_array_equal(trace.values[0], [1, 2])
 
 
@@ -98,14 +97,12 @@ def test_even_samples_stay_as_measured() -> None:
     np.testing.assert_allclose(values, measured, rtol=0, atol=1e-9)
 
 
-def test_user_with_a_long_pause_is_left_out_rather_than_made_up(tmp_path: Path) -> None:
-    text = "user,t,snr\na,0,1\na,1,2\na,1e12,3\nb,0,5\nb,1,6\n"
-    assert read_trace(write(tmp_path, text)).user_names == ("b",)
-
-
-def test_user_with_more_than_half_missing_is_left_out(tmp_path: Path) -> None:
-    text = "user,t,snr\na,0,1\na,1,\na,2,\nb,0,5\nb,1,\nb,2,7\nb,3,\n"
-    assert read_trace(write(tmp_path, text)).user_names == ("b",)
+@pytest.mark.parametrize(
+    "rows", ["a,0,1 a,1,2 a,1e12,3 b,0,5 b,1,6", "a,0,1 a,1, a,2, b,0,5 b,1, b,2,7 b,3,"], ids=["pause", "gaps"]
+)
+def test_a_user_with_a_long_pause_or_half_missing_is_left_out(tmp_path: Path, rows: str) -> None:
+    trace = read_trace(write(tmp_path, "\n".join(["user,t,snr", *rows.split(), ""])))
+    assert trace.user_names == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +115,6 @@ def test_user_with_more_than_half_missing_is_left_out(tmp_path: Path) -> None:
         ("t,alice\n0,1\n", "auto", "to snr_db or rsrp_dbm"),
         ("t\n0\n", "snr_db", "one distinct name per user"),
         ("t,a,a\n0,1,2\n", "snr_db", "one distinct name per user"),
-        ("t,a,\n0,1,2\n", "snr_db", "one distinct name per user"),
         ("user,t,SNR\n", "auto", "no rows below the header"),
         ("user,t,SNR\na,0\n", "auto", "row 2: 2 fields, but the header has 3"),
         ("user,t,SNR\na,0,good\n", "auto", "row 2: SNR is 'good'; give a finite number"),
@@ -130,7 +126,6 @@ def test_user_with_more_than_half_missing_is_left_out(tmp_path: Path) -> None:
         ("t,a,b\n1,1,1\n0,2,2\n", "snr_db", "row 3: t of user 'a' goes back from 1 to 0"),
         ("user,t,SNR\na,0,1\na,1,1e308\n", "auto", "snr_db of user 'a' is beyond ±500 dB"),
         ("user,t,SNR\na,0,1\n", "auto", "median time step is 0 s"),
-        ("user,t,SNR\na,5,1\na,5,1\n", "auto", "median time step is 0 s"),
         ("user,t,SNR\na,0,\na,1,-\n", "auto", "every user misses over half of its snr_db values"),
     ],
 )
@@ -171,17 +166,11 @@ def test_npz_prefers_snr_and_takes_names_and_time_step(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_trace(path, "rsrp_dbm").values[1], [-90, -91, -92])
 
 
-def test_npz_defaults(tmp_path: Path) -> None:
+def test_npz_defaults_and_what_is_left_out(tmp_path: Path) -> None:
     trace = read_trace(save(tmp_path, rsrp_dbm=[[-90.0], [-80.0]]))
     assert (trace.quantity, trace.sample_period_s, trace.user_names) == ("rsrp_dbm", 1.0, ("0", "1"))
-
-
-def test_npz_reads_numbers_as_names_and_ignores_other_arrays(tmp_path: Path) -> None:
     path = save(tmp_path, snr_db=[[1.0, 2.0]], trace_id=[42], mobility=np.array([{"never": "unpickled"}]))
     assert read_trace(path).user_names == ("42",)
-
-
-def test_npz_leaves_out_users_with_gaps(tmp_path: Path) -> None:
     nan = np.nan
     trace = read_trace(save(tmp_path, snr_db=[[nan, nan, 1], [1, 2, nan]], trace_id=["gone", "kept"]))
     assert trace.user_names == ("kept",)
@@ -194,18 +183,12 @@ def test_npz_leaves_out_users_with_gaps(tmp_path: Path) -> None:
         ({"snr_db": [[1.0]], "dt_s": 1}, "rsrp_dbm", "no array rsrp_dbm among: snr_db, dt_s"),
         ({"snr_db": [1.0, 2.0]}, "auto", r"snr_db is float64 \[2\]; give real numbers \[users, time\]"),
         ({"snr_db": np.ones((2, 0))}, "auto", r"snr_db is float64 \[2, 0\]"),
-        ({"snr_db": [["a"]]}, "auto", r"snr_db is <U1 \[1, 1\]"),
         ({"snr_db": [[1j]]}, "auto", r"snr_db is complex128 \[1, 1\]"),
         ({"snr_db": [[1.0, 2], [3, -np.inf]]}, "auto", r"snr_db\[1, 1\] is -inf; give finite numbers"),
         ({"snr_db": [[np.nan]]}, "auto", "every user misses over half of its snr_db values"),
         ({"snr_db": [[1.0]], "dt_s": 0.0}, "auto", "dt_s is 0.0; give one positive number"),
         ({"snr_db": [[1.0]], "dt_s": [1, 2]}, "auto", r"dt_s is \[1, 2\]; give one positive number"),
-        ({"snr_db": [[1.0]], "dt_s": "1 s"}, "auto", "dt_s is 1 s; give one positive number"),
-        (
-            {"snr_db": [[1.0]], "trace_id": ["a", "b"]},
-            "auto",
-            r"trace_id is \[2\]; give one name for each of the 1",
-        ),
+        ({"snr_db": [[1.0]], "trace_id": ["a", "b"]}, "auto", r"trace_id is \[2\]; give one name for each of the 1"),
         ({"snr_db": np.array([[None]])}, "auto", "can't be read as an NPZ archive of plain arrays"),
     ],
 )
@@ -239,10 +222,6 @@ def test_what_is_no_trace_is_an_error(tmp_path: Path) -> None:
         read_trace(write(tmp_path, LONG), "relative_gain")
     with pytest.raises(AsflError, match="quantity: unknown 'snr': did you mean 'snr_db'"):
         read_trace(write(tmp_path, LONG), "snr")  # type: ignore[arg-type]
-
-
-def test_suffix_counts_in_any_case(tmp_path: Path) -> None:
-    assert read_trace(write(tmp_path, LONG, "DRIVE.CSV")).source == "DRIVE.CSV"
 
 
 def test_importing_and_reading_tables_needs_neither_h5py_nor_torch(tmp_path: Path) -> None:

@@ -77,9 +77,7 @@ def test_what_is_learnt_is_that_of_the_nearest_similar_world() -> None:
     assert learnt.where == "near"
     assert learnt_like(load_config("small-cifar10").config, found) is None  # other data
     assert learnt_like(load_config("demo", ["training.local_steps=5"]).config, found) is None
-
-
-def test_a_scheme_with_local_steps_of_its_own_hides_no_other() -> None:
+    # A scheme with local steps of its own hides no other.
     every = [trained("asfl", [0.3], 1), trained("fedavg", [0.3], 1, "training.local_steps=5")]
     found = [Found("heterogeneity", "", [Point("demo", "", "near", every)])]
     learnt = learnt_like(DEMO, found)
@@ -126,7 +124,7 @@ def test_the_map_has_a_square_for_every_world() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12))
-def test_the_front_is_whoever_nobody_beats_in_both(costs: list[tuple[int, int]]) -> None:
+def test_the_front_is_what_no_other_beats_in_both(costs: list[tuple[int, int]]) -> None:
     places = [Place(str(i), "", Statistic.of([d]), Statistic.of([e])) for i, (d, e) in enumerate(costs)]
     front = {(one.delay_s.median, one.energy_j.median) for one in front_of(places)}
     unbeaten = {

@@ -46,9 +46,7 @@ def test_a_lucky_evaluation_is_not_enough() -> None:
     curve = Curve.of(made_up_run("asfl", [0.1, 0.1, 0.9, 0.1, 0.5, 0.6, 0.7]).records)
     assert reach(curve, 0.6) == Reach(7, 14.0, 21.0)
     assert reach(curve, 0.61) is None
-
-
-def test_after_a_dead_link_nothing_is_reached() -> None:
+    # After a dead link nothing is reached.
     records = [made_up_round(1, 0.3, delay_s=math.inf), made_up_round(2, 0.9, delay_s=math.inf)]
     assert reach(Curve.of(records), 0.2) is None
     summary = Summary.of([Run("asfl", 1, records)])
@@ -110,7 +108,7 @@ def test_statistic_is_numpys(values: list[float]) -> None:
         assert math.isnan(stat.low)
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 7, 9])
+@pytest.mark.parametrize("seeds", [3, 7, 9])
 def test_the_interval_is_that_of_all_resamples(seeds: int) -> None:
     """The median of an odd resample is at most the k-th value iff at least half of its draws are: binomial."""
     values = [float(2**number) for number in range(seeds)]
@@ -166,9 +164,7 @@ def test_targets_follow_the_best_scheme() -> None:
     assert choose_targets([*others, weak]) == [0.25, 0.4, 0.6, 0.75, 0.83]  # as does what ASFL reaches
     assert choose_targets([made_up_run("asfl", [None, None])]) == []
     assert choose_targets([made_up_run("asfl", [0.0])]) == []
-
-
-def test_main_target_is_one_that_most_reach() -> None:
+    # The main target is one that most reach.
     runs = [made_up_run(name, [top]) for name, top in (("asfl", 0.9), ("sfl", 0.6), ("sl", 0.3))]
     assert Summary.of(runs, [0.2, 0.5, 0.8]).main_target() == 0.5
     assert Summary.of(runs, [0.95]).main_target() == 0.95
@@ -226,12 +222,7 @@ def test_json_and_csv_hold_every_run() -> None:
     assert data["schemes"]["fedavg"]["targets"][0]["asfl_saves"]["delay"]["mean"] == 0
     assert [run["seed"] for run in data["schemes"]["asfl"]["runs"]] == [1, 2]
     rows = list(csv.DictReader(io.StringIO(summary.to_csv())))
-    assert [(row["scheme"], row["seed"]) for row in rows] == [
-        ("asfl", "1"),
-        ("asfl", "2"),
-        ("fedavg", "1"),
-        ("fedavg", "2"),
-    ]
+    assert [row["scheme"] + row["seed"] for row in rows] == ["asfl1", "asfl2", "fedavg1", "fedavg2"]
     assert (rows[0]["delay_s_to_0.5"], rows[0]["delay_s_to_0.99"]) == ("4.0", "")
 
 

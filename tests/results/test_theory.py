@@ -32,6 +32,10 @@ class QueueRun:
     most: Floats  # [N+1], largest possible cost
 
     @property
+    def rule(self) -> dict[str, float]:
+        return {"keep": self.keep, "add": self.add}
+
+    @property
     def rounds(self) -> int:
         return len(self.excess)
 
@@ -115,7 +119,7 @@ def test_lemma_3_bounds_every_excess(run: QueueRun) -> None:
 @given(queue_runs())
 def test_lemma_4_bounds_every_queue(run: QueueRun) -> None:
     for after in range(run.rounds + 1):
-        tight = [theory.queue_bound(most, after, keep=run.keep, add=run.add) for most in run.most_excess]
+        tight = [theory.queue_bound(most, after, **run.rule) for most in run.most_excess]
         assert np.all(run.queues[after] <= np.array(tight) + run.tolerance)
         if run.printed:
             assert np.all(np.array(tight) <= run.excess_bounds * (1 + ROUNDING))
@@ -126,12 +130,15 @@ def test_queue_bounds_are_reached() -> None:
     assert theory.queue_bound(2.0, 3, keep=1.0, add=1.0) == 6.0
     assert theory.queue_bound(2.0, 3, keep=1.0, add=0.0) == 0.0
     assert theory.queue_bound(-2.0, 3, keep=1.0, add=1.0) == 0.0
+    # A queue that ignores the excess bounds nothing.
+    assert theory.printed_violation_bound(1.0, 10, 1.0) == math.inf
+    assert np.all(np.isinf(theory.average_excess_bound(np.zeros((11, 3)), keep=1.0, add=0.0)))
 
 
 @given(queue_runs())
 def test_theorem_2_bounds_the_average_excess(run: QueueRun) -> None:
     average = run.excess.mean(axis=0)
-    recorded = theory.average_excess_bound(run.queues, keep=run.keep, add=run.add)
+    recorded = theory.average_excess_bound(run.queues, **run.rule)
     scale = run.tolerance / run.add if run.add else 0.0
     assert np.all(average <= recorded + scale)
     if run.printed:
@@ -145,21 +152,16 @@ def test_theorem_2_bounds_the_average_excess(run: QueueRun) -> None:
 def test_recorded_bound_is_the_papers_sum_and_exact_without_clipping(run: QueueRun) -> None:
     if run.add < 1e-3:
         return
-    recorded = theory.average_excess_bound(run.queues, keep=run.keep, add=run.add)
+    recorded = theory.average_excess_bound(run.queues, **run.rule)
     by_hand = run.queues[-1] / (run.add * run.rounds) + (1 - run.keep) / run.add * run.queues[:-1].mean(axis=0)
     assert recorded == pytest.approx(by_hand, rel=1e-6, abs=1e-6)
     unclipped = np.all(run.queues[1:] > 0, axis=0)
     assert recorded[unclipped] == pytest.approx(run.excess.mean(axis=0)[unclipped], rel=1e-6, abs=1e-6)
 
 
-def test_a_queue_that_ignores_the_excess_bounds_nothing() -> None:
-    assert theory.printed_violation_bound(1.0, 10, 1.0) == math.inf
-    assert np.all(np.isinf(theory.average_excess_bound(np.zeros((11, 3)), keep=1.0, add=0.0)))
-
-
 @given(queue_runs())
 def test_lemma_5_bounds_the_exact_drift(run: QueueRun) -> None:
-    bound = theory.drift_bound(run.queues[:-1], run.excess, run.bounds, keep=run.keep, add=run.add)
+    bound = theory.drift_bound(run.queues[:-1], run.excess, run.bounds, **run.rule)
     by_hand = [0.5 * (after @ after - before @ before) for before, after in itertools.pairwise(run.queues)]
     drift = theory.lyapunov_drift(run.queues)
     assert drift == pytest.approx(np.array(by_hand), abs=run.tolerance)
@@ -168,17 +170,10 @@ def test_lemma_5_bounds_the_exact_drift(run: QueueRun) -> None:
 
 @given(queue_runs(rule="printed"), seeds, st.floats(0.01, 1e3))
 def test_theorem_3_holds_with_the_smallest_slack(run: QueueRun, seed: int, weight: float) -> None:
-    """Whatever the decisions were, and whatever policy they are compared with."""
+    """For any decisions, and any policy they are compared with."""
     objective, comparison = np.random.default_rng(seed).random((2, run.rounds)) * 10
     slack = theory.smallest_slack(
-        run.queues,
-        objective,
-        run.random_excess(seed),
-        comparison,
-        run.bounds,
-        penalty_weight=weight,
-        keep=run.keep,
-        add=run.add,
+        run.queues, objective, run.random_excess(seed), comparison, run.bounds, penalty_weight=weight, **run.rule
     )
     constant = theory.printed_gap_constant(run.bounds, run.clients, run.memory)
     gap = float((objective - comparison).mean())
@@ -220,8 +215,7 @@ def test_minimising_drift_plus_penalty_needs_no_slack(run: QueueRun, seed: int, 
             objective[other, every],
             run.bounds,
             penalty_weight=weight,
-            keep=run.keep,
-            add=run.add,
+            **run.rule,
         )
 
     assert slack(rng.integers(4, size=run.rounds)) <= run.tolerance
@@ -404,7 +398,7 @@ def single_rounds(draw: st.DrawFn) -> SingleRound:
     return SingleRound(clients, models, cut, rate, draw(st.floats(0.01, 1.5)), before)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(single_rounds())
 def test_corrected_bounds_hold_in_every_single_round(one: SingleRound) -> None:
     for bound in one.bounds():
@@ -456,20 +450,16 @@ class Setting:
     """None: a different one for each client and round."""
     scheduled: int = 5
     step: float = 0.3
-    rounds: int = 60
+    rounds: int = 40
     moving_cut: bool = True
 
 
 SETTINGS = [
     Setting("plain"),
     Setting("no losses", error_rate=0.0),
-    Setting("one step is 1/L", step=1.0, noise2=10.0),
-    Setting("longer steps than 1/L", step=1.3),
-    Setting("nine of ten lost", error_rate=0.9, step=0.9),
+    Setting("longer steps than 1/L", step=1.3, noise2=10.0),
     Setting("everything lost", error_rate=1.0),
-    Setting("unequal losses", error_rate=None),
-    Setting("some sit out", scheduled=2, error_rate=None),
-    Setting("huge heterogeneity", spread=300.0, error_rate=None, scheduled=3),
+    Setting("unequal losses, some sit out", scheduled=2, error_rate=None),
     Setting("huge heterogeneity, long steps, 90 % lost", spread=300.0, error_rate=0.9, step=0.99, scheduled=2),
     Setting("noise only", spread=0.0, noise2=100.0, step=0.05),
     Setting("two clients, fixed cut", clients=2, scheduled=2, moving_cut=False, spread=20.0),
@@ -492,7 +482,7 @@ class Training:
     dissimilarity2: float
 
 
-def train(world: Setting, seed: int, repetitions: int = 200, size: int = 6) -> Training:
+def train(world: Setting, seed: int, repetitions: int = 100, size: int = 6) -> Training:
     """ASFL with one-parameter layers. Losses and noise are drawn anew in each repetition, all else is shared."""
     rng = np.random.default_rng(seed)
     count, rounds = world.clients, world.rounds
@@ -546,7 +536,7 @@ def margin(values: Floats) -> float:
     return 4 * float(per_repetition.std(ddof=1)) / math.sqrt(len(per_repetition))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("world", SETTINGS, ids=lambda world: world.name)
 def test_theorem_1_printed_and_corrected_on_whole_runs(world: Setting, seed: int) -> None:
     run = train(world, seed)
@@ -580,14 +570,14 @@ def test_theorem_1_printed_and_corrected_on_whole_runs(world: Setting, seed: int
 def test_the_corrected_bound_can_say_something() -> None:
     """Like clients, short steps, enough rounds: far below ψ², under even losses too. The printed one never is."""
     world = Setting("", spread=0.0, noise2=0.1, error_rate=0.02, step=0.05, rounds=3000)
-    run = train(world, 0, repetitions=4)
+    run = train(world, 0, repetitions=2)
     spread = run.client_spread.mean(axis=0)
     expected = theory.expected_inverse_arrivals(run.packet_error_rate)
     lost_share = run.packet_error_rate.mean(axis=1)
     corrected = theory.corrected_gradient_bound(run.constants, spread, lost_share, expected)
     assert corrected.total < 0.1 * run.constants.gradient2
 
-    half_lost = train(replace(world, error_rate=0.5), 0, repetitions=4)
+    half_lost = train(replace(world, error_rate=0.5), 0, repetitions=2)
     sharper = theory.arrival_weighted_gradient_bound(
         half_lost.constants, half_lost.client_spread.mean(axis=0), half_lost.packet_error_rate
     )
@@ -595,7 +585,7 @@ def test_the_corrected_bound_can_say_something() -> None:
 
 
 # ---------------------------------------------------------------------- momentum and Adam
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(
     seeds, st.integers(1, 4), st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.999]),
     st.sampled_from([1e-3, 0.03, 0.5]), st.sampled_from([0.0, 1.0, 30.0]), st.booleans(),

@@ -141,7 +141,8 @@ def test_what_is_left_out_is_as_in_a_run() -> None:
     assert problem.round.charged_samples == Config().charged_samples
     assert problem.round.equations == CostEquations.of(DecisionRules())
     assert problem.rules == Rules.of(DecisionRules(), 10, 8, budgets_of_round(problem.round, DecisionRules()))
-    assert (problem.rules.min_participants, problem.rules.participation_floor) == (4, pytest.approx(0.4))
+    assert problem.rules.min_participants == 4
+    assert problem.rules.participation_floor == pytest.approx(0.4)
     assert (problem.queues.energy == 0).all()
     assert (problem.learning.update_norm2 == 1).all()
     assert problem.round.outage_s == 3 * problem.rules.delay_budget_s

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asfl.config import load_config
-from asfl.costs.account import Reserves
+from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, ExchangeRules
 from asfl.costs.world import World
@@ -84,7 +84,7 @@ def test_what_asfl_recorded_is_taken_without_empty_clients() -> None:
     """A scheme that borrows from ASFL may have other clients empty than ASFL had."""
     config = load_config("demo", ["budget.battery_j=1"]).config
     world, scheme = World.of(config), scheme_named("fedavg")
-    budgets, full = budgets_of(world, scheme), Reserves.of(config)
+    budgets, full = budgets_of(world, scheme), RemainingBudget.of(config)
     assert full is not None
     some_empty = replace(full, battery_left_j=np.array([0.0, 1, 0, 1, 1, 1]))
     recorded = Decision(2, np.ones(6), np.ones(6))

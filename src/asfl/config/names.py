@@ -22,8 +22,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Literal, Self, TypeVar, get_args
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
-
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.files import check_file
 
@@ -229,6 +227,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _typed(self, key: str, value: Any, parameter: inspect.Parameter | None) -> Any:
         """By the annotation, or the type of the default; without either, anything goes."""
+        from pydantic import PydanticUserError, TypeAdapter, ValidationError  # help and completion do without
+
         if parameter is None:
             return value
         kind, default = parameter.annotation, parameter.default

@@ -1,5 +1,5 @@
 """What a round is charged, once it has been trained: by the cost equations, or (`asfl.field`) by clocks and meters. And
-what is left then of a total time and of the clients' batteries (`Reserves`).
+what is left then of a total time and of the clients' batteries (`RemainingBudget`).
 
 Total budgets are the same for every scheme. A client whose battery gives out in a round has lost its packet, is charged
 what it had, and takes part no more. The round in which the time runs out ends there: it takes what was left, and no
@@ -101,7 +101,7 @@ NOTHING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Reserves:
+class RemainingBudget:
     """What all rounds together may take, and what is left of it. Infinite: no limit."""
 
     time_s: float = field(metadata={"fixed": True})
@@ -114,7 +114,7 @@ class Reserves:
     """How many there may be at most."""
 
     @classmethod
-    def of(cls, config: Config) -> "Reserves | None":
+    def of(cls, config: Config) -> "RemainingBudget | None":
         """When a run begins; None without a total budget."""
         time_s, battery_j = config.budget.total_delay_s, config.budget.battery_j
         if time_s == "off" and battery_j == "off":
@@ -158,7 +158,7 @@ class Reserves:
         until = _until(cost, delays, np.asarray(self.time_left_s)) | _until(cost, energies, self.battery_left_j)
         return replace(cost, **until)
 
-    def after(self, charge: Charge) -> "Reserves":
+    def after(self, charge: Charge) -> "RemainingBudget":
         """After a round that was charged this."""
         time_left_s = self.time_left_s - float(charge.delay_s)
         left_j = self.battery_left_j - charge.energy_j

@@ -33,7 +33,7 @@ from asfl.optimize.blocks import (
 )
 from asfl.optimize.printed_power import powers_as_printed
 from asfl.optimize.problem import STANDSTILL, Problem, Solution
-from asfl.optimize.terms import CutTerms, Links, plan_at, plan_terms, terms_of, whole_or_none
+from asfl.optimize.terms import CutTerms, Links, plan_at, plan_terms, terms_of
 
 Floats = NDArray[np.float64]
 
@@ -186,13 +186,16 @@ class _Descent:
         problem = self.problem
         full_power = np.full(problem.round.num_clients, problem.round.radio.max_tx_power_w)
         power = full_power if tx_power_w is None else np.asarray(tx_power_w, float)
-        counts = _fair_counts(problem) if rb_count is None else np.asarray(rb_count, float)
+        # Where nothing better is found: the same for all clients that can be reached.
+        each = np.floor(problem.round.radio.num_rbs / max(int(problem.reachable.sum()), 1))
+        counts = np.where(problem.reachable, each, 0.0) if rb_count is None else np.asarray(rb_count, float)
         if problem.rules.solver == "printed":
             drawn_counts, drawn_power = self._drawn()
             return 0, counts if self.fixed_rbs else drawn_counts, power if self.fixed_power else drawn_power
         if not self.fixed_rbs:
             powers = power[None] if self.fixed_power else np.multiply.outer(START_POWERS, full_power)
-            rows = whole_or_none(self.terms)
+            synced = self.terms.synced  # plans that average client sides as a whole, or not at all
+            rows = np.flatnonzero((synced == 0) | (synced == self.terms.cuts))
             some = self.terms.only(*rows.tolist())
             found = best_on_grid(problem, some, powers, START_TOLERANCE, coarseness=START_COARSENESS)
             if found is not None:
@@ -293,12 +296,6 @@ class _Descent:
     def _note(self, block: str, objective: float | None = None) -> None:
         self.objective = self._objective(self.here) if objective is None else objective
         self.trace.append((block, self.objective))
-
-
-def _fair_counts(problem: Problem) -> Floats:
-    """A start where nothing better is found: the same for all clients that can be reached."""
-    num_rbs, reachable = problem.round.radio.num_rbs, problem.reachable
-    return np.where(reachable, np.floor(num_rbs / max(int(reachable.sum()), 1)), 0.0)
 
 
 def _silent_if_idle(decision: Decision) -> Decision:

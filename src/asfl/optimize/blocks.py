@@ -79,10 +79,6 @@ class Grid:
         count_of_link = np.repeat(counts.astype(float), len(powers))[:, None]
         return cls(problem, counts, powers, Links.of(problem.round, count_of_link, np.tile(powers, (len(counts), 1))))
 
-    @property
-    def has_every_count(self) -> bool:
-        return bool(len(self.counts) == self.counts[-1])
-
     def choices(self, terms: CutTerms) -> Choices:
         """What the deadline search chooses from: all candidates at all cuts of the terms."""
         return self._choices(terms, self.links, self.counts, len(self.powers))
@@ -216,7 +212,8 @@ def best_rb_counts(
         best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
         return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
     start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
-    tolerance = COUNT_TOLERANCE if grid.has_every_count else ROUGH_TOLERANCE
+    has_every_count = len(grid.counts) == grid.counts[-1]
+    tolerance = COUNT_TOLERANCE if has_every_count else ROUGH_TOLERANCE
     found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
     return current if found is None else np.concatenate([[0.0], grid.counts])[found.pick]
 

@@ -45,7 +45,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from asfl.config.fields import NonNegative, Share
 from asfl.config.shapes import Each, Float, Floats
-from asfl.costs.account import Charge, Reserves
+from asfl.costs.account import Charge, RemainingBudget
 from asfl.optimize.rules import Rules
 
 MEMORY = 0.95
@@ -153,7 +153,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Rate:
+class ProgressCost:
     """What progress has cost so far: the ratio that Dinkelbach's method follows."""
 
     cost: float = 0.0
@@ -165,26 +165,28 @@ class Rate:
         per_j = np.full(num_clients, rules.energy_price / (num_clients * rules.energy_budget_j))
         return Prices(1.0 / rules.delay_budget_s, per_j, theta, np.full(num_clients, FIRST_ARRIVAL))
 
-    def after(self, cost: float, progress: float) -> "Rate":
+    def after(self, cost: float, progress: float) -> "ProgressCost":
         """After a round."""
-        return Rate(MEMORY * self.cost + cost, MEMORY * self.progress + progress)
+        return ProgressCost(MEMORY * self.cost + cost, MEMORY * self.progress + progress)
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
-    """What rounds took of each resource, [2 + N]: seconds, rounds, joules; remembered as progress is in `Rate`."""
+class RecentUse:
+    """What rounds took of each resource, [2 + N]: seconds, rounds, joules; remembered as in `ProgressCost`."""
 
     used: Floats
 
     @classmethod
-    def fresh(cls, num_clients: int) -> "Pace":
+    def fresh(cls, num_clients: int) -> "RecentUse":
         return cls(np.zeros(2 + num_clients))
 
-    def after(self, charge: Charge) -> "Pace":
-        return Pace(MEMORY * self.used + np.concatenate([[charge.delay_s, 1.0], charge.energy_j]))
+    def after(self, charge: Charge) -> "RecentUse":
+        return RecentUse(MEMORY * self.used + np.concatenate([[charge.delay_s, 1.0], charge.energy_j]))
 
 
-def lasting_prices(rate: Rate, pace: Pace, reserves: Reserves, rules: Rules, round_index: int) -> Prices:
+def lasting_prices(
+    rate: ProgressCost, pace: RecentUse, reserves: RemainingBudget, rules: Rules, round_index: int
+) -> Prices:
     """Of a second, of each client's joules and of progress, when this round begins."""
     clients = len(reserves.battery_j)
     total = np.concatenate([[reserves.time_s, reserves.rounds], reserves.battery_j])

@@ -40,11 +40,6 @@ class Supply:
     powers: int = 1
     """P: how many candidates there are for each number of blocks."""
 
-    def is_programmable(self, clients: int) -> bool:
-        """Whether dynamic programming takes few enough steps."""
-        need = self.min_served if self.min_served < clients else 0
-        return clients * (1 + len(self.counts)) * self.num_rbs * (1 + need) <= PROGRAMMABLE
-
 
 @dataclass(frozen=True, eq=False)
 class Choices:
@@ -60,11 +55,6 @@ class Choices:
     """The resource blocks that candidates take; None: they are given already."""
     once: Float[Floats, "cuts"]
     """What a cut costs whatever else is chosen."""
-
-    @property
-    def batch(self) -> int:
-        """How many boxes the search looks at before it asks again which are the most promising."""
-        return min(BATCH, max(1, BATCH_ELEMENTS // self.candidates.load.size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +93,9 @@ def search_deadlines(
     blocks, limits = np.zeros(0, np.int64), (1, 0, 0, False)
     if supply is not None:
         blocks = np.concatenate([[0], supply.counts])
-        limits = (supply.powers, supply.num_rbs, supply.min_served, supply.is_programmable(candidates.load.shape[1]))
+        clients, num_rbs, min_served = candidates.load.shape[1], supply.num_rbs, supply.min_served
+        steps = clients * len(blocks) * num_rbs * (1 + (min_served if min_served < clients else 0))
+        limits = (supply.powers, num_rbs, min_served, steps <= PROGRAMMABLE)
     best_cut, *found = compiled.search(
         candidates.stage_s,
         candidates.load,
@@ -116,7 +108,7 @@ def search_deadlines(
         limits,
         np.zeros(0, np.int64) if start is None else start,
         (float(tolerance), float(least_scale), float(at_most)),
-        (choices.batch, max_boxes),
+        (min(BATCH, max(1, BATCH_ELEMENTS // candidates.load.size)), max_boxes),
     )
     return SearchResult(best_cut, *found) if best_cut >= 0 else None
 

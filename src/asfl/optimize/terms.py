@@ -246,11 +246,6 @@ def plan_terms(problem: Problem, cuts: Sequence[int] | None = None) -> CutTerms:
     return _of_plans(problem, cut, depth, np.tile(bits, len(places)))
 
 
-def whole_or_none(terms: CutTerms) -> Ints:
-    """Rows of the plans in which client sides are averaged as a whole, or not at all."""
-    return np.flatnonzero((terms.synced == 0) | (terms.synced == terms.cuts))
-
-
 def plan_at(terms: CutTerms, index: int, rb_count: Floats, tx_power_w: Floats) -> Decision:
     """The decision for the plan of a row."""
     return Decision(int(terms.cuts[index]), rb_count, tx_power_w, int(terms.bits[index]), int(terms.synced[index]))

@@ -18,7 +18,7 @@ from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.names import loaded_plugins
 from asfl.config.removed import scheme_today
-from asfl.costs.account import Reserves
+from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import Decision
 from asfl.costs.world import Budgets
 from asfl.runs.files import RoundsChecksum, Sha256, is_untouched, read_sealed_json, sealed_json, write_whole
@@ -240,7 +240,7 @@ def with_rounds(config: Config, rounds: int) -> Config:
 
 
 def _extended(folder: Path, manifest: Manifest, rounds: int, recorded: tuple[Decision, ...]) -> Manifest:
-    if Reserves.of(manifest.config) is not None:
+    if RemainingBudget.of(manifest.config) is not None:
         raise AsflError(
             f"{folder}: its total budgets are spread over {manifest.rounds} rounds, so with {rounds} the first "
             "ones would have been decided otherwise; give another --out"

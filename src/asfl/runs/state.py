@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.costs.account import Accountant, Charge, Reserves
+from asfl.costs.account import Accountant, Charge, RemainingBudget
 from asfl.costs.crossing import Holdings
 from asfl.costs.decision import Decision
 from asfl.costs.world import Budgets, World
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
-from asfl.optimize.prices import Pace, Rate
+from asfl.optimize.prices import ProgressCost, RecentUse
 from asfl.runs.records import Fault
 from asfl.runs.synthetic_learning import Drift, SyntheticLearning
 from asfl.schemes.base import Scheme, switches_of, watches_noise
@@ -110,11 +110,11 @@ class State:
     """The same of ASFL, in schemes that borrow from it."""
     holdings: Holdings | None = None
     """In schemes that bring clients up to date when they take part."""
-    rate: Rate = field(default_factory=Rate)
+    rate: ProgressCost = field(default_factory=ProgressCost)
     """What progress has cost so far, in schemes that decide by it."""
-    reserves: Reserves | None = None
+    reserves: RemainingBudget | None = None
     """What is left of total budgets; None: there are none."""
-    pace: Pace | None = None
+    pace: RecentUse | None = None
     """How fast they are used, where there are any."""
     rounds_taken: NDArray[np.int64] | None = None
     """[N] in how many rounds each client took part, where privacy is accounted for."""
@@ -125,7 +125,7 @@ class State:
     def fresh(cls, world: World, scheme: Scheme, drift: Drift | None = None, assumed: Drift | None = None) -> "State":
         """Before the first round. `drift`: of client sides that aren't trained; `assumed`: under ASFL."""
         config, clients = world.config, world.config.scenario.clients
-        layers, reserves = world.profile.num_layers, Reserves.of(config)
+        layers, reserves = world.profile.num_layers, RemainingBudget.of(config)
         watched = switches_of(scheme).any or watches_noise(scheme)
         return cls(
             round_index=0,
@@ -136,7 +136,7 @@ class State:
             drift_and_noise=DriftAndNoiseSignals.none_yet(layers) if watched else None,
             holdings=Holdings.fresh(clients, layers) if scheme.exchange.on_demand else None,
             reserves=reserves,
-            pace=None if reserves is None else Pace.fresh(clients),
+            pace=None if reserves is None else RecentUse.fresh(clients),
             rounds_taken=np.zeros(clients, dtype=np.int64) if config.privacy.noisy else None,
         )
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.costs.account import Reserves
+from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import MOST_BATCHES, Decision, check_decision
 from asfl.costs.round import Round
 from asfl.costs.world import Budgets, World, resolve_budgets
@@ -28,7 +28,7 @@ def rules_of(config: Config, budgets: Budgets, switches: Switches = PUBLISHED) -
     return Rules.of(config.decision, clients, num_rbs, budgets, switches, batteries=batteries)
 
 
-def decide(scheme: Scheme, problem: Problem, reserves: Reserves | None = None) -> Decided:
+def decide(scheme: Scheme, problem: Problem, reserves: RemainingBudget | None = None) -> Decided:
     """What a scheme decides, checked, with the blocks of each client; without clients whose battery is empty."""
     found, round_ = decided_by(scheme, problem, problem.seed), problem.round
     decision, reference = _as_allocated(found.decision, round_), found.reference

@@ -107,10 +107,6 @@ def test_the_page_of_a_comparison_with_a_ceiling(tmp_path: Path) -> None:
     assert "chart-accuracy" in alone
 
 
-def test_it_has_no_rounds_to_decide(asfl: Asfl) -> None:
-    assert_refused(asfl("decide", "--rounds", "2", "--schemes", CEILING), "no radio")
-
-
 # ---------------------------------------------------------------------- medians, what is owed
 def _standard(delays: list[float]) -> Run:
     """Queues follow the standard rule."""
@@ -153,6 +149,7 @@ def test_what_is_charged_is_said() -> None:
 
 
 def test_scenario_says_what_is_charged(asfl: Asfl) -> None:
+    assert_refused(asfl("decide", "--rounds", "2", "--schemes", CEILING), "no radio")
     assert QUARTER in asfl("scenario", "vgg19-cifar10").stdout
     assert json.loads(asfl("scenario", "vgg19-cifar10", "--json").stdout)["model"] == QUARTER
 

@@ -66,7 +66,7 @@ def run_on(overrides: list[str], rounds: int = 5) -> Run:
     return replace(made_up_run("asfl", [0.5] * rounds), config=load_config("demo", overrides).config)
 
 
-def test_every_round_hears_what_the_trace_has_when_it_begins(tmp_path: Path) -> None:
+def test_every_round_has_the_snr_of_the_trace_when_it_begins(tmp_path: Path) -> None:
     heard = snr_history(run_on(settings(tmp_path / "walk.npz")))
     assert heard is not None
     begins = np.arange(5) * 4
@@ -81,7 +81,7 @@ def test_every_round_hears_what_the_trace_has_when_it_begins(tmp_path: Path) -> 
     ["scenario.channel.kind=rayleigh", "scenario.channel.trace_samples_per_round=1", "field.costs=measured", "gone",
      "new"],
 )  # fmt: skip
-def test_nothing_is_heard_where_nobody_knows(why: str, tmp_path: Path) -> None:
+def test_there_is_no_snr_history_without_gains_by_the_clock(why: str, tmp_path: Path) -> None:
     overrides = settings(tmp_path / "walk.npz")
     run = run_on([*overrides, why] if "=" in why else overrides, 0 if why == "new" else 3)
     if why == "gone":

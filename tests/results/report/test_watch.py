@@ -82,16 +82,7 @@ def test_a_port_in_use_is_told(folder: Path) -> None:
 
 
 def test_ctrl_c_ends_it(folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from asfl.cli import main; main()",
-        "report",
-        "--watch",
-        str(folder),
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, "-m", "asfl", "report", "--watch", str(folder), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -84,6 +84,6 @@ def test_a_claim_about_the_same_runs_counts_once(
     assert f"holds {sum(one['verdict'] == 'holds' for one in [*first, *second])}" in index.partition("In all: ")[2]
 
 
-def test_without_anybody_to_compare_with_nothing_is_said(tool: ModuleType, tmp_path: Path) -> None:
+def test_without_another_scheme_no_sentence_is_made(tool: ModuleType, tmp_path: Path) -> None:
     found = Found("accuracy-delay-energy", "", [Point("demo", "", "world", [made_up_run("asfl", [0.5, 0.5])])])
     assert tool.sentence(show_found(found, tmp_path)[2]) == ""
