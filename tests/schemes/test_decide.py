@@ -229,7 +229,7 @@ def test_same_seed_same_rounds() -> None:
 
 
 @pytest.mark.parametrize("rule", ["printed", "standard"])
-@pytest.mark.parametrize("scheme", ["asfl", "epsl", "sfl-cut3"])
+@pytest.mark.parametrize("scheme", ["asfl", "asfl-pmax", "sfl-cut3"])
 def test_the_bounds_hold_along_a_run(scheme: str, rule: str) -> None:
     """Lemma 4, Theorem 2 and its a-posteriori form are never below what was measured."""
     config = load_config("small-cifar10", [f"decision.queue_rule={rule}", "decision.queue_memory=0.6"]).config
