@@ -82,7 +82,7 @@ class TwoNodes:
             process.kill()
 
     def replace_killed_node(self) -> None:
-        self._cluster.remove_node(self._killed, allow_graceful=False)  # type: ignore[no-untyped-call]
+        self._cluster.remove_node(self._killed, allow_graceful=False)
         with self._environment():
             self._nodes.append(self._add_node())
         self._cluster.wait_for_nodes(timeout=LONG_S)

@@ -30,6 +30,7 @@ CLIENTS = 4
 ALL: tuple[Name, ...] = ("sgd", "momentum", "adam")
 TWO: tuple[Name, ...] = ("sgd", "adam")
 TWO_WAYS: tuple[tuple[Name, int], ...] = (("sgd", 1), ("adam", 2))
+LONG_AND_SHORT: tuple[tuple[Name, int], ...] = ("sgd", 3), ("adam", 1)
 """To step: one step by plain descent, two with moments."""
 RULES: dict[str, ExchangeRules] = {
     **PROCEDURES, **MIXING, "on-demand": ON_DEMAND, "epsl:0.4": epsl(0.4), "epsl:1": epsl(1.0)
@@ -110,7 +111,7 @@ def cases() -> Iterator[Case]:
         yield Case(exchange, optimizer)
     for exchange in MIXING:
         yield Case(exchange, "adam", network=("cnn", "none", 0.07))
-    for (optimizer, steps), bits in product((("sgd", 3), ("adam", 1)), ((32,) * CLIENTS, few)):
+    for (optimizer, steps), bits in product(LONG_AND_SHORT, ((32,) * CLIENTS, few)):
         yield Case("sfl-mix", optimizer, steps, by_client=True, bits=bits, loose=bits[0] < 32)
     for exchange, steps in product(MIXING, (1, 3)):
         yield Case(exchange, "adam", steps, bits=few, synced=exchange == "asfl:mix=on", loose=True)
