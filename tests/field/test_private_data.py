@@ -73,7 +73,7 @@ def trainer_of(config: Config, batches: Batches, scheme: str, fleet: FleetMaker 
 
 @pytest.mark.parametrize("scheme", ["asfl", "sfl"])
 def test_a_round_has_the_bits_of_one_process_that_has_all_the_images(tmp_path: Path, scheme: str) -> None:
-    config, files = private("data.held_out=0"), files_of(tmp_path)
+    config, files = private("data.validation=1e-6"), files_of(tmp_path)  # none of so few images
     everything = load_data(tiny())
     order = np.argsort(everything.train_labels[: sum(SIZES)], kind="stable")
     parts = np.split(order, np.cumsum(SIZES)[:-1])
@@ -96,7 +96,7 @@ def test_a_round_has_the_bits_of_one_process_that_has_all_the_images(tmp_path: P
 
 
 def test_a_run_without_any_image_on_the_server(tmp_path: Path) -> None:
-    config = private("data.held_out=0.25")
+    config = private("data.validation=0.25")
     agreement = Agreement(config, "asfl", threads=1)
     with links_to(config, files_of(tmp_path)) as links:
         assert train(agreement, tmp_path / "run", links, patience=PATIENT)
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
         "only 5 images": {"images": images[:5], "labels": np.zeros(5, int)},
         "images and labels": {"pictures": images},
     }
-    welcome = Agreement(private("data.held_out=0"), "asfl", threads=1).welcome(0)
+    welcome = Agreement(private("data.validation=0"), "asfl", threads=1).welcome(0)
     for message, arrays in wrong.items():
         np.savez(tmp_path / "own.npz", **arrays)
         with pytest.raises(AsflError, match=message) as found:
