@@ -84,7 +84,7 @@ def play_two_rounds(command: "subprocess.Popen[str]", folder: Path) -> None:
 
 def test_killed_and_gone_on_with_it_is_the_run_of_a_single_process(place: Path, start: Start) -> None:
     """All clients end with the command, however it ends; then the same command gives what `asfl run` gives."""
-    rounds, folder = 40, place / "run"
+    rounds, folder = 16, place / "run"
     config = tiny("scenario.clients=2", "radio.num_rbs=2", "model.width=1", rounds=rounds)
     write_tiny(place / "tiny.toml", config)
     command = ["tiny.toml", "--clients", "2", "--out", "run"]
