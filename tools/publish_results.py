@@ -79,7 +79,8 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
     if any(one["otherwise"] for one in claims):
         yield from (
             "",
-            f"Recharging changes {len(changed)} of {len(claims)} verdicts; pages say which, and what was recorded.",
+            f"Recharging changes {len(changed)} of {len(claims)} verdicts; recorded costs that a page doesn't show are "
+            "the same within 6 %.",
         )
     others = {"which-scheme": "Which scheme should I use?", "radio": "Other radio worlds"}
     there = [f"[{title}]({name}.md)" for name, title in others.items() if (docs / f"{name}.md").exists()]

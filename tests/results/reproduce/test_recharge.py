@@ -151,11 +151,11 @@ def test_the_command(runs: dict[str, Run], asfl: Asfl, tmp_path: Path, monkeypat
     ]
     write_archive(tmp_path / "records.xz", [Found("pareto", "asfl reproduce pareto", worlds)])
     words = ["reproduce", "--from", "records.xz", "--recharge", "--workers", "1", "--out", "out"]
-    result = asfl(*words, "--set", "compute.server_hz=1e12", "--archive", "both.xz")
+    result = asfl(*words, "--set", "radio.downlink_bandwidth_hz=1e3", "--archive", "both.xz")
     assert result.returncode == 0, result.stderr
     assert "left as recorded: all runs on gone.npz" in result.stderr
     page = (tmp_path / "out" / "pareto" / "results.md").read_text("utf-8")
-    assert "--recharge --set compute.server_hz=1e12" in page
+    assert "--recharge --set radio.downlink_bandwidth_hz=1e3" in page
     assert f"a round: s/J | {RECORDED}: s/J" in page
     assert asfl("reproduce", "--from", "both.xz", "--out", "again").returncode == 0
     assert (tmp_path / "again" / "pareto" / "results.md").read_text("utf-8") == page

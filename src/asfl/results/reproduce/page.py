@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from asfl.config.errors import AsflError
 from asfl.config.units import number, percent
 from asfl.results.charts import comparison
@@ -21,6 +23,8 @@ from asfl.schemes import OURS
 
 Outcomes = Mapping[str, Sequence[Outcome]]
 """By preset."""
+ALIKE = 0.06
+"""Costs of rounds that differ by less are shown once."""
 
 
 def show_found(found: Found, folder: Path) -> tuple[list[Finding], list[str], dict[str, Any]]:
@@ -81,14 +85,16 @@ def recipe_page(
     """`pictures`: by preset, a file beside the page; `otherwise`: outcomes under other charges, by their names."""
     recipe = recipe_named(found.recipe)
     parts = [f"# {recipe.name}", f"{recipe.source[0].upper()}{recipe.source[1:]}: {recipe.shows}."]
-    parts.append(f"`{found.command.replace(NEXT_COMMAND, '`, `')}`")
+    commands = [one for one in found.command.split(NEXT_COMMAND) if not one.endswith("--recharge")]  # as all are
+    parts.append(f"`{'`, `'.join(commands)}`")
     for preset, of_preset in outcomes.items():
         if len(outcomes) > 1:
             parts.append(f"## {preset}")
         parts.append("\n".join(_claims([one for one in findings if one.preset == preset])))
         parts.append(f"![{recipe.name}]({pictures[preset]})" if preset in pictures else "")
         others = {name: other[preset] for name, other in otherwise.items()}
-        parts.append(f"{_stated(recipe, of_preset)}\n\n{_numbers(recipe.varied, of_preset, others).markdown()}")
+        shown = {name: other for name, other in others.items() if _differ(of_preset, other)}
+        parts.append(f"{_stated(recipe, of_preset)}\n\n{_numbers(recipe.varied, of_preset, shown).markdown()}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -145,9 +151,19 @@ def _numbers(varied: str, outcomes: Sequence[Outcome], otherwise: Mapping[str, S
 
 
 def _round(summary: Summary, scheme: str) -> str:
-    if scheme not in summary.ranked:
-        return "–"
-    return "/".join(number(summary.over_seeds(scheme, name).median) for name in ("delay_s", "energy_j"))
+    return "/".join(map(number, _of_a_round(summary, scheme))) if scheme in summary.ranked else "–"
+
+
+def _of_a_round(summary: Summary, scheme: str) -> list[float]:
+    return [summary.over_seeds(scheme, name).median for name in ("delay_s", "energy_j")]
+
+
+def _differ(outcomes: Sequence[Outcome], others: Sequence[Outcome]) -> bool:
+    """Whether some scheme's rounds take much more or less under other charges."""
+    pairs = [
+        (a.summary, b.summary, scheme) for a, b in zip(outcomes, others, strict=True) for scheme in a.summary.ranked
+    ]
+    return not all(np.allclose(_of_a_round(a, one), _of_a_round(b, one), rtol=ALIKE, atol=0) for a, b, one in pairs)
 
 
 def _way(summary: Summary, scheme: str, target: float) -> str:
