@@ -241,7 +241,7 @@ def _change_value(file: Path, random: Random) -> str:
         key = str(random.choice(sorted(data)))
         data[key] = STRANGE[random.integers(len(STRANGE))]
         lines[place] = json.dumps(data).encode() + b"\n"
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):  # a line that was damaged before
         return "as it was"
     file.write_bytes(b"".join(lines))
     return f"with {key} = {ascii(data[key])[:20]}"

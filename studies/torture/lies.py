@@ -74,8 +74,13 @@ def _layers(part: str, change: Callable[[Tensor], Tensor]) -> Lie:
     return lie
 
 
-def _values(change: Callable[[Tensor], Tensor]) -> Lie:
-    return lambda answer: replace(answer, values=change(answer.values)) if isinstance(answer, msg.Values) else answer
+def _projections(change: Callable[[Tensor], Tensor]) -> Lie:
+    def lie(answer: Answer) -> Answer:
+        if not isinstance(answer, msg.Projected):
+            return answer
+        return replace(answer, projections=replace(answer.projections, step=change(answer.projections.step)))
+
+    return lie
 
 
 def _labels(answer: Answer) -> Answer:
@@ -107,7 +112,7 @@ LIES = [
     Case("parameters = NaN, for an evaluation", "asfl", _layers("parameters", _filled(float("nan")))),
     Case("statistics = 3e38", "sfl", _layers("statistics", _filled(3e38))),
     Case("negative variances", "fedavg", _layers("statistics", _scaled(-1.0))),
-    Case("sampled parameters = 3e38", "asfl", _values(_filled(3e38))),
+    Case("projections = 3e38", "asfl", _projections(_filled(3e38))),
     Case("a loss of 3e38", "fedavg", _loss(_filled(3e38))),
     Case("busy for 1e300 s, consumes 1e300 J", "asfl", lambda answer: replace(answer, busy_s=1e300, energy_j=1e300)),
 ]
