@@ -254,6 +254,12 @@ def test_the_bounds_hold_along_a_run(scheme: str, rule: str) -> None:
         )
 
 
+def test_a_budget_that_no_configuration_could_have_is_refused() -> None:
+    config = load_config("demo", ["training.local_steps=1000000000"]).config
+    with pytest.raises(AsflError, match=r"outage_s = .* must be a number > 0 and ≤ 1e9"):
+        rules_of(config, resolve_budgets(World.of(config)))
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

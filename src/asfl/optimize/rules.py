@@ -11,9 +11,10 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
 
 from asfl.config.errors import AsflError
-from asfl.config.fields import Index, NonNegative, Share
+from asfl.config.fields import Index, NonNegative, Share, explain
 from asfl.config.shapes import Each, Float, Floats
 from asfl.config.tree import DecisionRules
 from asfl.costs.world import Budgets
@@ -94,7 +95,10 @@ class Rules(DecisionRules):
             "participation_floor": floor,
             "relative_floor": relative,
         }
-        return cls(**rules.model_dump() | found)
+        try:
+            return cls(**rules.model_dump() | found)
+        except ValidationError as error:  # budgets that are found may be numbers that no configuration could have
+            raise AsflError(explain(error, cls)) from None
 
 
 # ---------------------------------------------------------------------- queues and penalties
