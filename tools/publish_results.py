@@ -18,6 +18,7 @@ from PIL import Image
 
 from asfl.config.units import number, percent
 from asfl.results.reproduce import RECIPES
+from asfl.results.reproduce.page import ALIKE
 from asfl.results.reproduce.recharge import RECORDED
 from asfl.results.summary import with_note
 from asfl.results.tables import Table
@@ -80,7 +81,7 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
         yield from (
             "",
             f"Recharging changes {len(changed)} of {len(claims)} verdicts; recorded costs that a page doesn't show are "
-            "the same within 6 %.",
+            f"the same within {100 * ALIKE:g} %.",
         )
     others = {"which-scheme": "Which scheme should I use?", "radio": "Other radio worlds"}
     there = [f"[{title}]({name}.md)" for name, title in others.items() if (docs / f"{name}.md").exists()]

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from asfl.models.cuttable import CuttableModel
 
 
-def initial_file(config: Config) -> Path | None:
-    """The file of weights; None without one."""
-    return Path(str(config.training.initial)).expanduser() if _is_file(config) else None
-
-
 def check_initial(config: Config) -> None:
     """Refuse a file that a run can't start from."""
     if _is_file(config):
