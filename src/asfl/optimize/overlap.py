@@ -1,0 +1,184 @@
+"""The search for a decision whose round is a timeline (`asfl.costs.timeline`), compiled by Numba.
+
+A timeline has no three deadlines to branch on: what a client may take depends on when the server can use its packet and
+how long the round goes on after the answer. So the search improves a choice. Around its schedule every client has two
+windows: its packets may come so much later before anything else waits for them, and what follows the answer may take so
+much longer before the round does. All windows are made wider or narrower together, by `dr` before the server and `dq`
+behind it; each client takes the cheapest candidate that fits, and the resource blocks are shared as in the search for
+stages; the choice that makes the round best, scheduled anew, is kept. Steps shrink until nothing is gained.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from asfl.costs.timeline import schedule as plain_schedule
+from asfl.optimize.compiled import _at, _choose, _slope, compiled
+
+schedule = compiled(plain_schedule)
+FIRST_STEP, LAST_STEP = 0.4, 0.002
+"""Of the round's delay: how much windows are moved at first and at last."""
+
+
+@compiled
+def _seconds(pick: Any, parts: Any, graph: Any, into: Any) -> float:
+    """Fills `into` [K] with the steps' seconds; returns the server's."""
+    part, client, share = graph[0], graph[1], graph[2]
+    served = 0.0
+    for n in range(len(pick)):
+        served += parts[4, pick[n], n]
+    for k in range(len(part)):
+        n = client[k]
+        into[k] = share[k] * (served if n < 0 else parts[part[k], pick[n], n])
+    return served
+
+
+@compiled
+def _windows(parts: Any, pick: Any, graph: Any, begin: Any, seconds: Any, before: Any, behind: Any) -> Any:
+    """Fills how late each candidate [O, N] would be before the server and behind it; the delay, and the server's part."""
+    part, client, share, resource, first, after = graph
+    steps, (options, clients) = len(part), before.shape
+    delay = 0.0
+    for k in range(steps):
+        delay = max(delay, begin[k] + seconds[k])
+    latest = np.full(steps, delay)  # when a step has to end
+    order = np.argsort(begin, kind="mergesort")
+    next_served = -1
+    # Steps of the server follow each other in the order of the schedule; all others only what they need.
+    critical = 0.0
+    for place in range(steps - 1, -1, -1):
+        k = order[place]
+        if resource[k] == 3:
+            if next_served >= 0:
+                latest[k] = min(latest[k], latest[next_served] - seconds[next_served])
+            next_served = k
+            if latest[k] <= begin[k] + seconds[k] + 1e-9 * delay:
+                critical += seconds[k]
+        for i in range(first[k], first[k + 1]):
+            latest[after[i]] = min(latest[after[i]], latest[k] - seconds[k])
+    before[:] = -np.inf
+    behind[:] = -np.inf
+    end = np.zeros(steps)
+    for o in range(options):
+        for k in range(steps):
+            n = client[k]
+            if n < 0 or resource[k] == 3:
+                end[k] = begin[k] + seconds[k]
+                continue
+            ready = 0.0
+            for i in range(first[k], first[k + 1]):
+                ready = max(ready, end[after[i]])
+            end[k] = ready + share[k] * parts[part[k], o, n]
+            if part[k] <= 3:
+                before[o, n] = max(before[o, n], end[k] - latest[k])
+            else:
+                behind[o, n] = max(behind[o, n], end[k] - latest[k])
+    return delay, critical
+
+
+@compiled
+def improve(
+    parts: Any, cost: Any, graph: Any, servers: int, once: float, delay: Any, blocks: Any, supply: Any, start: Any,
+    steps: Any,
+) -> Any:  # fmt: skip
+    """The best choice found from `start` [N] on, and its value. `parts` [8, O, N], `cost` [O, N]."""
+    options, clients = cost.shape
+    seconds = np.zeros(len(graph[0]))
+    pick, best = start.copy(), start.copy()
+    priced, before, behind = np.empty((options, clients)), np.empty((options, clients)), np.empty((options, clients))
+    by_count, power = np.empty((len(blocks), clients)), np.zeros((len(blocks), clients), np.int64)
+    first_step, last_step = steps
+    served_s = _seconds(best, parts, graph, seconds)
+    begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
+    value = _at(delay, (begin + seconds).max()) + once
+    for n in range(clients):
+        value += cost[best[n], n]
+    step, tried = first_step, 0
+    while step >= last_step:
+        served_s = _seconds(best, parts, graph, seconds)
+        begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
+        delay_s, critical = _windows(parts, best, graph, begin, seconds, before, behind)
+        share = critical / served_s if served_s > 0 else 1.0
+        slope = _slope(delay, delay_s)
+        improved = False
+        for earlier in (0.0, -1.0, -0.5, 0.5, 1.0):
+            for sooner in (0.0, -1.0, -0.5, 0.5, 1.0):
+                dr, dq = earlier * step * delay_s, sooner * step * delay_s
+                for o in range(options):
+                    for n in range(clients):
+                        late = before[o, n] > dr + 1e-12 * delay_s or behind[o, n] > dq + 1e-12 * delay_s
+                        priced[o, n] = np.inf if late else cost[o, n] + slope * share * parts[4, o, n]
+                if _choose(priced, blocks, supply, by_count, power, pick) == np.inf:
+                    continue
+                tried += 1
+                _seconds(pick, parts, graph, seconds)
+                begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
+                found = _at(delay, (begin + seconds).max()) + once
+                for n in range(clients):
+                    found += cost[pick[n], n]
+                if found < value - 1e-12 * abs(value):
+                    value, improved = found, True
+                    best[:] = pick
+        if not improved:
+            step *= 0.4
+        if step < last_step and _swap(parts, cost, graph, servers, once, delay, blocks, supply, best, value):
+            served_s = _seconds(best, parts, graph, seconds)
+            begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
+            value = _at(delay, (begin + seconds).max()) + once
+            for n in range(clients):
+                value += cost[best[n], n]
+            step = 0.05
+    return best, value, tried
+
+
+@compiled
+def _swap(
+    parts: Any, cost: Any, graph: Any, servers: int, once: float, delay: Any, blocks: Any, supply: Any, best: Any,
+    value: float,
+) -> bool:  # fmt: skip
+    """Change one client's candidate, or those of two, as long as that is better; whether anything was."""
+    options, clients = cost.shape
+    powers, num_rbs, min_served, _ = supply
+    limited = len(blocks) > 0
+    seconds, pick = np.zeros(len(graph[0])), best.copy()
+    improved = False
+    for a in range(clients):
+        for o in range(options):
+            pick[:] = best
+            pick[a] = o
+            spent, used, served = once, 0, 0
+            for n in range(clients):
+                spent += cost[pick[n], n]
+                if limited and pick[n] > 0:
+                    used += blocks[1 + (pick[n] - 1) // powers]
+                    served += 1
+            if o == best[a] or (limited and (used > num_rbs or served < min_served)) or spent >= value:
+                continue
+            _seconds(pick, parts, graph, seconds)
+            begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
+            found = spent + _at(delay, (begin + seconds).max())
+            if found < value - 1e-9 * abs(value):
+                value, improved = found, True
+                best[:] = pick
+    return improved
+
+
+def improve_thoroughly(parts: Any, cost: Any, *rest: Any) -> Any:
+    """`improve`, and again with each client made to take part, or not to."""
+    best, value, tried = improve(parts, cost, *rest)
+    moved = True
+    while moved:
+        moved = False
+        for n in range(cost.shape[1]):
+            forced = cost.copy()
+            if best[n] == 0:
+                forced[0, n] = np.inf
+            else:
+                forced[1:, n] = np.inf
+            start = best.copy()
+            start[n] = 0 if best[n] else 1
+            found, of_found, more = improve(parts, forced, *rest[:-2], start, rest[-1])
+            tried += more
+            if of_found < value - 1e-9 * abs(value):
+                best, value, moved = found, of_found, True
+    return best, value, tried

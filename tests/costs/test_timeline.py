@@ -1,0 +1,108 @@
+"""Laws of timelines: never slower than the paper's stages, never faster than a chain of steps or a busy resource."""
+
+from itertools import permutations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asfl.costs.timeline import ALL, Floats, Shape, Timeline, graph_of
+
+SHAPES = st.builds(
+    Shape,
+    clients=st.integers(1, 5),
+    slices=st.integers(1, 4),
+    turns=st.integers(0, 5),
+    whole_client=st.booleans(),
+    whole_server=st.booleans(),
+    layers_go_up=st.booleans(),
+    local=st.sampled_from([False, False, True]),
+    in_sequence=st.sampled_from([False, False, True]),
+    joint_backward=st.booleans(),
+).map(lambda shape: shape._replace(turns=0) if shape.in_sequence else shape)
+SEEDS = st.integers(0, 10_000)
+
+
+def drawn_parts(shape: Shape, seed: int) -> Floats:
+    """[8, N] seconds; some clients sit out."""
+    random = np.random.default_rng(seed)
+    parts = random.exponential(size=(8, shape.clients)) * random.choice([0.1, 1.0, 10.0], size=(8, 1))
+    parts[:, random.random(shape.clients) < 0.2] = 0.0
+    if shape.local:
+        parts[[0, 4, 5, 7]] = 0.0
+    return np.asarray(parts)
+
+
+def stages_s(shape: Shape, parts: Floats) -> float:
+    """(7), (10), (15) and (16)."""
+    reduce = np.sum if shape.in_sequence else np.max
+    return float(reduce(parts[0]) + reduce(parts[1:4].sum(0) + shape.local * parts[6])
+                 + parts[4].sum() + (0.0 if shape.local else reduce(parts[5:].sum(0))))  # fmt: skip
+
+
+@given(SHAPES, SEEDS)
+def test_never_slower_than_stages(shape: Shape, seed: int) -> None:
+    parts = drawn_parts(shape, seed)
+    assert Timeline.of(shape, parts).delay_s <= stages_s(shape, parts) * (1 + 1e-12)
+
+
+@given(SHAPES, SEEDS, st.integers(1, 3))
+def test_steps_wait_for_what_they_need_and_for_their_resource(shape: Shape, seed: int, servers: int) -> None:
+    parts = drawn_parts(shape, seed)
+    timeline = Timeline.of(shape, parts, servers)
+    graph, begin, end = timeline.graph, timeline.begin_s, timeline.end_s
+    for step, (start, stop) in enumerate(zip(graph.first, graph.first[1:], strict=False)):
+        assert (end[graph.after[start:stop]] <= begin[step] + 1e-9).all()
+    busy = np.flatnonzero(timeline.seconds > 0)
+    for resource in range(4):
+        for client in range(-1, shape.clients):
+            steps = busy[(graph.resource[busy] == resource) & ((graph.client[busy] == client) | (resource == 3))]
+            for step in steps:  # how many are under way when it begins
+                at_once = (begin[steps] <= begin[step] + 1e-12) & (end[steps] > begin[step] + 1e-9)
+                assert at_once.sum() <= (servers if resource == 3 else 1)
+
+
+@given(SHAPES, SEEDS)
+def test_never_faster_than_a_chain_or_a_busy_resource(shape: Shape, seed: int) -> None:
+    """And the steps are all the work there is."""
+    parts = drawn_parts(shape, seed)
+    timeline = Timeline.of(shape, parts)
+    graph, seconds = timeline.graph, timeline.seconds
+    assert np.isclose(seconds.sum(), parts.sum())
+    longest = np.zeros(len(seconds))
+    for step, (start, stop) in enumerate(zip(graph.first, graph.first[1:], strict=False)):
+        longest[step] = seconds[step] + longest[graph.after[start:stop]].max(initial=0.0)
+    assert timeline.delay_s >= longest.max() - 1e-9
+    for resource in range(4):
+        for client in {ALL, *range(shape.clients)}:
+            of_one = (graph.resource == resource) & ((graph.client == client) | (resource == 3))
+            assert timeline.delay_s >= seconds[of_one].sum() - 1e-9
+
+
+@given(st.integers(1, 5), SEEDS)
+def test_the_server_s_rule_is_near_the_best_order(clients: int, seed: int) -> None:
+    """Brute force over all orders: at most the longest packet's time behind, and optimal for one client."""
+    parts = drawn_parts(Shape(clients), seed)
+    release, work, tail = parts[1:4].sum(0), parts[4], parts[5:].sum(0)
+    release = np.maximum(release, parts[0] + release)
+    best = np.inf
+    for order in permutations(range(clients)):
+        now = delay = 0.0
+        for client in order:
+            now = max(now, release[client]) + work[client]
+            delay = max(delay, now + tail[client])
+        best = min(best, delay)
+    found = Timeline.of(Shape(clients), parts).delay_s
+    assert best - 1e-9 <= found <= best + work.max() + 1e-9
+
+
+def test_slices_let_the_server_begin_with_what_is_there() -> None:
+    """Two clients, a second for everything, a server that mixes: four slices hide three quarters of the links."""
+    parts = np.ones((8, 2))
+    parts[[0, 1, 7]] = 0.0
+    delays = [Timeline.of(Shape(2, slices, slices), parts).delay_s for slices in (1, 2, 4)]
+    np.testing.assert_allclose(delays, [6.0, 5.0, 4.5])
+
+
+def test_graphs_are_made_once() -> None:
+    assert graph_of(Shape(3)) is graph_of(Shape(3))
