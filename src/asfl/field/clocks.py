@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Network
-from asfl.costs.account import Facts
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import Facts
 from asfl.field.links import Exchange
 from asfl.field.messages import Answer, AnyRequest, Backward, Forward, Learn
 from asfl.field.wire import WireError
@@ -197,7 +196,7 @@ def plain(values: Floats) -> list[float | None]:
 # ---------------------------------------------------------------------- the clocks
 @dataclass(frozen=True, eq=False)
 class MeasuredCost:
-    """What a round really took (`asfl.costs.account.Charge`)."""
+    """What a round really took (`asfl.costs.world.Charge`)."""
 
     resplit_delay_s: float
     uplink_stage_delay_s: float
@@ -222,7 +221,7 @@ class _Lap:
 
 
 class Clocks:
-    """Time the fleet of one run, and charge its rounds (`asfl.costs.account.Accountant`)."""
+    """Time the fleet of one run, and charge its rounds (`asfl.costs.world.Accountant`)."""
 
     def __init__(self, profile: ModelProfile, batch_size: int, clients: int, rules: Network) -> None:
         self.estimates = FleetEstimates(clients, rules.client_power_w)

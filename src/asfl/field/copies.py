@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.costs.crossing import REPORTED_NUMBERS
+from asfl.costs.modelled import REPORTED_NUMBERS
 from asfl.field import messages as msg
 from asfl.field.roster import Roster
 from asfl.field.wire import MOST_WEIGHT, WireError

@@ -8,7 +8,7 @@ first estimates are measured before the first round (`probe`).
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,24 +34,22 @@ class MeasuredRound(Round):
 
     links: LinkState
 
-    @property
-    def allocation(self) -> tuple[Floats, Floats]:
-        """One "block" for each client that is there: its own link; its power is what the device draws."""
+    allocation: tuple[Floats, Floats] = field(init=False)  # type: ignore[misc]
+    """One "block" for each client that is there: its own link; its power is what the device draws."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         there = self.channel_gain > 0
-        return there.astype(float), np.where(there, self.links.client_power_w, 0.0)
-
-    @cached_property
-    def client_j_per_flop(self) -> Floats:
-        return np.asarray(self.links.client_power_w * self.client_s_per_flop)
-
-    @cached_property
-    def server_s_per_flop(self) -> float:
-        return self.links.server_s_per_flop
+        power_w = self.links.client_power_w
+        object.__setattr__(self, "allocation", (there.astype(float), np.where(there, power_w, 0.0)))
+        object.__setattr__(self, "client_compute_w", power_w * self.client_s_per_flop / self.client_s_per_flop)
+        object.__setattr__(self, "server_s_per_flop", self.links.server_s_per_flop)
 
     def uplink_rate_bps(self, rb_count: ArrayLike, tx_power_w: ArrayLike) -> Floats:
         count, _ = np.broadcast_arrays(rb_count, tx_power_w)
         return np.where(count > 0, self.links.uplink_bps, 0.0)
 
+    @cached_property
     def downlink_rate_bps(self) -> Floats:
         return self.links.downlink_bps
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.randomness import random_stream
-from asfl.costs.crossing import BITS_OF_REPORTED, REPORTED_NUMBERS
+from asfl.costs.modelled import BITS_OF_REPORTED, REPORTED_NUMBERS
 from asfl.train.layout import Layout
 from asfl.train.state import TrainingState
 

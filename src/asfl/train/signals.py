@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.optimize import Learning
 from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
 from asfl.train.trainer import Trained
