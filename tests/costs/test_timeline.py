@@ -15,29 +15,37 @@ SHAPES = st.builds(
     turns=st.integers(0, 5),
     whole_client=st.booleans(),
     whole_server=st.booleans(),
-    layers_go_up=st.booleans(),
     local=st.sampled_from([False, False, True]),
     in_sequence=st.sampled_from([False, False, True]),
     joint_backward=st.booleans(),
-).map(lambda shape: shape._replace(turns=0) if shape.in_sequence else shape)
+).map(
+    lambda shape: shape._replace(
+        turns=shape.turns * (not shape.in_sequence), in_sequence=shape.in_sequence and not shape.local
+    )
+)
 SEEDS = st.integers(0, 10_000)
 
 
 def drawn_parts(shape: Shape, seed: int) -> Floats:
-    """[8, N] seconds; some clients sit out."""
+    """[10, N] seconds; some clients sit out."""
     random = np.random.default_rng(seed)
-    parts = random.exponential(size=(8, shape.clients)) * random.choice([0.1, 1.0, 10.0], size=(8, 1))
+    parts = random.exponential(size=(10, shape.clients)) * random.choice([0.1, 1.0, 10.0], size=(10, 1))
     parts[:, random.random(shape.clients) < 0.2] = 0.0
+    parts[random.integers(2)] = 0.0  # layers move one way
     if shape.local:
-        parts[[0, 4, 5, 7]] = 0.0
+        parts[[0, 1, 5, 6, 7, 9]] = 0.0
+    if not shape.joint_backward or shape.turns:
+        parts[6] = 0.0
     return np.asarray(parts)
 
 
 def stages_s(shape: Shape, parts: Floats) -> float:
     """(7), (10), (15) and (16)."""
     reduce = np.sum if shape.in_sequence else np.max
-    return float(reduce(parts[0]) + reduce(parts[1:4].sum(0) + shape.local * parts[6])
-                 + parts[4].sum() + (0.0 if shape.local else reduce(parts[5:].sum(0))))  # fmt: skip
+    before, behind = parts[2:5].sum(0), parts[7:].sum(0)
+    if shape.local:
+        before, behind = before + behind, 0.0 * behind
+    return float(reduce(parts[:2].sum(0)) + reduce(before) + parts[5:7].sum() + reduce(behind))
 
 
 @given(SHAPES, SEEDS)
@@ -83,8 +91,8 @@ def test_never_faster_than_a_chain_or_a_busy_resource(shape: Shape, seed: int) -
 def test_the_server_s_rule_is_near_the_best_order(clients: int, seed: int) -> None:
     """Brute force over all orders: at most the longest packet's time behind, and optimal for one client."""
     parts = drawn_parts(Shape(clients), seed)
-    release, work, tail = parts[1:4].sum(0), parts[4], parts[5:].sum(0)
-    release = np.maximum(release, parts[0] + release)
+    release = np.maximum(parts[[0, 2, 3]].sum(0), parts[1]) + parts[4]
+    release, work, tail = np.maximum(release, parts[1].max()), parts[5:7].sum(0), parts[7:].sum(0)
     best = np.inf
     for order in permutations(range(clients)):
         now = delay = 0.0
@@ -98,11 +106,18 @@ def test_the_server_s_rule_is_near_the_best_order(clients: int, seed: int) -> No
 
 def test_slices_let_the_server_begin_with_what_is_there() -> None:
     """Two clients, a second for everything, a server that mixes: four slices hide three quarters of the links."""
-    parts = np.ones((8, 2))
-    parts[[0, 1, 7]] = 0.0
+    parts = np.ones((10, 2))
+    parts[[0, 1, 2, 6, 9]] = 0.0
     delays = [Timeline.of(Shape(2, slices, slices), parts).delay_s for slices in (1, 2, 4)]
     np.testing.assert_allclose(delays, [6.0, 5.0, 4.5])
 
 
 def test_graphs_are_made_once() -> None:
     assert graph_of(Shape(3)) is graph_of(Shape(3))
+
+
+@given(SHAPES, SEEDS)
+def test_with_barriers_a_timeline_is_the_paper_s_three_stages(shape: Shape, seed: int) -> None:
+    parts = drawn_parts(shape, seed)
+    found = Timeline.of(shape._replace(stages=True, slices=1, turns=min(shape.turns, 1)), parts).delay_s
+    np.testing.assert_allclose(found, stages_s(shape, parts))

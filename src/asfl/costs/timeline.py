@@ -21,7 +21,7 @@ The server serves one step at a time (or `servers`), of those that are ready the
 rule, optimal where work may be interrupted, and within one packet's time of the optimum where it may not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,11 +32,25 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-PARTS = ("layers", "model_down", "forward", "uplink", "server", "downlink", "backward", "model_up")
-"""What a round does for one client, in the order of the rows of `seconds` [8, N] below."""
-LAYERS, MODEL_DOWN, FORWARD, UPLINK, SERVER, DOWNLINK, BACKWARD, MODEL_UP = range(len(PARTS))
+PARTS = (
+    "layers down",
+    "layers up",
+    "model down",
+    "forward",
+    "activations",
+    "server",
+    "server backward",
+    "gradients",
+    "backward",
+    "model up",
+)
+"""What a round does for one client, in the order of the rows of `parts` [10, N] below. The server's passes are one step,
+unless `Shape.joint_backward` parts them."""
+DOWN, UP, MODEL_DOWN, FORWARD, SENT, SERVER, SERVER_BACKWARD, GRADIENTS, BACKWARD, MODEL_UP = range(len(PARTS))
+PROCESSOR, UPLINK, DOWNLINK, AT_SERVER = range(4)
+"""What a step needs while it lasts: the client's processor or one of its links, or the server."""
 ALL = -1
-"""The client of a step that the server makes for all of them."""
+"""The client of a step that is for all of them."""
 
 
 class Shape(NamedTuple):
@@ -49,12 +63,14 @@ class Shape(NamedTuple):
     whole_client: bool = True
     """Client sides need whole mini-batches."""
     whole_server: bool = True
-    layers_go_up: bool = False
     local: bool = False
     """No cut: forward and backward on the client, then its model goes up."""
     in_sequence: bool = False
     joint_backward: bool = False
     """The server goes backward when it has been forward for all (EPSL)."""
+    stages: bool = False
+    """The paper's barriers: all have their layers before a client computes, all packets are in before the server does,
+    and it is done before a gradient comes down."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +82,15 @@ class Graph:
     share: Floats
     """Of the part's time."""
     resource: Ints
-    """0: the client's processor, 1: its uplink, 2: its downlink, 3: the server."""
+    """`PROCESSOR`, `UPLINK`, `DOWNLINK` or `AT_SERVER`."""
     first: Ints
     """[K + 1] Step k needs steps after[first[k]:first[k + 1]]."""
     after: Ints
 
     def seconds(self, parts: Floats) -> Floats:
-        """[K] from the seconds of each part and client [8, N]."""
-        of_client = parts[self.part, self.client]
-        return np.asarray(self.share * np.where(self.client == ALL, parts[SERVER].sum(), of_client))
+        """[K] from the seconds of each part and client [10, N]."""
+        of_client, of_all = parts[self.part, self.client], parts.sum(axis=1)[self.part]
+        return np.asarray(self.share * np.where(self.client == ALL, of_all, of_client))
 
 
 @dataclass
@@ -82,84 +98,96 @@ class _Building:
     rows: list[tuple[int, int, float, int]] = field(default_factory=list)
     needs: list[list[int]] = field(default_factory=list)
 
-    def add(self, part: int, client: int, share: float, resource: int, *after: int | None) -> int:
+    def add(self, part: int, client: int, resource: int, after: Iterable[int], share: float = 1.0) -> int:
         self.rows.append((part, client, share, resource))
-        self.needs.append([step for step in after if step is not None])
+        self.needs.append(list(after))
         return len(self.rows) - 1
 
-    def chain(self, part: int, client: int, count: int, resource: int, needs: Iterable[Iterable[int | None]]) -> list[int]:
-        """So many equal steps one after the other; the i-th needs needs[i] besides."""
+    def chain(self, part: int, client: int, resource: int, needs: Sequence[Iterable[int]]) -> list[int]:
+        """Equal steps one after the other; the i-th needs `needs[i]` besides."""
         steps: list[int] = []
         for own in needs:
-            steps.append(self.add(part, client, 1 / count, resource, *steps[-1:], *own))
+            steps.append(self.add(part, client, resource, [*steps[-1:], *own], 1 / len(needs)))
         return steps
+
+    def barrier(self, after: Iterable[int]) -> int:
+        """A step that takes no time."""
+        return self.add(SERVER, ALL, AT_SERVER, after, share=0.0)
 
 
 @lru_cache(maxsize=256)
 def graph_of(shape: Shape) -> Graph:
     """The steps of a round of this shape."""
-    building, clients = _Building(), range(shape.clients)
+    building, last = _Building(), list[int]()
     if shape.local:
-        for n in clients:
-            down = building.add(MODEL_DOWN, n, 1, 2)
-            forward = building.add(FORWARD, n, 1, 0, down)
-            backward = building.add(BACKWARD, n, 1, 0, forward)
-            building.add(UPLINK, n, 1, 1, backward)
-    elif shape.in_sequence:
-        last: int | None = None
-        for n in clients:
-            last = _split(building, shape, [n], last)
+        for n in range(shape.clients):
+            model = building.add(MODEL_DOWN, n, DOWNLINK, [])
+            forward = building.add(FORWARD, n, PROCESSOR, [model])
+            backward = building.add(BACKWARD, n, PROCESSOR, [forward])
+            building.add(SENT, n, UPLINK, [backward])
     else:
-        _split(building, shape, list(clients), None)
+        everyone = range(shape.clients)
+        for clients in ([n] for n in everyone) if shape.in_sequence else [list(everyone)]:
+            last = _split_round(building, shape, clients, last)
     part, client, share, resource = (np.array(column) for column in zip(*building.rows, strict=True))
     after = [step for needs in building.needs for step in needs]
     first = np.concatenate([[0], np.cumsum([len(needs) for needs in building.needs])])
     return Graph(part, client, share.astype(float), resource, first, np.array(after, dtype=np.int64))
 
 
-def _split(building: _Building, shape: Shape, clients: list[int], begins: int | None) -> int:
-    """The three stages for these clients, after step `begins`; the last step."""
-    slices, up = range(shape.slices), shape.layers_go_up
-    passes = 1 if shape.whole_client else shape.slices
-    """How many steps a client's forward pass is."""
-    computed: dict[int, int] = {}
-    packets: dict[int, list[int]] = {}
-    moved: list[int] = []
+def _split_round(building: _Building, shape: Shape, clients: list[int], begin: list[int]) -> list[int]:
+    """The three stages for these clients after the steps in `begin`; their last steps."""
+    passes = 1 if shape.whole_client else shape.slices  # of the client's network
+    # Stage 1: layers move.
+    down = {n: building.add(DOWN, n, DOWNLINK, begin) for n in clients}
+    up = {n: building.add(UP, n, UPLINK, begin) for n in clients}
+    have_layers = [building.barrier([*down.values(), *up.values()])] if shape.stages else []
+    # Stage 2: forward on the clients, activations up.
+    computed, packets = dict[int, int](), dict[int, list[int]]()
     for n in clients:
-        layers = building.add(LAYERS, n, 1, 1 if up else 2, begins)
-        moved.append(layers)
-        model = building.add(MODEL_DOWN, n, 1, 2, begins, None if up else layers)
-        forward = building.chain(FORWARD, n, passes, 0, [[model]] * passes)
+        model = building.add(MODEL_DOWN, n, DOWNLINK, [down[n], *have_layers])
+        forward = building.chain(FORWARD, n, PROCESSOR, [[model]] * passes)
         computed[n] = forward[-1]
         packets[n] = building.chain(
-            UPLINK, n, shape.slices, 1, [[forward[min(j, passes - 1)], layers if up else None] for j in slices]
+            SENT, n, UPLINK, [[forward[min(j, passes - 1)], up[n]] for j in range(shape.slices)]
         )
-    wait = moved if up else []
-    served = _serve(building, shape, packets, wait)
-    last = begins
+    # Stage 3: the server, gradients down, backward on the clients, perhaps models up.
+    averaged = [building.barrier([own[-1] for own in packets.values()])] if shape.stages else list(up.values())
+    answers = _serve(building, shape, packets, averaged)
+    if shape.stages:
+        answers = dict.fromkeys(clients, [building.barrier(step for own in answers.values() for step in own)])
+    last = []
     for n in clients:
-        gradients = building.chain(DOWNLINK, n, shape.slices, 2, [[served[n][j]] for j in slices])
-        backward = building.chain(BACKWARD, n, passes, 0, [[computed[n], gradients[j - passes]] for j in range(passes)])
-        last = building.add(MODEL_UP, n, 1, 1, backward[-1])
-    assert last is not None
+        gradients = building.chain(
+            GRADIENTS, n, DOWNLINK, [[answers[n][min(j, len(answers[n]) - 1)]] for j in range(shape.slices)]
+        )
+        backward = building.chain(BACKWARD, n, PROCESSOR, [[computed[n], gradients[j - passes]] for j in range(passes)])
+        last.append(building.add(MODEL_UP, n, UPLINK, [backward[-1]]))
     return last
 
 
-def _serve(building: _Building, shape: Shape, packets: dict[int, list[int]], wait: list[int]) -> dict[int, list[int]]:
-    """The server's steps; by client and slice, the step after which its gradient can go down."""
-    slices = shape.slices
+def _serve(
+    building: _Building, shape: Shape, packets: dict[int, list[int]], averaged: list[int]
+) -> dict[int, list[int]]:
+    """The server's steps; for each client the steps after which its slices' gradients can go down, or one for all."""
+
     if shape.turns:
-        turns = min(shape.turns, slices)
-        needs = [-(-(turn + 1) * slices // turns) - 1 for turn in range(turns)]  # the last slice that a turn uses
-        steps = building.chain(SERVER, ALL, turns, 3, [[own[j] for own in packets.values()] + wait for j in needs])
-        answer = [next(step for step, last in zip(steps, needs, strict=True) if last >= j) for j in range(slices)]
-        return dict.fromkeys(packets, answer)
+        turns = min(shape.turns, shape.slices)
+        needs = [-(-(turn + 1) * shape.slices // turns) - 1 for turn in range(turns)]  # the last slice that a turn uses
+        steps = building.chain(SERVER, ALL, AT_SERVER, [[own[j] for own in packets.values()] + averaged for j in needs])
+        answers = [
+            next(step for step, last in zip(steps, needs, strict=True) if last >= j) for j in range(shape.slices)
+        ]
+        return dict.fromkeys(packets, answers)
     if shape.joint_backward:
-        forward = {n: building.add(SERVER, n, 1 / 3, 3, own[-1], *wait) for n, own in packets.items()}
-        return {n: [building.add(SERVER, n, 2 / 3, 3, *forward.values())] * slices for n in packets}
-    if shape.whole_server:
-        return {n: [building.add(SERVER, n, 1, 3, own[-1], *wait)] * slices for n, own in packets.items()}
-    return {n: building.chain(SERVER, n, slices, 3, [[own[j], *wait] for j in range(slices)]) for n, own in packets.items()}
+        forward = [building.add(SERVER, n, AT_SERVER, [own[-1], *averaged]) for n, own in packets.items()]
+        return {n: [building.add(SERVER_BACKWARD, n, AT_SERVER, forward)] for n in packets}
+    return {
+        n: building.chain(
+            SERVER, n, AT_SERVER, [[packet, *averaged] for packet in (own[-1:] if shape.whole_server else own)]
+        )
+        for n, own in packets.items()
+    }
 
 
 def schedule(seconds: Any, resource: Any, first: Any, after: Any, servers: int) -> Any:
@@ -188,7 +216,7 @@ def schedule(seconds: Any, resource: Any, first: Any, after: Any, servers: int) 
                     ready = max(ready, begin[after[i]] + seconds[after[i]])
                 if known:
                     begin[k] = ready
-                    state[k] = 1 if resource[k] == 3 else 2
+                    state[k] = 1 if resource[k] == AT_SERVER else 2
                     left -= 1 if state[k] == 2 else 0
             if state[k] != 2 and lowest == count:
                 lowest = k
@@ -223,7 +251,7 @@ class Timeline:
 
     @classmethod
     def of(cls, shape: Shape, parts: Floats, servers: int = 1) -> "Timeline":
-        """`parts`: seconds of each part for each client, [8, N]."""
+        """`parts`: seconds of each part for each client, [10, N]."""
         graph = graph_of(shape)
         seconds = graph.seconds(parts)
         return cls(graph, schedule(seconds, graph.resource, graph.first, graph.after, servers), seconds)

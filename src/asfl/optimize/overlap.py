@@ -24,12 +24,14 @@ FIRST_STEP, LAST_STEP = 0.4, 0.002
 def _seconds(pick: Any, parts: Any, graph: Any, into: Any) -> float:
     """Fills `into` [K] with the steps' seconds; returns the server's."""
     part, client, share = graph[0], graph[1], graph[2]
-    served = 0.0
+    served, totals = 0.0, np.zeros(len(parts))
     for n in range(len(pick)):
-        served += parts[4, pick[n], n]
+        for row in range(len(parts)):
+            totals[row] += parts[row, pick[n], n]
+        served += parts[5, pick[n], n] + parts[6, pick[n], n]
     for k in range(len(part)):
         n = client[k]
-        into[k] = share[k] * (served if n < 0 else parts[part[k], pick[n], n])
+        into[k] = share[k] * (totals[part[k]] if n < 0 else parts[part[k], pick[n], n])
     return served
 
 
@@ -69,7 +71,7 @@ def _windows(parts: Any, pick: Any, graph: Any, begin: Any, seconds: Any, before
             for i in range(first[k], first[k + 1]):
                 ready = max(ready, end[after[i]])
             end[k] = ready + share[k] * parts[part[k], o, n]
-            if part[k] <= 3:
+            if part[k] <= 4:
                 before[o, n] = max(before[o, n], end[k] - latest[k])
             else:
                 behind[o, n] = max(behind[o, n], end[k] - latest[k])
@@ -81,7 +83,7 @@ def improve(
     parts: Any, cost: Any, graph: Any, servers: int, once: float, delay: Any, blocks: Any, supply: Any, start: Any,
     steps: Any,
 ) -> Any:  # fmt: skip
-    """The best choice found from `start` [N] on, and its value. `parts` [8, O, N], `cost` [O, N]."""
+    """The best choice found from `start` [N] on, and its value. `parts` [10, O, N], `cost` [O, N]."""
     options, clients = cost.shape
     seconds = np.zeros(len(graph[0]))
     pick, best = start.copy(), start.copy()
@@ -107,7 +109,9 @@ def improve(
                 for o in range(options):
                     for n in range(clients):
                         late = before[o, n] > dr + 1e-12 * delay_s or behind[o, n] > dq + 1e-12 * delay_s
-                        priced[o, n] = np.inf if late else cost[o, n] + slope * share * parts[4, o, n]
+                        priced[o, n] = (
+                            np.inf if late else cost[o, n] + slope * share * (parts[5, o, n] + parts[6, o, n])
+                        )
                 if _choose(priced, blocks, supply, by_count, power, pick) == np.inf:
                     continue
                 tried += 1
