@@ -139,6 +139,8 @@ class Radio(Section):
     """The most a client may transmit with, P^max."""
     server_tx_power_w: Watt = 5.0
     """Transmit power of the server, p^s."""
+    slices: Count = 1
+    """In how many packets a mini-batch crosses, S, and its gradients; with `timing = "overlap"`."""
 
 
 class Scenario(Section):
@@ -174,6 +176,8 @@ class Compute(Section):
     """Processor speed of the server, f^s."""
     server_cycles_per_flop: CyclesPerFlop = 1 / 32
     """Server cycles for one FLOP, κ^s."""
+    server_processors: Count = 1
+    """How many packets the server works on at once, each at `server_hz`; with `timing = "overlap"`."""
     client_cycles_per_flop: CyclesPerFlop = 1 / 16
     """Client cycles for one FLOP, κ^c."""
     energy_coefficient: JoulePerCycleHertz2 = 1.0e-28
@@ -301,6 +305,8 @@ class DecisionRules(Section):
     drift_weight: NonNegative = 0.02
     """How much an update's worth of drift between client sides weighs against a lost update, in the corrected
     objective; chosen by measurement (docs/decision.md)."""
+    timing: Literal["stages", "overlap"] = "stages"
+    """Whether all wait for all between the paper's three stages, or each step begins when what it needs is there."""
     charge: Literal["realised", "expected"] = "realised"
     """Whether clock and batteries are charged what happened or, as in the paper, its expectation."""
     solver: Literal["bcd", "joint", "printed"] = "bcd"

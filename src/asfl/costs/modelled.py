@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.round import BITS_PER_GROUP, Decision, Overheads, Round, moving_bits, prefix_sums
+from asfl.costs.timeline import PARTS, Shape, Timeline
 from asfl.models.profile import ModelProfile
 
 Bools = NDArray[np.bool_]
@@ -410,6 +411,51 @@ def cost_of_all_cuts(
     return _cost(round_, plan, rb_count, tx_power_w, arrived, exchange)
 
 
+def timeline_of(
+    round_: Round, decision: Decision, arrived: ArrayLike | None = None, exchange: ExchangeRules = ASFL
+) -> Timeline:
+    """When what happens in the round that `round_cost` charges."""
+    samples = round_.charged_samples if decision.batch is None else decision.batch * round_.local_steps
+    plan = Plan(*map(np.asarray, (decision.cut, decision.synced, decision.bits, samples)))
+    found = list[Timeline]()
+    _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, exchange, found)
+    return found[0]
+
+
+def shape_of(round_: Round, exchange: ExchangeRules, cut: Ints, arrived: float) -> Shape:
+    """Which steps a round has with this cut, or these, when so many packets arrive.
+
+    Slices and overlap are for clients side by side; a server that mixes makes as many steps as mini-batches arrive.
+    """
+    statistics, overlap = round_.profile.client_statistic_bits, round_.equations.timing == "overlap"
+    return Shape(
+        clients=round_.num_clients,
+        slices=round_.radio.slices if overlap else 1,
+        turns=max(1, round(arrived)) if exchange.mixes else 0,
+        whole_client=bool(statistics[np.max(cut)] > 0),
+        whole_server=bool(statistics[-1] > statistics[np.min(cut)]) or round_.profile.num_layers == np.min(cut),
+        local=exchange.full_local_model,
+        in_sequence=exchange.in_sequence,
+        joint_backward=exchange.aggregated_share > 0,
+        stages=not overlap,
+    )
+
+
+def _timeline(
+    round_: Round, exchange: ExchangeRules, cut: Ints, arrival: Floats, steps: Steps, server: Floats
+) -> Timeline:
+    """Of one candidate; `server` [2, N] are its forward and its backward passes."""
+    shape = shape_of(round_, exchange, cut, float(arrival.sum()))
+    parts = np.zeros((len(PARTS), round_.num_clients))
+    for row, part in zip((0, 1, 2, 3, 4, 7, 8, 9), steps, strict=True):
+        parts[row] = part
+    if shape.joint_backward and not shape.turns:
+        parts[5:7] = server
+    else:
+        parts[5] = server.sum(axis=0)
+    return Timeline.of(shape, parts, round_.compute.server_processors)
+
+
 def _cost(
     round_: Round,
     plan: Plan,
@@ -417,6 +463,7 @@ def _cost(
     tx_power_w: ArrayLike,
     arrived: ArrayLike | None,
     exchange: ExchangeRules,
+    timelines: list[Timeline] | None = None,
 ) -> RoundCost:
     count, outage_s = np.asarray(rb_count, float), round_.outage_s
     links, work = Links.of(round_, count, np.asarray(tx_power_w, float)), workload(round_, exchange, plan)
@@ -456,10 +503,31 @@ def _cost(
     spent = joules(round_, work, links, steps)
     reduce: Callable[..., Floats] = np.sum if exchange.in_sequence else np.max
     wait_s = [reduce(of_stage, axis=-1) for of_stage in of_stages]
+    wait_s[2] = np.sum(server, axis=-1) + wait_s[2]
     shape = np.broadcast_shapes(done.shape, links.arrival.shape)
 
     def each(part: Floats) -> Floats:
         return np.broadcast_to(part, shape)
+
+    if round_.equations.timing == "overlap" or timelines is not None:
+        forward_s = server_seconds(round_, work, arrival, 0.0)
+        passes = np.stack([each(forward_s), each(server) - each(forward_s)])
+        found = [
+            _timeline(
+                round_,
+                exchange,
+                np.broadcast_to(plan.cut, shape)[row],
+                np.broadcast_to(arrival, shape)[row],
+                Steps(*(each(step)[row] for step in steps)),
+                passes[:, *row],
+            )
+            for row in np.ndindex(shape[:-1])
+        ]
+        if timelines is not None:
+            timelines.extend(found)
+        if round_.equations.timing == "overlap":
+            waits = np.array([timeline.milestones_s for timeline in found]).reshape((*shape[:-1], 3))
+            wait_s = list(np.moveaxis(waits, -1, 0))
 
     return RoundCost(
         resplit_delay_by_client_s=each(of_stages[0]),
@@ -477,7 +545,7 @@ def _cost(
         model_up_energy_j=each(spent.model_up),
         resplit_delay_s=wait_s[0],
         uplink_stage_delay_s=wait_s[1],
-        server_stage_delay_s=np.sum(server, axis=-1) + wait_s[2],
+        server_stage_delay_s=wait_s[2],
         in_time=done,
         # A client that isn't done in time has lost its packet.
         packet_error_rate=np.where(done, links.packet_error_rate, 1.0)

@@ -227,6 +227,8 @@ class CostEquations:
     resplit_energy: Literal["sent", "signed"] = "sent"
     """(17) for layers that go up (`sent`), or as printed (`signed`): layers that come down then pay the client back."""
     overheads: Overheads = field(default_factory=Overheads)
+    timing: Literal["stages", "overlap"] = "stages"
+    """Whether there are barriers between stages (`asfl.costs.timeline`)."""
 
     @classmethod
     def of(cls, rules: DecisionRules) -> "CostEquations":
@@ -238,6 +240,7 @@ class CostEquations:
             gradient_bits=base.gradient_bits if rules.gradient_bits == "auto" else rules.gradient_bits,
             resplit_energy=rules.resplit_energy,
             overheads=Overheads(rules.overheads == "charged", share),
+            timing=rules.timing,
         )
 
 

@@ -170,7 +170,6 @@ def _serve(
     building: _Building, shape: Shape, packets: dict[int, list[int]], averaged: list[int]
 ) -> dict[int, list[int]]:
     """The server's steps; for each client the steps after which its slices' gradients can go down, or one for all."""
-
     if shape.turns:
         turns = min(shape.turns, shape.slices)
         needs = [-(-(turn + 1) * shape.slices // turns) - 1 for turn in range(turns)]  # the last slice that a turn uses
@@ -263,3 +262,12 @@ class Timeline:
     @property
     def delay_s(self) -> float:
         return float(self.end_s.max())
+
+    @property
+    def milestones_s(self) -> tuple[float, float, float]:
+        """How long until layers have moved, from then until the last packet is in, and from then to the end."""
+        moved, sent, end = (
+            float(self.end_s[np.isin(self.graph.part, parts)].max(initial=0.0))
+            for parts in ((DOWN, UP), SENT, range(99))
+        )
+        return moved, max(sent - moved, 0.0), end - max(moved, sent)
