@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -16,7 +15,7 @@ from asfl.field.enrolment import Membership, enrol_here
 from asfl.field.serve import Waiting
 from asfl.runs import this_process
 
-_POLL_S, _RESTART_AFTER_S, _LEAVE_WITHIN_S = 0.2, 2.0, 10.0
+_POLL_S, _RESTART_AFTER_S = 0.2, 2.0
 _REFUSED = 2
 """How `asfl join` ends if another attempt wouldn't help."""
 
@@ -60,15 +59,12 @@ class LocalDevices:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Those that were told the run is over leave by themselves."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
-        due = time.monotonic() + (_LEAVE_WITHIN_S if error[0] is None else 0.0)
         for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(due - time.monotonic(), 0.0))
             process.kill()
+        for process in self._processes.values():
             process.wait()
 
     def _home(self, client: int) -> Path:
