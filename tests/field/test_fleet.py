@@ -19,10 +19,9 @@ from asfl.cli.fleet import fleet
 from asfl.config import Resolved, by_name
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml
-from asfl.field import local_devices
+from asfl.field import serve
 from asfl.field.certificates import Authority
-from asfl.field.local_devices import LocalDevices
-from asfl.field.serve import Waiting
+from asfl.field.serve import LocalDevices, Waiting
 from asfl.field.stream import StreamServer
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import read_manifest
@@ -121,7 +120,7 @@ def test_killed_or_stopped_and_gone_on_with_it_is_the_run_of_a_single_process(
 
 def test_a_client_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the same device; what it had learnt is gone (what becomes of its round: `test_faults`)."""
-    monkeypatch.setattr(local_devices, "_RESTART_AFTER_S", 0.1)
+    monkeypatch.setattr(serve, "_RESTART_AFTER_S", 0.1)
     agreement = agreement_of(tiny("scenario.clients=1", "radio.num_rbs=1"), "asfl")
     with LocalDevices(tmp_path / "devices", 1) as devices:
         authority = Authority.of(devices.server_home)

@@ -31,7 +31,6 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
         "state",
         "last seen",
         "client",
-        "battery",
         "uplink",
         "downlink",
         "speed",
@@ -41,11 +40,11 @@ def devices(context: typer.Context, home: Home = Path("asfl-server"), as_json: o
     )
     rows = []
     for one in found:
-        speed, known = one.get("client_s_per_flop"), partial(_known, one)
+        known = partial(_known, one)
         row = [one["name"], one["state"], str(one.get("last_seen") or "–"), str(one["client"])]
-        row += [known("battery", lambda share: percent(share, 0))]
         row += [known(way, lambda bps: format_si(bps, "bit/s")) for way in ("uplink_bps", "downlink_bps")]
-        row += [format_si(1 / speed, "FLOP/s") if speed else "–", f"{one['images']:,}" if one.get("images") else "–"]
+        row += [known("client_flops", lambda speed: format_si(speed, "FLOP/s"))]
+        row += [f"{one['images']:,}" if one.get("images") else "–"]
         rows.append([*row, known("accuracy", lambda share: percent(share, 1)), f"{one.get('faults', 0):g}"])
     console().print(table(header, rows, words=3, title=f"devices of {home}"))
 
@@ -76,8 +75,7 @@ def invite(
 ) -> None:
     """More codes; each lets one device in."""
     from asfl.field.certificates import Authority
-    from asfl.field.enrolment import pasted_code
-    from asfl.field.membership import Registry
+    from asfl.field.membership import Registry, pasted_code
 
     _check_home(home)
     shown = Authority.of(home).fingerprint

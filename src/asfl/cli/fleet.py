@@ -70,8 +70,7 @@ def fleet(
         _check_writable(needed)
 
     from asfl.field.engine import data_folder
-    from asfl.field.local_devices import LocalDevices
-    from asfl.field.serve import Listening, serve_run
+    from asfl.field.serve import Listening, LocalDevices, serve_run
 
     print(f"starting {clients} clients on this machine", file=sys.stderr, flush=True)
     with ExitStack() as open_:
