@@ -23,8 +23,7 @@ from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.curves import Run
 from asfl.results.summary import still_owed, trained_and_charged
 from asfl.results.words import NO_CLIENT
-from asfl.runs.play import Playthrough
-from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
+from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words
 from asfl.schemes import CEILING
 
 
