@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asfl.config.errors import AsflError
 from asfl.config.names import MODELS, ModelSpec, Norm, Precision
 from asfl.config.units import BITS_PER_VALUE
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import Carry, CuttableModel, GlobalAveragePool, Plain, Unit, conv_norm, scaled
 from asfl.models.profile import ModelProfile
 
