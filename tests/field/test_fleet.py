@@ -16,7 +16,7 @@ import pytest
 from small_runs import EVERYBODY_ARRIVES, assert_same_run, tiny
 from waiting import LONG_S, wait_until
 
-from asfl.cli.fleet import fleet
+from asfl.cli.serve import fleet
 from asfl.config import Config, Resolved, by_name
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml
