@@ -6,7 +6,7 @@ asfl --plugin examples/my_model.py run demo --set model.architecture=mixer
 from torch import Tensor, nn
 
 import asfl
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.layers import scaled
 

@@ -41,7 +41,7 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     import asfl.cli.join
     import asfl.field.device  # noqa: F401 - what `asfl join` imports
     from asfl.config import load_config
-    from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+    from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
     from asfl.field import messages as msg
     from asfl.field.client import ClientNode
     from asfl.field.wire import decode, encode

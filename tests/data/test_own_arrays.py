@@ -15,7 +15,7 @@ from asfl.config.errors import AsflError
 from asfl.config.names import DATASETS, ModelSpec
 from asfl.costs.world import World
 from asfl.data import load_data, register_arrays
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models import load
 from asfl.models.build import build_model
 from asfl.models.load import load_profile, shipped_profiles

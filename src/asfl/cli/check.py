@@ -102,7 +102,6 @@ _EXTRAS = {
     "flower": (("flwr",), "a Flower app for a SuperLink of your own"),
     "ray": (("ray",), "--engine ray"),
     "trackers": (("tensorboard", "wandb", "mlflow"), "output.track"),
-    "datasets": (("datasets",), "data sets in folders of Hugging Face"),
 }
 """The modules behind each extra of pyproject.toml, and what it is for."""
 

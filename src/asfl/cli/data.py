@@ -31,8 +31,8 @@ def fetch(
         str | None, typer.Option("--url", metavar="URL", help="A mirror of the official binary archive.")
     ] = None,
 ) -> None:
-    """Download a data set: continues what was interrupted, checks it, and does nothing if it is there."""
-    from asfl.data.fetch import fetch, is_complete  # urllib is needed only here
+    """Download a data set and check it; does nothing if it is there."""
+    from asfl.data.cifar import fetch, is_complete
 
     if name == "digits":
         print("digits ships with asfl; there is nothing to fetch")
@@ -41,11 +41,11 @@ def fetch(
         raise AsflError(f"no data set '{name}' to fetch: {nearest(name, CIFAR)}")
     kind, folder = CIFAR[name], default_folder(data_dir)
     if is_complete(kind, folder):
-        print(f"{name} is already in {folder / kind.binary_folder}")
+        print(f"{name} is already in {folder / kind.folder}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(kind.binary_archive, total=None)
+        task = progress.add_task(kind.archive, total=None)
         target = fetch(
             kind, folder, url, lambda have, total: progress.update(task, completed=have, total=total or have)
         )

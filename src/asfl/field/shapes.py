@@ -13,7 +13,7 @@ from torch import Tensor
 from asfl.config import Config
 from asfl.costs.crossing import REPORTED_NUMBERS
 from asfl.costs.decision import MOST_BATCHES
-from asfl.data.shapes import INPUT_SHAPE
+from asfl.data.arrays import INPUT_SHAPE
 from asfl.field.wire import DTYPE_NAMES, HEADER_LIMIT, MOST_WEIGHT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel

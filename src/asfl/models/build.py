@@ -11,7 +11,7 @@ from torch import nn
 
 from asfl.config.errors import AsflError
 from asfl.config.names import MODELS, ModelSpec, Precision
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import CuttableModel
 from asfl.models.layers import GlobalAveragePool, Plain, conv_norm, scaled
 from asfl.models.resnet import build_resnet

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.names import DATASETS, MODELS, ModelSpec
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.profile import ModelProfile
 
 if TYPE_CHECKING:

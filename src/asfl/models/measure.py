@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from asfl.config.errors import AsflError
 from asfl.config.names import ModelSpec
 from asfl.config.units import BITS_PER_VALUE
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry
 from asfl.models.profile import ModelProfile

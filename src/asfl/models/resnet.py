@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from asfl.config.names import ModelSpec, Norm
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.layers import GlobalAveragePool, Plain, Unit, conv_norm, scaled
 

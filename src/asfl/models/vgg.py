@@ -9,7 +9,7 @@ from torch import nn
 
 from asfl.config.errors import AsflError
 from asfl.config.names import ModelSpec, Norm
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.cuttable import CuttableModel
 from asfl.models.layers import Plain, conv_norm, scaled
 
