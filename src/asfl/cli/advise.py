@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from asfl.cli import options
+from asfl.cli.decide import played_with_progress
 from asfl.cli.output import console, print_json, say, show, table
-from asfl.cli.progress import played_with_progress
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, number, percent
