@@ -42,12 +42,12 @@ class MeddledLink:
         which = request.name, request.round
         self.before.pop(which, lambda: None)()
         answered = self._link.ask(request, deadline_s)
-        bend = self.bends.pop(which, lambda answer: answer)
+        bend = self.bends.pop(which, None)
         bent: Future[Answer] = Future()
 
         def done(future: "Future[Answer]") -> None:
             try:
-                answer = bend(future.result())
+                answer = future.result() if bend is None else bend(future.result())
                 self.hears(request, answer)
                 bent.set_result(answer)
             except Exception as error:

@@ -15,7 +15,7 @@ import pytest
 from small_runs import agreement_of, assert_same_run, tiny
 from waiting import LONG_S, wait_until
 
-from asfl.cli.fleet import fleet
+from asfl.cli.serve import fleet
 from asfl.config import Resolved, by_name
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml
@@ -106,7 +106,7 @@ def test_killed_or_stopped_and_gone_on_with_it_is_the_run_of_a_single_process(
     fleet(str(place / "tiny.toml"), clients=2, out=folder, as_json=True)
     out, err = capsys.readouterr()
     assert json.loads(out)["rounds"] == 16
-    assert "round 16/16" in err
+    assert "round 16 of 16" in err
     assert_nothing_left(place, [], "run")
 
     here = place / "here"

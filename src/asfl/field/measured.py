@@ -47,7 +47,7 @@ from asfl.field.messages import (
 )
 from asfl.field.wire import WireError
 from asfl.models.profile import ModelProfile
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -46,7 +46,7 @@ from asfl.field.messages import (
 from asfl.field.meters import Meter, meter_named
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import HEADER_LIMIT, Data, Message, WireError, decode, encode, new_buffer
-from asfl.train.device import keep_freed_memory
+from asfl.train.fleet import keep_freed_memory
 
 try:
     import grpc
