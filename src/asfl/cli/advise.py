@@ -23,8 +23,7 @@ from asfl.results.tables import Table
 from asfl.runs.estimate import MAX_ROUNDS
 from asfl.runs.files import write_whole
 from asfl.runs.manifest import with_rounds
-from asfl.runs.play import Playthrough
-from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
+from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words
 from asfl.schemes import CEILING
 
 MAP_ROUNDS = 20

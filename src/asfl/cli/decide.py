@@ -25,8 +25,7 @@ from asfl.results.curves import Run
 from asfl.results.summary import still_owed, trained_and_charged
 from asfl.results.words import NO_CLIENT
 from asfl.runs.estimate import check_count
-from asfl.runs.play import Playthrough, play_all
-from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
+from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words, play_all
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import CEILING
 

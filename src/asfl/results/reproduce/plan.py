@@ -111,7 +111,7 @@ def plan_recipe(
     """Check every world before anything is trained or written. `tuned`: files such as docs/results/tuned has."""
     if recipe.name == "measured-channel" and not recipe.variants:
         raise AsflError(
-            "measured-channel needs measurements: give --trace FILE, once or more (CSV, NPZ, or RENEW/Argos HDF5; "
+            "measured-channel needs measurements: give --trace FILE, once or more (CSV or NPZ; "
             "docs/channels.md says where they are from)"
         )
     files = {load_config(file).preset: file for file in tuned}

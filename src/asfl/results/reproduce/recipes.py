@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from asfl.config.errors import AsflError, nearest, short
-from asfl.radio.traces import HDF5_SUFFIXES
 from asfl.results.curves import Resource
 from asfl.results.reproduce.claims import (
     BEST,
@@ -321,12 +320,7 @@ def recipe_named(name: str) -> Recipe:
 
 def on_traces(recipe: Recipe, files: Sequence[Path]) -> Recipe:
     """The recipe on measured channels, one point per file."""
-    variants = tuple(Variant(file.name, _channel_of(file)) for file in files)
+    variants = tuple(
+        Variant(file.name, (f"scenario.channel.trace_file={file}", "scenario.channel.kind=trace")) for file in files
+    )
     return replace(recipe, variants=dict.fromkeys(get_args(Scale), variants))
-
-
-def _channel_of(file: Path) -> tuple[str, ...]:
-    settings = (f"scenario.channel.trace_file={file}", "scenario.channel.kind=trace")
-    # HDF5 files hold few clients but many antennas; the paper gives each client an antenna pair.
-    pairs = ("scenario.channel.trace_antenna=each",) if file.suffix.lower() in HDF5_SUFFIXES else ()
-    return (*settings, *pairs)
