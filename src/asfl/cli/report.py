@@ -28,7 +28,9 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="The page. Default: report.html in the folder; here, if there are several."),
     ] = None,
-    no_figures: Annotated[bool, typer.Option("--no-figures", help="The page only; else PDF, SVG and LaTeX go to NAME-figures beside it.")] = False,
+    no_figures: Annotated[
+        bool, typer.Option("--no-figures", help="The page only; else PDF, SVG and LaTeX go to NAME-figures beside it.")
+    ] = False,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Write nothing; show the page at a local address, renewed as rounds are played."),
@@ -39,9 +41,7 @@ def report(
 ) -> None:
     """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
     if watch:
-        options.refuse_all_but(
-            ["folders", "watch", "port", "targets", "data_dir"], "--watch writes nothing"
-        )
+        options.refuse_all_but(["folders", "watch", "port", "targets", "data_dir"], "--watch writes nothing")
         _watch(folders, port, options.accuracies(targets), data_dir)
         return
     if port != 8321:
