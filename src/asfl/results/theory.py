@@ -63,18 +63,6 @@ def average_excess_bound(queues: ArrayLike, *, keep: float, add: float) -> Float
     return np.asarray((backlog[1:] - keep * backlog[:-1]).mean(axis=0) / add)
 
 
-def standard_violation_bound(
-    rounds: int, drift_constant: float, slack: float, penalty_weight: float, objective_span: float
-) -> float:
-    """What Theorem 2 should say, for the standard rule: average excess ≤ √(2 (B + C + V·span) / R), which vanishes.
-
-    Needs a comparison policy that keeps every budget in every round (g* ≤ 0) and meets Assumption 5 with C = `slack`;
-    B is `drift_constant`, span how far the comparison's average objective is above this run's. Summing the drift gives
-    ½‖Q^(R+1)‖² ≤ R (B + C + V·span), and the average excess is at most Q^(R+1)/R.
-    """
-    return math.sqrt(2 * max(drift_constant + slack + penalty_weight * objective_span, 0.0) / rounds)
-
-
 def lyapunov_drift(queues: ArrayLike) -> Floats:
     """Δ^r = ½(‖Q^(r+1)‖² − ‖Q^r‖²), (33): [R] from the queues [R+1, N+1]."""
     return np.diff(0.5 * np.square(np.asarray(queues, float)).sum(axis=-1))

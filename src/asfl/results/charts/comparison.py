@@ -12,9 +12,7 @@ from asfl.config.units import number, percent
 from asfl.results.charts.chart import (
     BUDGET,
     FAINT,
-    OTHER,
     ROUND,
-    SECOND,
     Axis,
     Bars,
     Chart,
@@ -36,10 +34,10 @@ from asfl.results.charts.chart import (
     trailing_mean,
 )
 from asfl.results.charts.files import save_figure
-from asfl.results.charts.one_run import blocks, is_measured, links
+from asfl.results.charts.one_run import is_measured, links
 from asfl.results.curves import Curve, Resource, Run, finished_runs, together
 from asfl.results.summary import Outcome, Statistic, Summary, moves, paired, summarize_run
-from asfl.results.tables import CURVE_AXES, QUANTITIES, amount, partly, share
+from asfl.results.tables import CURVE_AXES, QUANTITIES, partly
 from asfl.runs.comparison import Comparison, read_front
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING, OURS, PLUS
@@ -59,8 +57,6 @@ class Learnt:
     name: str
     curves: Sequence[Curve]
     look: Look
-    said: str = ""
-    """More about them, for who points at them."""
     ends: bool = True
     """Whether the last point is marked: the run is finished."""
 
@@ -90,7 +86,7 @@ def accuracy_panel(
         several = len(one.curves) > 1
         spread = " (%{customdata[0]:.1f} – %{customdata[1]:.1f})" if several else ""
         line = Line(
-            x=x, y=middle, look=one.look, name=_named(one), group=one.name,
+            x=x, y=middle, look=one.look, name=one.name, group=one.name,
             low=100 * accuracy.min(axis=0) if several else None, high=100 * accuracy.max(axis=0) if several else None,
             band=0.06 if len(every) > CROWDED and not is_ours(one.scheme) else 0.15,
             hover=f"%{{y:.1f}} %{spread} after %{{x:,.4~g}} {of_axis or 'rounds'}",
@@ -103,7 +99,7 @@ def accuracy_panel(
     levels = [Level(100 * target, look=Look(BUDGET, (1, 2), 0.9)) for target in targets]
     label = (f"{words}, {of_axis}" if of_axis else words) + (f" ({unit})" if unit else "")
     bottom = Axis("accuracy, %", low=0)
-    return Panel(title, [*levels, *lines, *ceilings], scaled(label, reach[1::2]), bottom, choice="x")
+    return Panel(title, [*levels, *lines, *ceilings], scaled(label, reach[1::2]), bottom)
 
 
 def _ceiling(one: Learnt, from_to: Sequence[float]) -> Line:
@@ -111,14 +107,10 @@ def _ceiling(one: Learnt, from_to: Sequence[float]) -> Line:
     best = [100 * max(curve.smoothed) for curve in one.curves]
     several = len(best) > 1
     return Line(
-        x=from_to, y=[float(np.median(best))] * 2, look=one.look, name=f"{_named(one)} (ceiling)", group=one.name,
+        x=from_to, y=[float(np.median(best))] * 2, look=one.look, name=f"{one.name} (ceiling)", group=one.name,
         low=[min(best)] * 2 if several else None, high=[max(best)] * 2 if several else None, band=0.08,
         hover="at best %{y:.1f} %, with all data in one place",
     )  # fmt: skip
-
-
-def _named(one: Learnt) -> str:
-    return f"{one.name}\n{one.said}" if one.said else one.name
 
 
 def accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> Chart:
@@ -147,7 +139,6 @@ def bars_panel(
     look: Callable[[str], Look] = look_of,
     *,
     texts: Mapping[str, str] | None = None,
-    hover: Mapping[str, str] | None = None,
     levels: Sequence[Level] = (),
 ) -> Panel:
     """A row for each name, the first on top: the median over seeds, its interval, a dot per seed, and a text behind.
@@ -158,13 +149,12 @@ def bars_panel(
     known = [place for place, name in enumerate(names) if rows[name]]
     stats = [Statistic.of(rows[names[place]]) for place in known]
     medians, looks = [stat.median for stat in stats], [look(names[place]) for place in known]
-    said = [(hover or {}).get(names[place], "") for place in known]
     every = [value for values in rows.values() for value in values if value > 0]
     logarithmic = spans_magnitudes(every)
     series: list[Series] = [
-        Points(x=medians, y=known, look=looks, size=9, hover=said)
+        Points(x=medians, y=known, look=looks, size=9)
         if logarithmic
-        else Bars(places=known, lengths=medians, look=looks, width=0.66, horizontal=True, hover=said)
+        else Bars(places=known, lengths=medians, look=looks, width=0.66, horizontal=True)
     ]
     several = [(place, stat) for place, stat in zip(known, stats, strict=True) if stat.seeds > 1]
     if several:
@@ -175,7 +165,7 @@ def bars_panel(
         series.append(Points(x=[x for x, _ in dots], y=[y for _, y in dots], look=Look(BUDGET), size=2.5))
     for place, name in enumerate(names):
         if not rows[name]:
-            series.append(Note("not reached", None, place, FAINT, italic=True))
+            series.append(Note("not reached", None, place, FAINT))
         elif name in texts:
             series.append(Note(texts[name], max(rows[name]), place))
     floor, top = (min(every) / 2 if logarithmic else 0.0), max(every, default=1.0)
@@ -196,24 +186,13 @@ def way_panel(
     summary: Summary, target: float, resource: Resource, look: Callable[[str], Look] = look_of, title: str = ""
 ) -> Panel:
     """Delay or energy to a target by scheme, the fastest on top; schemes that didn't reach it are named, too."""
-    unit, rows, texts, hover = "s" if resource == "delay_s" else "J", {}, {}, {}
+    unit, rows, texts = "s" if resource == "delay_s" else "J", {}, {}
     for name in summary.fastest_first(target):
         rows[name] = list(summary.reached(name, target, resource).values())
         stat = Statistic.of(rows[name])
-        some = partly(stat, len(summary.runs[name]))
-        texts[name] = number(stat.median) + some
-        saved = _saves(summary, name, target, resource)
-        hover[name] = f"{name}: {amount(stat)}{some} {unit}" + (f"\n{saved}" if saved else "")
+        texts[name] = number(stat.median) + partly(stat, len(summary.runs[name]))
     title = title or f"{'Delay' if unit == 's' else 'Energy'} to {percent(target)}"
-    return bars_panel(title, unit, rows, look, texts=texts, hover=hover)
-
-
-def _saves(summary: Summary, scheme: str, target: float, resource: Resource) -> str:
-    saving = summary.saving(scheme, target)
-    if saving is None or not saving.delay.seeds:
-        return ""
-    text = share(saving.delay if resource == "delay_s" else saving.energy, 0)
-    return f"ASFL needs {text[1:]} % more" if text.startswith("-") else f"ASFL saves {text} %"
+    return bars_panel(title, unit, rows, look, texts=texts)
 
 
 def way(summary: Summary, target: float) -> Chart:
@@ -224,7 +203,7 @@ def way(summary: Summary, target: float) -> Chart:
     return side_by_side([delay, energy], 10.5, note if len(summary.seeds) > 1 else "")
 
 
-# ---------------------------------------------------------------------- cuts, queues, discrepancy, packet errors
+# ---------------------------------------------------------------------- cuts, queues, discrepancy
 def cuts_panel(runs: Mapping[str, Run]) -> Panel:
     """A strip per scheme: the darker, the more layers are on the client; blank without a cut."""
     shown = {name: binned([record.mean_cut for record in run.records]) for name, run in runs.items()}
@@ -277,31 +256,6 @@ def cuts_and_queues(runs: Sequence[Run]) -> Chart:
     return Chart([[cuts_panel(first)], queues], 11, 5.2 + 0.24 * len(first), legend="bottom", heights=heights)
 
 
-def losses_panel(runs: Mapping[str, Sequence[Run]]) -> Panel | None:
-    """Per cent of the packets sent that were expected to be lost, and that were; None if none was sent."""
-    found = {}
-    for name, of_scheme in runs.items():
-        pairs = []
-        for run in of_scheme:
-            rate, sent, arrived = (
-                np.array([getattr(record, field) for record in run.records], float)
-                for field in ("packet_error_rate", "rb_count", "arrived")
-            )
-            if (served := sent > 0).any():
-                pairs.append((100 * rate[served].mean(), 100 * (1 - arrived[served].mean())))
-        if pairs:
-            found[name] = np.mean(pairs, axis=0)
-    if not found:
-        return None
-    shares, places, hover = np.array(list(found.values())), np.arange(len(found)), "%{y:.4~g} %"
-    expected = Bars(
-        places=places - 0.2, lengths=shares[:, 0], look=Look(OTHER), name="expected", width=0.38, hover=hover
-    )
-    came = Bars(places=places + 0.2, lengths=shares[:, 1], look=Look(SECOND), name="realised", width=0.38, hover=hover)
-    names = Axis(ticks=dict(enumerate(found)), grid=False)
-    return Panel("", [expected, came], names, Axis("packets lost, %", low=0), legend=True)
-
-
 def charts_of(summary: Summary, runs: Sequence[Run]) -> Iterator[tuple[str, Chart]]:
     """All charts of a comparison that have something to show, by name."""
     if learnt(runs):
@@ -313,7 +267,6 @@ def charts_of(summary: Summary, runs: Sequence[Run]) -> Iterator[tuple[str, Char
     played = [run for run in runs if run.records and not run.is_ceiling]
     if played:
         yield "cut-queue", cuts_and_queues(played)
-        yield "blocks", blocks(next((run for run in played if run.scheme == OURS), played[0]))
     measured = [run for run in runs if is_measured(run)]
     for run in measured:
         yield "links" if len(measured) == 1 else f"links-{run.scheme}-seed{run.seed}", links(run)
@@ -383,7 +336,7 @@ def _front_panel(places: Sequence[Place], target: float) -> Panel:
     best, series = front_of(places), list[Series]()
     if len(best) > 1:  # one that is unbeaten by all is no line
         x, y = ([getattr(one, of).median for one in best] for of in ("delay_s", "energy_j"))
-        series.append(Line(x=x, y=y, look=Look(FAINT, (), 5, 0.4), name="front: unbeaten in both", hover=""))
+        series.append(Line(x=x, y=y, look=Look(FAINT, (), 5, 0.4), name="front: unbeaten in both"))
     for place in places:
         look, delay, energy = look_of(place.scheme), place.delay_s, place.energy_j
         several, middle = delay.seeds > 1, {"x": [delay.median], "y": [energy.median]}

@@ -1,4 +1,4 @@
-"""Charts of one run: every decision, the queues, what each client spent, measured links, and where the clients were."""
+"""Charts of one run: every decision, the queues, what each client spent, and measured links."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,8 @@ from asfl.results.charts.chart import (
     binned,
     no_cut,
     over_rounds,
-    scaled,
-    shade,
     stacked,
 )
-from asfl.results.charts.world import LOWEST_DB, city, snr_history
 from asfl.results.curves import Run
 from asfl.runs.records import RoundRecord
 
@@ -41,14 +38,12 @@ _CLIENT_COLOURS = ("#3565a8", "#c2452d", "#1b7f5c", "#e0952b", "#8a4fa3", "#2aa3
 
 
 # ---------------------------------------------------------------------- clients × rounds
-Values = Callable[[RoundRecord], Sequence[float]]
-MAPS: Mapping[str, tuple[str, str, str, Values]] = {
+MAPS: Mapping[str, tuple[str, str, str, Callable[[RoundRecord], Sequence[float]]]] = {
     "rbs": ("Blocks", "Resource blocks of every client", "blocks", lambda record: record.rb_count),
     "power": ("Power", "Transmit power", "W", lambda record: record.tx_power_w),
     "errors": ("Packet errors", "Expected packet error rate", "rate", lambda record: record.packet_error_rate),
     "energy": ("Energy", "Energy of every client", "J", lambda record: record.energy_j),
     "queue": ("Energy queues", "Energy queue of every client", "backlog", lambda record: record.energy_queue),
-    "snr": ("SNR", "SNR of one resource block at full power, when the round begins", "dB", lambda record: ()),
     "uplink": ("Uplink", "Uplink of every client, as measured", "Mbit/s", lambda record: _uplink_mbps(record)),
 }
 """Button, title, unit, and the numbers of a round."""
@@ -60,9 +55,7 @@ def _uplink_mbps(record: RoundRecord) -> Sequence[float]:
 
 
 def maps_of(run: Run) -> list[str]:
-    absent = set() if is_measured(run) else {"uplink"}
-    absent |= set() if snr_history(run) is not None else {"snr"}
-    return [name for name in MAPS if name not in absent]
+    return [name for name in MAPS if name != "uplink" or is_measured(run)]
 
 
 def map_columns(runs: Sequence[Run]) -> int:
@@ -73,13 +66,11 @@ def map_columns(runs: Sequence[Run]) -> int:
 
 def client_map(run: Run, name: str, columns: int) -> Panel:
     _, title, unit, of_round = MAPS[name]
-    history = snr_history(run) if name == "snr" else None
-    table = np.array([of_round(record) for record in run.records], float) if history is None else history.snr_db
+    table = np.array([of_round(record) for record in run.records], float)
     values, rounds = binned(table[:, :MOST_MAPPED_CLIENTS], columns).T, len(run.records)
     most = float(values[np.isfinite(values)].max(initial=0.0)) or 1.0
     heat = Heat(
-        values=values, label=unit, low=LOWEST_DB if history else 0, high=most,
-        extent=(0.5, rounds + 0.5, -0.5, len(values) - 0.5),
+        values=values, label=unit, low=0, high=most, extent=(0.5, rounds + 0.5, -0.5, len(values) - 0.5),
         hover="round %{x:.0f}, client %{y}: %{z:.3~g}<extra></extra>",
     )  # fmt: skip
     more = f" (means of {math.ceil(rounds / columns)} rounds)" if rounds > columns else ""
@@ -104,7 +95,6 @@ def panels(run: Run, color: str, bounds: tuple[float, float]) -> dict[str, Panel
         return [Level(value, name)] if math.isfinite(value) else []
 
     revealed = [math.nan if record.epsilon is None else record.epsilon for record in records]
-    energy = "Energy of a client in a round"
     made = {
         "cut": _cut(records, own),
         "round-delay": panel(
@@ -119,16 +109,13 @@ def panels(run: Run, color: str, bounds: tuple[float, float]) -> dict[str, Panel
             of("mean", lambda r: float(np.mean(r.energy_queue))), *level("Lemma 4", bounds[1]),
         ),
         "round-energy": panel(
-            energy, "J", of("largest", lambda r: max(r.energy_j), _THIN),
+            "Energy of a client in a round", "J", of("largest", lambda r: max(r.energy_j), _THIN),
             of("mean", lambda r: float(np.mean(r.energy_j))), *level("budget", budgets.energy_j),
         ),
         "lost": panel(
             "Packets lost", "%", of("realised", _share_lost, replace(_THIN, width=1)),
             of("expected", lambda r: 100 * r.mean_packet_error_rate),
         ),
-        "client-energy": _energy_by_client(run, own, level("budget", budgets.energy_j)),
-        "blocks": blocks(run).panels[0],
-        "run-accuracy": _accuracies(records, own),
     }  # fmt: skip
     if not np.isnan(revealed).all():
         made["epsilon"] = panel("What one image of a client has revealed", "ε", over_rounds(revealed, own, "ε"))
@@ -147,51 +134,7 @@ def _share_lost(record: RoundRecord) -> float:
     return 100 * (1 - record.arrived_count / record.scheduled_count) if record.scheduled_count else math.nan
 
 
-def _accuracies(records: Sequence[RoundRecord], own: Look) -> Panel:
-    """Of the average model, with norm statistics measured anew and averaged, and of the clients' own models."""
-    lines = []
-    for name, field, look in (
-        ("calibrated", "accuracy", own),
-        ("uncalibrated", "uncalibrated_accuracy", _THIN),
-        ("clients' own", "client_accuracy", Look(BUDGET, (1, 2), 1.1)),
-    ):
-        known = [(record.round, 100 * value) for record in records if (value := getattr(record, field)) is not None]
-        if known:
-            x, y = zip(*known, strict=True)
-            lines.append(Line(x=x, y=y, look=look, name=name, hover="%{x}: %{y:.1f} %"))
-    return Panel("Accuracy, each evaluation", lines, ROUND, Axis("%", low=0), legend=True)
-
-
-def _energy_by_client(run: Run, own: Look, levels: Sequence[Level]) -> Panel:
-    energy, resplit = (
-        np.array([getattr(record, name) for record in run.records], float).mean(axis=0)
-        for name in ("energy_j", "resplit_energy_j")
-    )
-    parts = {"rounds": (energy - resplit, own), "re-splits": (resplit, _THIN)}
-    bars = stacked(range(len(energy)), parts, "client %{x}: %{y:.3~g} J")
-    x = Axis("client", whole=True, grid=False)
-    return Panel("Mean energy of every client", [*bars, *levels], x, Axis("J a round", low=0), legend=True)
-
-
-# ---------------------------------------------------------------------- resource blocks
-def block_shares(records: Sequence[RoundRecord]) -> dict[str, np.ndarray]:
-    """By number of blocks, [N] shares of the rounds in which a client has none, one, two, …"""
-    counts = np.ceil(np.array([record.rb_count for record in records], float) - 1e-9).astype(int)  # [R, N]
-    return {str(n) if n else "none": (counts == n).mean(axis=0) for n in range(int(counts.max(initial=0)) + 1)}
-
-
-def blocks(run: Run) -> Chart:
-    """A bar per client: in how many of the rounds it had no block, one, two, …"""
-    shares = {word: share[:MOST_MAPPED_CLIENTS] for word, share in block_shares(run.records).items()}
-    parts = {word: (100 * share, Look(shade(place, len(shares)))) for place, (word, share) in enumerate(shares.items())}
-    clients = len(next(iter(shares.values())))
-    bars = stacked(range(clients), parts, "client %{x}: in %{y:.1f} % of rounds")
-    title = f"Who gets how many blocks: {run.scheme}, seed {run.seed}"
-    x, y = Axis("client", whole=True, grid=False), Axis("share of the rounds, %", low=0, high=100)
-    return Chart([[Panel(title, bars, x, y, legend=True)]], max(7.0, 3 + 0.24 * clients), 4, legend="right")
-
-
-# ---------------------------------------------------------------------- a real network, a walk
+# ---------------------------------------------------------------------- a real network
 def is_measured(run: Run) -> bool:
     return any(record.measured for record in run.records)
 
@@ -222,7 +165,7 @@ def links(run: Run) -> Chart:
         "activations up": ([record.uplink_stage_delay_s for record in records], Look("#9db7d9")),
         "server, gradients down": ([record.server_stage_delay_s for record in records], Look(OTHER)),
     }
-    seconds: list[Series] = [*stacked(rounds, stages, "round %{x}: %{y:.3~g} s", 1.0)]
+    seconds: list[Series] = [*stacked(rounds, stages, 1.0)]
     if run.budgets is not None:
         seconds.append(Level(run.budgets.delay_s, "budget"))
     delays = Panel("Time of a round, by the clock", seconds, x, Axis("s", low=0), legend=True)
@@ -233,14 +176,3 @@ def links(run: Run) -> Chart:
 def _measured(records: Sequence[RoundRecord], name: str) -> np.ndarray:
     """[rounds, clients]; NaN where nothing is known."""
     return np.array([record.measured[name] for record in records if record.measured], dtype=float)
-
-
-def walk(run: Run) -> Chart | None:
-    """Where clients were during a run, at which SNR, and the cut; None where no clock moves them."""
-    history = snr_history(run)
-    if history is None or history.position_m is None:
-        return None
-    where = city(history.surroundings, history.position_m.transpose(1, 0, 2), history.snr_db.T)
-    cuts = over_rounds([record.mean_cut for record in run.records], Look(BUDGET), step=True)
-    right = Panel("Where the model is cut", [cuts], ROUND, scaled("layers on the client", ()))
-    return Chart([[where, right]], 11.5, 5.4)

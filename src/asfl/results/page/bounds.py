@@ -132,7 +132,7 @@ def _root(excess: Floats) -> float:
 
 def bounds_of(run: RunFolder, others: Sequence[RunFolder]) -> list[Table | str]:
     """Theorems 2 and 3, then 1, of one run; or why they can't be told. `others`: of the same world and seed."""
-    return [why_not(run) or _queue_table(run, others), *(theorem_1(run) if run.records else [])]
+    return [why_not(run) or _queue_table(run, others), *([theorem_1(run)] if run.records else [])]
 
 
 def _queue_table(run: RunFolder, others: Sequence[RunFolder]) -> Table:
@@ -262,17 +262,15 @@ def not_covered(run: Run) -> str:
     return ""
 
 
-def theorem_1(run: Run) -> list[Table | str]:
-    """Printed, corrected, weighed by arrivals and for steps with memory, part by part; then that for this run's steps
-    along it. Or why there is nothing to show.
-    """
+def theorem_1(run: Run) -> Table | str:
+    """Printed, corrected, weighed by arrivals and for steps with memory, part by part; or why there is nothing."""
     if run.scheme not in SCHEMES or replace(SCHEMES.named(run.scheme).exchange, reports=True) != ASFL:
-        return ["Theorem 1 is about ASFL's round; this scheme trains in another way."]
+        return "Theorem 1 is about ASFL's round; this scheme trains in another way."
     assert run.config is not None
     rate, reason = run.config.for_scheme(run.scheme).training.learning_rate, not_covered(run)
     seen = Seen.of(run.records, rate)
     if seen is None:
-        return ["Theorem 1: this run hasn't measured a gradient yet, so there is nothing to compare with."]
+        return "Theorem 1: this run hasn't measured a gradient yet, so there is nothing to compare with."
     rows = []
     for name, bound in seen.plain().items():
         measured = seen.mean(by_arrivals="weighed" in name)
@@ -285,26 +283,7 @@ def theorem_1(run: Run) -> list[Table | str]:
         rows.append(["for steps −D m", *_parts(memory), _signed(measured), verdict])
     header = ["bound of mean ‖∇F‖²", "start", "noise", "drift", "losses", "re-split", "total", "measured", "verdict"]
     title = "Theorem 1 along the run."
-    table = Table(key="theorem-1", title=title, note=_note(reason, seen), header=header, rows=rows)
-    return [table, _along(run, rate, reason, with_memory=memory is not None)]
-
-
-def _along(run: Run, rate: float, reason: str, *, with_memory: bool) -> Table:
-    """What was measured so far beside the bound of that many rounds: for steps −D m where there are such."""
-    rows = []
-    for record in run.records:
-        seen = Seen.of(run.records[: record.round], rate) if record.gradient else None
-        if seen is None:
-            continue
-        memory = seen.with_memory()
-        bound, mean = memory or seen.plain()["corrected"], seen.mean(by_arrivals=memory is not None)
-        verdict = "not covered" if reason and memory is None else seen.verdict(bound, mean, seen.largest_rate)
-        numbers = (seen.gradients[-1]["norm2"], mean, bound.total, seen.largest_rate * seen.constants.smoothness)
-        rows.append([str(record.round), *map(_signed, numbers), verdict])
-    which = "for steps −D m, by arrivals" if with_memory else "corrected"
-    header = ["round", "‖∇F‖² after it", "mean so far", f"bound ({which})", "largest rate · L", "verdict"]
-    note = "Constants are those seen until then. Each measurement stands for the rounds since the one before."
-    return Table(key="theorem-1-along", title="Theorem 1, round by round.", note=note, header=header, rows=rows)
+    return Table(key="theorem-1", title=title, note=_note(reason, seen), header=header, rows=rows)
 
 
 def _parts(bound: theory.GradientBound) -> list[str]:

@@ -302,10 +302,6 @@ _RECIPES = (
         "local steps", {"demo": _steps(40), "evidence": _steps(150), "paper": _steps(200)},
     ),
     Recipe(
-        "epsl-share", "–", "what EPSL's share φ of averaged gradients trades: 0, 0.5 and 1",
-        (OURS, "epsl:share=0", "epsl", "epsl:share=1", CEILING), [], ["curves", "way"], _MANY_ARMS,
-    ),
-    Recipe(
         "readings", "–", "what each reading of the equations learns",
         (OURS,), [], ["totals"], _MANY_ARMS, "reading", dict.fromkeys(get_args(Scale), _READINGS),
     ),
