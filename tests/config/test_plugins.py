@@ -22,7 +22,7 @@ from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile
 from asfl.radio.channel import make_channel
-from asfl.radio.scenario import ChannelState
+from asfl.radio.link import ChannelState
 from asfl.results.charts.chart import look_of
 from asfl.runs.files import sealed_json, write_whole
 from asfl.runs.manifest import MANIFEST_FILE, Manifest

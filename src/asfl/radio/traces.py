@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, nearest
 from asfl.config.files import check_file
-from asfl.data.npz import read_arrays
+from asfl.data.arrays import read_arrays
 from asfl.radio import renew
 
 Quantity = Literal["gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
