@@ -14,10 +14,10 @@ from scipy import stats
 
 from asfl.costs.world import Budgets
 from asfl.results.charts.chart import Line
-from asfl.results.charts.comparison import accuracy, write_figures
+from asfl.results.charts.runs import accuracy, write_figures
 from asfl.results.curves import Curve, Reach, Run, reach
 from asfl.results.summary import Statistic, Summary, choose_targets, summarize_run
-from asfl.results.words import in_words
+from asfl.results.tables import in_words
 
 ACCURACIES = st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12)
 

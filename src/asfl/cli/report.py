@@ -9,7 +9,7 @@ import typer
 
 from asfl.cli import options
 from asfl.config.errors import AsflError
-from asfl.results.charts.comparison import write_figures
+from asfl.results.charts.runs import write_figures
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server

@@ -15,14 +15,13 @@ from run_folders import comparison_folder, run_folder
 from asfl.config import load_config
 from asfl.costs.world import Budgets
 from asfl.results.charts.chart import Line
-from asfl.results.charts.comparison import accuracy, write_figures
+from asfl.results.charts.runs import accuracy, write_figures
 from asfl.results.curves import Run
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import not_covered, theorem_1
 from asfl.results.reproduce.claims import MostAccurate
 from asfl.results.summary import Outcome, Summary, choose_targets, summarize_run, trained_and_charged
-from asfl.results.tables import Table, latex_tables, tables_of
-from asfl.results.words import in_words
+from asfl.results.tables import Table, in_words, latex_tables, tables_of
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING
 from conftest import Asfl, assert_refused

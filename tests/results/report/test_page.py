@@ -20,7 +20,7 @@ from run_folders import comparison_folder, run_folder
 from asfl.cli.report import report
 from asfl.config.errors import AsflError
 from asfl.results.charts.chart import MOST_POINTS, Line
-from asfl.results.charts.one_run import client_map, map_columns, panels
+from asfl.results.charts.runs import client_map, map_columns, panels
 from asfl.results.curves import RunFolder
 from asfl.results.page import Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not

@@ -16,11 +16,9 @@ from asfl.cli.reproduce import ALL
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import Budgets
-from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
 from asfl.results.reproduce.archive import joined, read_archive, write_archive
 from asfl.results.reproduce.page import show_found
-from asfl.results.reproduce.plan import usual_seeds, world_name
-from asfl.results.reproduce.recipes import on_traces
+from asfl.results.reproduce.recipes import RECIPES, Plan, Scale, on_traces, plan_recipe, usual_seeds, world_name
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES

@@ -14,15 +14,14 @@ from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.show import own_settings
 from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
-from asfl.results.charts import comparison, one_run
+from asfl.results.charts import runs
 from asfl.results.charts.chart import DASHES, Look, Panel, lines_panel, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, dark_twins, figure
 from asfl.results.curves import Curve, Run, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
 from asfl.results.page.collect import Collected, RunGroup, collect
 from asfl.results.summary import Summary, said_once, trained_and_charged
-from asfl.results.tables import CURVE_AXES, Table, tables_of
-from asfl.results.words import in_words
+from asfl.results.tables import CURVE_AXES, Table, in_words, tables_of
 from asfl.schemes import CEILING, OURS, SCHEMES
 
 PLOTLY_PATH = "plotly.js"
@@ -141,7 +140,7 @@ class _Drawn:
         self.chosen = {"axis": "delay", "map": "rbs"}
         self.labels = _labels(collected)
         self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
-        self.maps = {name: one_run.MAPS[name][0] for _, run in self.inside.values() for name in one_run.maps_of(run)}
+        self.maps = {name: runs.MAPS[name][0] for _, run in self.inside.values() for name in runs.maps_of(run)}
         self._accuracy(report)
         self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
         self._inside(collected)
@@ -162,7 +161,7 @@ class _Drawn:
         targets = sorted({target for summary in report.summaries for target in summary.targets})
         for axis in CURVE_AXES if every else ():
             costs = report.collected.costs if axis == "delay" else ""
-            panel = comparison.accuracy_panel(every, axis, targets, unit=costs)
+            panel = runs.accuracy_panel(every, axis, targets, unit=costs)
             self._put("chart-accuracy", panel, axis, legend=True)
 
     def _way(self, n: int, group: RunGroup, summary: Summary) -> Json:
@@ -173,20 +172,20 @@ class _Drawn:
             return self.looks[group.series(scheme)]
 
         for name, target in zip(names, summary.targets, strict=True):
-            self._put(f"chart-delay-{n}", comparison.way_panel(summary, target, "delay_s", look), name)
-            self._put(f"chart-energy-{n}", comparison.way_panel(summary, target, "energy_j", look), name)
+            self._put(f"chart-delay-{n}", runs.way_panel(summary, target, "delay_s", look), name)
+            self._put(f"chart-energy-{n}", runs.way_panel(summary, target, "energy_j", look), name)
         targets = {name: name for name in names}
         return {"number": n, "title": group.title, "targets": targets, "size": _size(summary.runs)}
 
     def _inside(self, collected: Collected) -> None:
-        columns = one_run.map_columns(collected.runs)
+        columns = runs.map_columns(collected.runs)
         first = next((label for label, (_, run) in self.labels.items() if run.scheme == OURS and run.records), None)
         self.chosen["run"] = first or next(iter(self.inside), "")
         for label, (series, run) in self.inside.items():
-            for name, panel in one_run.panels(run, self.looks[series].color, queue_bounds(run)).items():
+            for name, panel in runs.panels(run, self.looks[series].color, queue_bounds(run)).items():
                 self._put(f"chart-{name}", panel, label)
-            for name in one_run.maps_of(run) if run.records else ():
-                self._put("chart-map", one_run.client_map(run, name, columns), f"{label}|{name}")
+            for name in runs.maps_of(run) if run.records else ():
+                self._put("chart-map", runs.client_map(run, name, columns), f"{label}|{name}")
 
     def _discrepancy(self, collected: Collected) -> None:
         counted = {
@@ -195,14 +194,14 @@ class _Drawn:
             for scheme in group.schemes
             if scheme != CEILING
         }
-        means = comparison.means_over_runs(counted, lambda record: record.discrepancy)
+        means = runs.means_over_runs(counted, lambda record: record.discrepancy)
         panel = lines_panel("", "discrepancy, updates", means, self.looks.__getitem__)
         self._put("chart-discrepancy", panel, legend=True)
 
     def _cuts(self, n: int, group: RunGroup) -> Json:
-        first = comparison.first_of_each([run for run in group.runs if not run.is_ceiling])
+        first = runs.first_of_each([run for run in group.runs if not run.is_ceiling])
         if first:
-            self._put(f"chart-cuts-{n}", comparison.cuts_panel(first))
+            self._put(f"chart-cuts-{n}", runs.cuts_panel(first))
         return {"number": n, "title": group.title, "size": _size(first)}
 
 
@@ -223,18 +222,18 @@ def _looks(collected: Collected) -> dict[str, Look]:
     return found
 
 
-def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[comparison.Learnt]:
+def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[runs.Learnt]:
     for scheme in group.schemes:
         series = group.series(scheme)
         known = [(run, curve) for run in group.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
         done = [curve for run, curve in known if run.finished]
         if done:
-            yield comparison.Learnt(scheme, series, done, looks[series])
+            yield runs.Learnt(scheme, series, done, looks[series])
         for run, curve in known:
             if not run.finished:
                 thin = replace(looks[series], width=1, opacity=0.75)
                 name = f"{series} seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
-                yield comparison.Learnt(scheme, name, [curve], thin, ends=False)
+                yield runs.Learnt(scheme, name, [curve], thin, ends=False)
 
 
 def _finite(run: RunFolder) -> Curve:

@@ -14,9 +14,8 @@ from typing import Any
 from asfl.config import Config, by_name, differing_names
 from asfl.config.errors import AsflError
 from asfl.results.curves import RunFolder, read_run
-from asfl.results.reproduce.plan import WORLDS
 from asfl.results.summary import Summary
-from asfl.runs.comparison import COMPARE_FILE, SWEEP_FILE, read_comparison
+from asfl.runs.comparison import COMPARE_FILE, read_comparison
 from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
 from asfl.runs.manifest import MANIFEST_FILE, comparable
@@ -113,15 +112,8 @@ def signature(folders: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- reading
 def _points(folders: Sequence[Path]) -> list[Path]:
-    """A sweep is the comparisons in it; what recipes made is their worlds; any other folder is whatever lies below."""
-    found: list[Path] = []
-    for folder in folders:
-        several = folder if (folder / SWEEP_FILE).is_file() else folder / WORLDS
-        if several.is_dir():
-            found += [child for child in _below(several) if (child / COMPARE_FILE).is_file()]
-        else:
-            found += _runs_and_comparisons(folder) or [folder]
-    return list(dict.fromkeys(found))
+    """All runs and comparisons in and below these folders; a folder without any stands for itself."""
+    return list(dict.fromkeys(found for folder in folders for found in _runs_and_comparisons(folder) or [folder]))
 
 
 def _runs_and_comparisons(folder: Path) -> list[Path]:
