@@ -18,9 +18,8 @@ from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.data.private import of_device
 from asfl.field.client import ClientNode
-from asfl.field.copies import MOST_TIMES, believed_sizes, together
 from asfl.field.engine import train
-from asfl.field.links import LocalLink
+from asfl.field.fleet import MOST_TIMES, believed_sizes, together
 from asfl.field.messages import Agreement, Scored
 from asfl.models.build import build_model
 from asfl.runs.manifest import read_manifest
@@ -33,6 +32,7 @@ from asfl.train.fleet import FleetMaker, LocalFleet
 from asfl.train.optimizers import rule_named
 from asfl.train.signals import RoundPlan
 from asfl.train.steps import Trainer
+from studies.local_links import LocalLink
 
 SIZES = (20, 90, 41)
 NAME = "private_1x8x8_10"

@@ -60,8 +60,8 @@ def join(
             "(or give it on standard input, or as --code FILE)"
         )
     log_to_stderr(as_json=log_json)
-    from asfl.field.device import work
-    from asfl.field.enrolment import Membership, enrol
+    from asfl.field.membership import Membership, enrol
+    from asfl.field.stream import work
 
     member = Membership.read(home)
     if server is not None:

@@ -175,8 +175,7 @@ def fleet(
     devices_folder = folder.with_name(f"{folder.name}-devices")
 
     from asfl.field.engine import data_folder
-    from asfl.field.local_devices import LocalDevices
-    from asfl.field.serve import Listening, serve_run
+    from asfl.field.serve import Listening, LocalDevices, serve_run
 
     print(f"starting {clients} clients on this machine", file=sys.stderr, flush=True)
     job = Job(scheme, config.scenario.seed, config, folder)
@@ -228,7 +227,6 @@ def list_devices(context: typer.Context, home: Home = Path("asfl-server"), as_js
         "state",
         "last seen",
         "client",
-        "battery",
         "uplink",
         "downlink",
         "speed",
@@ -238,11 +236,11 @@ def list_devices(context: typer.Context, home: Home = Path("asfl-server"), as_js
     )
     rows = []
     for one in found:
-        speed, known = one.get("client_s_per_flop"), partial(_known, one)
+        known = partial(_known, one)
         row = [one["name"], one["state"], str(one.get("last_seen") or "–"), str(one["client"])]
-        row += [known("battery", lambda share: percent(share, 0))]
         row += [known(way, lambda bps: format_si(bps, "bit/s")) for way in ("uplink_bps", "downlink_bps")]
-        row += [format_si(1 / speed, "FLOP/s") if speed else "–", f"{one['images']:,}" if one.get("images") else "–"]
+        row += [known("client_flops", lambda speed: format_si(speed, "FLOP/s"))]
+        row += [f"{one['images']:,}" if one.get("images") else "–"]
         rows.append([*row, known("accuracy", lambda share: percent(share, 1)), f"{one.get('faults', 0):g}"])
     console().print(table(header, rows, words=3, title=f"devices of {home}"))
 
@@ -273,8 +271,7 @@ def invite(
 ) -> None:
     """More codes; each lets one device in."""
     from asfl.field.certificates import Authority
-    from asfl.field.enrolment import pasted_code
-    from asfl.field.membership import Registry
+    from asfl.field.membership import Registry, pasted_code
 
     _check_home(home)
     shown = Authority.of(home).fingerprint

@@ -10,7 +10,6 @@ from typing import get_args
 import numpy as np
 import pytest
 from made_up import leave_run, made_up_round, train_here
-from renew_files import channels, lts, sounder_attributes, sounder_samples, write_sounder
 
 from asfl.cli.reproduce import ALL
 from asfl.config import load_config
@@ -54,13 +53,14 @@ def _pretend(job: Job) -> None:
 
 
 def trace_files(folder: Path) -> tuple[Path, Path]:
-    """A table of ten users as UCC's, and a RENEW file of three clients and two antennas."""
+    """SNR of ten users as UCC's, and relative gains of six as RENEW's."""
     folder.mkdir()
     rng = np.random.default_rng(1)
     table = folder / "ucc.npz"
     np.savez(table, snr_db=rng.normal(10, 3, (10, 20)), dt_s=1.0)
-    samples = sounder_samples(channels(3), np.fft.ifftshift(lts()))
-    return table, write_sounder(folder / "renew.hdf5", samples, sounder_attributes(lts()))
+    pilots = folder / "renew.npz"
+    np.savez(pilots, relative_gain=rng.exponential(size=(6, 4)), dt_s=0.1)
+    return table, pilots
 
 
 def shows_something_new(name: str) -> bool:
@@ -173,15 +173,15 @@ def test_every_scale_can_be_planned() -> None:
 
 def test_the_command_on_measured_channels(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
-    table, hdf5 = trace_files(tmp_path / "traces")
-    words = ["--trace", str(table), "--trace", str(hdf5), "--out", "out"]
+    table, pilots = trace_files(tmp_path / "traces")
+    words = ["--trace", str(table), "--trace", str(pilots), "--out", "out"]
     words += [word for one in (*TINY, "scenario.clients=4", "training.rounds=2") for word in ("--set", one)]
     result = asfl("reproduce", "measured-channel", *words)
     assert result.returncode == 0, result.stderr
-    assert "total delay below that of sfl-best (renew.hdf5)" in result.stdout
+    assert "total delay below that of sfl-best (renew.npz)" in result.stdout
     shown = tmp_path / "out" / "measured-channel"
     data = json.loads((shown / "results.json").read_text())
-    assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.hdf5"]
+    assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.npz"]
     assert (shown / "totals.png").stat().st_size > 1000
     assert len(list((tmp_path / "out" / "worlds").iterdir())) == 2
     monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
@@ -257,15 +257,15 @@ def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, mo
 
 
 def test_an_archive_loses_no_point(tmp_path: Path) -> None:
-    table, hdf5 = trace_files(tmp_path / "traces")
+    table, pilots = trace_files(tmp_path / "traces")
     first, second = (
         plan_recipe(on_traces(RECIPES["measured-channel"], [file]), "demo", tmp_path / "out", overrides=TINY)
-        for file in (table, hdf5)
+        for file in (table, pilots)
     )
     for plan in (first, second):
         pretend_all(plan)
     (found,) = joined([first.found()], [second.found()])
-    assert [point.label for point in found.points] == ["renew.hdf5", "ucc.npz"]
+    assert [point.label for point in found.points] == ["renew.npz", "ucc.npz"]
     assert found.command == f"{second.command()}\n$ {first.command()}"  # as a page shows two commands
     (again,) = joined([found], [second.found()])
     assert (again.command, len(again.points)) == (found.command, 2)

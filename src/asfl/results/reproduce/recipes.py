@@ -17,7 +17,6 @@ from typing import Literal, get_args
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError, nearest, short
-from asfl.radio.traces import HDF5_SUFFIXES
 from asfl.results.curves import Resource, Run, finished_runs
 from asfl.results.reproduce.archive import Found, Point, RunKey
 from asfl.results.reproduce.claims import (
@@ -329,15 +328,10 @@ def recipe_named(name: str) -> Recipe:
 
 def on_traces(recipe: Recipe, files: Sequence[Path]) -> Recipe:
     """The recipe on measured channels, one point per file."""
-    variants = tuple(Variant(file.name, _channel_of(file)) for file in files)
+    variants = tuple(
+        Variant(file.name, (f"scenario.channel.trace_file={file}", "scenario.channel.kind=trace")) for file in files
+    )
     return replace(recipe, variants=dict.fromkeys(get_args(Scale), variants))
-
-
-def _channel_of(file: Path) -> tuple[str, ...]:
-    settings = (f"scenario.channel.trace_file={file}", "scenario.channel.kind=trace")
-    # HDF5 files hold few clients but many antennas; the paper gives each client an antenna pair.
-    pairs = ("scenario.channel.trace_antenna=each",) if file.suffix.lower() in HDF5_SUFFIXES else ()
-    return (*settings, *pairs)
 
 
 WORLDS = "worlds"
@@ -430,7 +424,7 @@ def plan_recipe(
     """Check every world before anything is trained or written. `tuned`: files such as docs/results/tuned has."""
     if recipe.name == "measured-channel" and not recipe.variants:
         raise AsflError(
-            "measured-channel needs measurements: give --trace FILE, once or more (CSV, NPZ, or RENEW/Argos HDF5; "
+            "measured-channel needs measurements: give --trace FILE, once or more (CSV or NPZ; "
             "docs/channels.md says where they are from)"
         )
     files = {load_config(file).preset: file for file in tuned}
