@@ -1,7 +1,6 @@
 """`asfl report` and `asfl export`: runs as one page, as figures and tables for a paper, as data for other programs."""
 
 import signal
-import webbrowser
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,27 +25,23 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="The page. Default: report.html in the folder; here, if there are several."),
     ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where PDF, SVG and LaTeX go. Default: NAME-figures beside the page."),
-    ] = None,
-    no_figures: Annotated[bool, typer.Option("--no-figures", help="The page only.")] = False,
+    no_figures: Annotated[
+        bool, typer.Option("--no-figures", help="The page only; else PDF, SVG and LaTeX go to NAME-figures beside it.")
+    ] = False,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Write nothing; show the page at a local address, renewed as rounds are played."),
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch: on 127.0.0.1; 0 is any free one.")] = 8321,
-    open_browser: Annotated[bool, typer.Option("--open", help="With --watch: open the page in the browser.")] = False,
     targets: options.Targets = None,
 ) -> None:
     """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
     if watch:
-        options.refuse_all_but(["folders", "watch", "port", "open_browser", "targets"], "--watch writes nothing")
-        _watch(folders, port, open_browser, options.accuracies(targets))
+        options.refuse_all_but(["folders", "watch", "port", "targets"], "--watch writes nothing")
+        _watch(folders, port, options.accuracies(targets))
         return
-    for option, given in (("--port", port != 8321), ("--open", open_browser)):
-        if given:
-            raise AsflError(f"{option} doesn't count here: it is for --watch")
+    if port != 8321:
+        raise AsflError("--port doesn't count here: it is for --watch")
     if no_figures:
         options.refuse_all_but(["folders", "out", "no_figures", "targets"], "--no-figures makes the page only")
     place, library = place_for(folders, out), chart_library()
@@ -57,7 +52,7 @@ def report(
     print(f"page: {place}")
     if no_figures:
         return
-    folder = figures or place.with_name(f"{place.stem}-figures")
+    folder = place.with_name(f"{place.stem}-figures")
     worlds = made.runs()
     for number, (summary, runs) in enumerate(worlds, start=1):
         own = folder / str(number) if len(worlds) > 1 else folder
@@ -66,7 +61,7 @@ def report(
     print(f"figures and tables: {folder}")
 
 
-def _watch(folders: list[Path], port: int, open_browser: bool, targets: list[float] | None) -> None:
+def _watch(folders: list[Path], port: int, targets: list[float] | None) -> None:
     """Serve the report while experiments run, until Ctrl-C."""
 
     def build(version: str) -> str:
@@ -79,8 +74,6 @@ def _watch(folders: list[Path], port: int, open_browser: bool, targets: list[flo
         # Shells start background jobs deaf to Ctrl-C, and Python then leaves it at that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print(f"the report is at {address} (Ctrl-C ends it)", flush=True)
-        if open_browser:
-            webbrowser.open(address)
         server.serve_forever()
     except KeyboardInterrupt:
         print("stopped")

@@ -43,8 +43,7 @@ def reproduce(
     tuned: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE",
-            help="Instead of the preset it starts from, as in docs/results/tuned; repeatable.",
+            metavar="FILE", help="Instead of the preset it starts from, as in docs/results/tuned; repeatable."
         ),
     ] = None,
     overrides: options.Set = None,
