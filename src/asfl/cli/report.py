@@ -8,15 +8,12 @@ import typer
 
 from asfl.cli import options
 from asfl.config.errors import AsflError
-from asfl.results.charts.comparison import write_figures
-from asfl.results.charts.files import save_figure
-from asfl.results.charts.one_run import walk
+from asfl.results.charts.runs import write_figures
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server
 from asfl.results.tables import latex_tables
 from asfl.runs.files import write_whole
-from asfl.schemes import OURS
 
 
 def report(
@@ -37,24 +34,21 @@ def report(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch: on 127.0.0.1; 0 is any free one.")] = 8321,
     targets: options.Targets = None,
-    data_dir: options.DataDir = None,
 ) -> None:
     """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
     if watch:
-        options.refuse_all_but(["folders", "watch", "port", "targets", "data_dir"], "--watch writes nothing")
-        _watch(folders, port, options.accuracies(targets), data_dir)
+        options.refuse_all_but(["folders", "watch", "port", "targets"], "--watch writes nothing")
+        _watch(folders, port, options.accuracies(targets))
         return
     if port != 8321:
         raise AsflError("--port doesn't count here: it is for --watch")
     if no_figures:
-        options.refuse_all_but(
-            ["folders", "out", "no_figures", "targets", "data_dir"], "--no-figures makes the page only"
-        )
+        options.refuse_all_but(["folders", "out", "no_figures", "targets"], "--no-figures makes the page only")
     place, library = place_for(folders, out), chart_library()
     made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:
         raise AsflError(f"{', '.join(map(str, folders))}: no run has begun yet; there is nothing to report")
-    write_whole(place, page(made, data_dir=data_dir, library=library))
+    write_whole(place, page(made, library=library))
     print(f"page: {place}")
     if no_figures:
         return
@@ -63,19 +57,15 @@ def report(
     for number, (summary, runs) in enumerate(worlds, start=1):
         own = folder / str(number) if len(worlds) > 1 else folder
         write_figures(summary, runs, own, ("pdf", "svg"))
-        ours = next((run for run in runs if run.scheme == OURS), None)
-        if ours is not None and (picture := walk(ours)) is not None:
-            for kind in ("pdf", "svg"):
-                save_figure(picture, own / f"walk.{kind}")
     write_whole(folder / "tables.tex", latex_tables(made.tables()))
     print(f"figures and tables: {folder}")
 
 
-def _watch(folders: list[Path], port: int, targets: list[float] | None, data_dir: Path | None) -> None:
+def _watch(folders: list[Path], port: int, targets: list[float] | None) -> None:
     """Serve the report while experiments run, until Ctrl-C."""
 
     def build(version: str) -> str:
-        return page(Report.of(folders, targets), data_dir=data_dir, version=version)
+        return page(Report.of(folders, targets), version=version)
 
     Report.of(folders, targets)  # mistakes are told here, not in the browser
     server = open_server(LivePage(lambda: signature(folders), build, chart_library()), port)
