@@ -47,8 +47,7 @@ CodeHours = Annotated[float, typer.Option("--code-hours", min=0.01, max=8760, he
 def serve(
     preset: options.Preset = "demo",
     devices: Annotated[
-        int | None,
-        typer.Option("--devices", min=1, max=1000, help="How many take part. Default: scenario.clients."),
+        int | None, typer.Option("--devices", min=1, max=1000, help="How many take part. Default: scenario.clients.")
     ] = None,
     scheme: options.Scheme = "asfl",
     overrides: options.Set = None,
@@ -63,8 +62,7 @@ def serve(
         ),
     ] = "127.0.0.1:7400",
     host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="NAME", help="This machine's name or address, as devices reach it."),
+        str | None, typer.Option("--host", metavar="NAME", help="This machine's name or address, as devices reach it.")
     ] = None,
     hours: CodeHours = 24.0,
     codes: Annotated[
@@ -75,8 +73,7 @@ def serve(
         float, typer.Option("--wait-s", help="Give up if devices are still missing after this time.")
     ] = float("inf"),
     metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there."),
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there.")
     ] = None,
     log_json: LogJson = False,
     as_json: options.Json = False,

@@ -24,6 +24,7 @@ SETTINGS: dict[str, Gone] = {
     "scenario.channel.delay_spread_s": Gone(3.0e-7, "it is 300 ns"),
     "scenario.channel.path_gain_at_1m_db": Gone(-30.0, "it is -30 dB (§V-A); scale radio.noise_psd_w_per_hz instead"),
     "scenario.channel.trace_rsrp_tx_power_w": Gone(0.03162277660168379, "it is 15 dBm: 46 dBm over 1,200 elements"),
+    "scenario.channel.trace_antenna": Gone(0, "tools/read_renew.py picks the antennas of a recording"),
     "scenario.channel.trace_median_gain_db": Gone("auto", "scale the gains in the file"),
     "scenario.channel.cell.direction_deg": Gone("auto", "each client walks its own way"),
     "scenario.channel.cell.indoor_share": Gone(0.0, "all clients are outdoors"),
