@@ -39,7 +39,6 @@ def compare(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    changed_data: options.ChangedData = False,
     front: Annotated[
         bool,
         typer.Option("--front", help=f"Also schemes that price energy, at {', '.join(PRICES)}: delay against energy."),
@@ -64,7 +63,7 @@ def compare(
     first = config.scenario.seed
     folder = out or Path("runs") / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
-    comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
+    comparison = plan_comparison(config, names, every, folder, data_dir)
     others = plan_front(comparison, data_dir) if front else []
     trainer = engine_named(engine, workers, address)
     with writing(folder):

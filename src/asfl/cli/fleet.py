@@ -38,7 +38,6 @@ def fleet(
         typer.Option("--out", metavar="DIR", help="The run folder. Default: runs/PRESET-SCHEME-seedK-fleetN."),
     ] = None,
     data_dir: options.DataDir = None,
-    lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
     """Train with real clients on this machine: `asfl serve`, and an `asfl join` for each client."""
@@ -63,7 +62,7 @@ def fleet(
     if begun is not None:
         from asfl.runs.folder import where_to_go_on
 
-        where_to_go_on(folder, begun, lose_rounds=lose_rounds)
+        where_to_go_on(folder, begun)
     check_training(config, data_dir, real_clients=True)
     devices_folder = folder.with_name(f"{folder.name}-devices")
     for needed in (folder, devices_folder):
@@ -94,7 +93,6 @@ def fleet(
             should_stop=should_stop,
             data_dir=data_dir,
             threads=max(usual_threads() // clients, 1),  # all compute at the same time, on the same cores
-            lose_rounds=lose_rounds,
         )
     if not finished:
         print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")

@@ -40,7 +40,6 @@ def sweep(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    changed_data: options.ChangedData = False,
 ) -> None:
     """Compare schemes for every value of some fields. Called again, it does what is left.
 
@@ -54,9 +53,7 @@ def sweep(
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
     wished = options.with_shorthands(overrides, rounds=rounds, seed=seed)
     names = options.schemes_named(schemes)
-    planned = plan_sweep(
-        preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir, changed_data=changed_data
-    )
+    planned = plan_sweep(preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir)
     with writing(planned.folder):
         planned.remember()
         failed = train_runs(planned.comparisons, data_dir, *trainer)

@@ -21,11 +21,11 @@ from asfl.config.removed import scheme_today
 from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import Decision
 from asfl.costs.world import Budgets
-from asfl.runs.files import RoundsChecksum, Sha256, is_untouched, read_sealed_json, sealed_json, write_whole
+from asfl.runs.files import Sha256, is_untouched, read_sealed_json, sealed_json, write_whole
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"
 MOST_THREADS = 1024
-FORMAT = 4
+FORMAT = 5
 _WITHOUT_EFFECT = {
     "output": ("checkpoint_every", "track"),
     "field": ("deadline_s", "shaping"),
@@ -58,9 +58,6 @@ class Manifest:
     """What ASFL decided in this world, round by round, for a scheme that borrows from it; empty: it decides here."""
     begun_with_rounds: int | None = None
     """How many rounds it was to have at first, if it was extended."""
-    replayed: str | None = None
-    """Checksum of the record that was evaluated as the last one of the shorter run, and isn't the last any more: where
-    it is still there, its round is to be played again."""
     sources: Mapping[str, Source] = field(default_factory=dict)
     """What it takes from outside its folder."""
 
@@ -112,7 +109,6 @@ class Manifest:
             "facts": self.facts,
             "recorded": self._recorded_as_json(),
             "begun_with_rounds": self.begun_with_rounds,
-            "replayed": self.replayed,
             "sources": {name: one.model_dump() for name, one in self.sources.items()},
             "config": self.config.model_dump(mode="json"),
         }
@@ -169,7 +165,6 @@ class _ManifestFile(_Part):
     facts: dict[str, JsonValue]
     recorded: list[_Recorded]
     begun_with_rounds: Annotated[int, Field(ge=1)] | None
-    replayed: RoundsChecksum | None
     sources: dict[str, Source]
     config: dict[str, JsonValue]
 
@@ -200,7 +195,6 @@ def read_manifest(folder: Path) -> Manifest:
         read.facts,
         recorded,
         read.begun_with_rounds,
-        read.replayed,
         read.sources,
     )
 
