@@ -45,10 +45,9 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     from asfl.field import messages as msg
     from asfl.field.client import ClientNode
     from asfl.field.wire import decode, encode
-    from asfl.train.device import keep_freed_memory
-    from asfl.train.fleet import FirstLayers
-    from asfl.train.layout import ModelVectors
-    from asfl.train.trainer import Task
+    from asfl.train.fleet import FirstLayers, keep_freed_memory
+    from asfl.train.signals import Task
+    from asfl.train.state import ModelVectors
 
     torch.set_num_threads(1)
     plain = load_config(preset).config

@@ -401,7 +401,6 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["resume", file or "nowhere"],
                 ["report", file or "nowhere"],
                 ["export", file or "nowhere"],
-                ["compare", "--from", file or "nowhere"],
                 ["scenario", "--plot", "a" * 300 + ".png"],
                 ["scenario", "--plot", "/proc/nowhere/x.png"],
                 ["run", "--out", "/proc/nowhere", "--set", "training.rounds=1"],

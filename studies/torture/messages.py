@@ -19,12 +19,11 @@ from asfl.config.errors import AsflError
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
 from asfl.field.wire import MAGIC, MOST_SQUARE, VERSION, Message, decode, encode
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Quantised, QuantisedLayers
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 from studies.torture.counts import Counts
 
 MESSAGES, TO_A_CLIENT = 100_000, 0.02

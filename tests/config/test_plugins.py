@@ -23,7 +23,7 @@ from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.models.load import load_profile
 from asfl.radio.channel import make_channel
-from asfl.radio.scenario import ChannelState
+from asfl.radio.link import ChannelState
 from asfl.results.charts.chart import look_of
 from asfl.results.page.collect import collect, run_command
 from asfl.runs.files import sealed_json, write_whole

@@ -47,7 +47,7 @@ from asfl.runs.simulation import Networks, Simulation
 from asfl.runs.state import flatten
 from asfl.train.fleet import LocalFleet, Packet
 from asfl.train.quantise import Quantised
-from asfl.train.trainer import RoundPlan, Task, Trained
+from asfl.train.signals import RoundPlan, Task, Trained
 from studies.torture import lies, messages
 
 VICTIM, WHEN = 2, 1

@@ -20,10 +20,10 @@ from asfl.field.messages import Answer, AnyRequest
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import _CLASSES, decode, encode, pack, unpack
 from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Quantised, QuantisedLayers
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 CUT = 3
 NOW: dict[str, Any] = {"round": 0, "after": 0}

@@ -26,8 +26,8 @@ from asfl.field.measured import probe
 from asfl.field.messages import Answer, AnyRequest, Backward, Forward, Grow, Learn, Ping, Probe, Probed, Where
 from asfl.field.wire import WireError
 from asfl.models.profile import ModelProfile
-from asfl.train.layout import ModelVectors
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 PROFILE = ModelProfile(
     param_bits=np.array([1e4, 2e4, 3e4]),

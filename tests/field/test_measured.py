@@ -29,8 +29,7 @@ from asfl.runs.play import radio_only
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.round import play_round
 from asfl.runs.run import run
-from asfl.runs.state import State
-from asfl.runs.synthetic_learning import SyntheticLearning
+from asfl.runs.state import State, SyntheticLearning
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.rules import decide, rules_of
 

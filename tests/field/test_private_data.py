@@ -31,8 +31,8 @@ from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
 from asfl.train.fleet import FleetMaker, LocalFleet
 from asfl.train.optimizers import rule_named
+from asfl.train.signals import RoundPlan
 from asfl.train.steps import Trainer
-from asfl.train.trainer import RoundPlan
 
 SIZES = (20, 90, 41)
 NAME = "private_1x8x8_10"

@@ -28,8 +28,8 @@ from asfl.field.messages import Bye, Forward, Ping, Ready, Sync, Welcome, Where
 from asfl.field.shapes import Blueprint
 from asfl.field.stream import CHUNK, Connection, StreamLink, StreamServer, split
 from asfl.field.wire import pack
-from asfl.train.layout import ModelVectors
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 AGREEMENT = agreement_of(tiny(), "asfl")
 LARGEST = Blueprint.of(AGREEMENT.config).largest_message

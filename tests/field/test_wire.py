@@ -30,12 +30,11 @@ from asfl.field.wire import (
     pack,
     unpack,
 )
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Quantised, QuantisedLayers
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 SIDE, LAYERS = ModelVectors(torch.randn(5), torch.randn(2)), FirstLayers(torch.randn(5), torch.randn(2))
 MEMORY = OptimizerState(torch.randn(2, 5), np.arange(4))

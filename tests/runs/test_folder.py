@@ -15,7 +15,7 @@ from fork_server import QUICK_TO_START
 from made_up import leave_run, made_up_round, train_here
 from waiting import LONG_S, wait_until
 
-from asfl.cli.progress import train_runs
+from asfl.cli.compare import train_runs
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import Budgets

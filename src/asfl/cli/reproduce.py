@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json, say
-from asfl.cli.progress import print_failures, train_runs
+from asfl.cli.compare import print_failures, train_runs
+from asfl.cli.output import console, print_json
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
 from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
 from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
 from asfl.results.reproduce.recharge import recharge_all
-from asfl.results.reproduce.recipes import SEEDS, on_traces
+from asfl.results.reproduce.recipes import on_traces
 from asfl.results.summary import with_note
 from asfl.results.tables import Table
 from asfl.runs.comparison import Comparison
@@ -34,9 +34,6 @@ def reproduce(
     scale: Annotated[
         Scale, typer.Option(help="digits in minutes; real CIFAR, narrow networks; or the paper's models.")
     ] = "demo",
-    show_list: Annotated[
-        bool, typer.Option("--list", help="Say what each recipe shows and how long it takes.")
-    ] = False,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=options.MAX_SEEDS, help="How many seeds. Default: 1 for demo, else 3 or 5.")
     ] = None,
@@ -75,20 +72,17 @@ def reproduce(
             help="With --from: charge all rounds anew, by today's rules and --set; beside it, as recorded.",
         ),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where runs and results go. Default: runs/reproduce-SCALE.")
-    ] = None,
+    out: options.Out = None,
     data_dir: options.DataDir = None,
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
-    """Repeat experiments of the paper and say which of its claims hold. Called again, it goes on."""
-    if show_list:
-        options.refuse_all_but(["show_list"], "--list is about every recipe at every scale")
-        _print_list()
-        return
+    """Repeat experiments of the paper and say which of its claims hold. Called again, it goes on.
+
+    --scale demo takes minutes, evidence hours; paper is meant for a GPU. asfl list recipes names the experiments.
+    """
     if drawn_from is not None:
         more = ["recharge", "overrides", "trace", "workers", "archive"] if recharge else []
         options.refuse_all_but(["names", "drawn_from", "out", "as_json", *more], "--from draws what is in the archive")
@@ -147,7 +141,7 @@ def _still_valid(before: Sequence[Found], plans: Sequence[Plan], anew: bool) -> 
 
 def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:
     if not names:
-        raise AsflError(f"name a recipe (asfl reproduce --list tells about them): {', '.join(RECIPES)}, or {ALL}")
+        raise AsflError(f"name a recipe (asfl list recipes tells about them): {', '.join(RECIPES)}, or {ALL}")
     if list(names) != [ALL]:
         if ALL in names:
             raise AsflError(f"{ALL} is every recipe: name it alone")
@@ -209,12 +203,3 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
         print(f"{found.recipe}: {there / 'results.md'} and {len(pictures)} pictures beside it\n")
     if as_json:
         print_json(shown)
-
-
-def _print_list() -> None:
-    rows = [[name, recipe.paper, recipe.shows] for name, recipe in RECIPES.items()]
-    console().print(Table(header=["recipe", "in the paper", "what it shows"], rows=rows, words=3).terminal())
-    say(
-        f"Runs per scheme and world: {SEEDS['demo']}, {SEEDS['evidence']} or {SEEDS['paper']} seeds by --scale (the "
-        "small network: 5). Recipes share runs. --scale demo takes minutes, evidence hours; paper is meant for a GPU."
-    )

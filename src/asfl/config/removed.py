@@ -68,17 +68,6 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-GONE_COMMANDS: dict[str, str] = {
-    "config": "asfl explain demo prints a configuration, asfl check FILE.toml checks one, asfl list presets names them",
-    "cost": "asfl decide FILE --cost says what the decision in a round file costs",
-    "plan": "asfl advise PRESET --time 30min --battery 50 says what total budgets can buy",
-    "profile": "asfl explain vgg19-cifar100 shows a model, asfl list profiles names them",
-    "trace": "asfl data trace SCENE --out FILE.npz walks clients through a city",
-    "tune": "asfl sweep PRESET --over training.learning_rate=1e-3,3e-3 --set data.validation=0.2 tries learning rates",
-    "watch": "asfl report DIR --watch shows runs while they are trained",
-}
-"""What to type instead."""
-
 RENAMED_SCHEMES: dict[str, str] = {
     "asfl-sync": "asfl:sync=on",
     "asfl-quant": "asfl:quant=on",

@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 
 BITS_PER_GROUP = 2 * BITS_PER_VALUE
 REPORTED_NUMBERS, BITS_OF_REPORTED = 64, 16
-"""A client's report has so many numbers of so many bits for each layer, and a scale of 32 (`asfl.train.reports`)."""
+"""A client's report has so many numbers of so many bits for each layer, and a scale of 32 (`asfl.train.fleet`)."""
 
 
 @dataclass(frozen=True)

@@ -31,17 +31,14 @@ from asfl.field.wire import MOST_LETTERS, MOST_WEIGHT, Data, WireError, decode, 
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
-from asfl.train.device import device_named
 from asfl.train.evaluate import Calibrator, Evaluator
-from asfl.train.fleet import FirstLayers, LocalFleet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, LocalFleet, Projections, device_named
 from asfl.train.optimizers import OptimizerState, rule_named
 from asfl.train.privacy import GaussianMechanism, nobody_knows
 from asfl.train.quantise import UNQUANTISED
-from asfl.train.reports import Projections
-from asfl.train.state import TrainingState
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors, TrainingState
 from asfl.train.steps import client_learning_rate
-from asfl.train.trainer import Task
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from asfl.field.links import Exchange
 from asfl.field.messages import Answer, AnyRequest, Backward, Forward, Learn
 from asfl.field.wire import WireError
 from asfl.models.profile import ModelProfile
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -17,9 +17,8 @@ from asfl.field.roster import Roster
 from asfl.field.wire import MOST_WEIGHT, WireError
 from asfl.train.evaluate import Score
 from asfl.train.fleet import Bools, Knowledge
-from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import OptimizerState
-from asfl.train.state import TrainingState
+from asfl.train.state import ModelVectors, TrainingState
 
 _KEY = 64
 """Digits of a device's key."""

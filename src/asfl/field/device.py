@@ -30,7 +30,7 @@ from asfl.field.stream import (
     split,
 )
 from asfl.field.wire import Data, WireError, decode, encode
-from asfl.train.device import keep_freed_memory
+from asfl.train.fleet import keep_freed_memory
 
 try:
     import grpc

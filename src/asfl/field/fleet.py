@@ -35,13 +35,11 @@ from asfl.field.wire import WireError
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
-from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, Norms, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, Norms, Packet, Projections
 from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.quantise import UNQUANTISED, Crossing
-from asfl.train.reports import Projections
-from asfl.train.state import TrainingState
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors, TrainingState
 
 Value = TypeVar("Value")
 

@@ -19,12 +19,11 @@ from asfl.config.errors import AsflError
 from asfl.field.shaping import ShapedLink, links_of
 from asfl.field.wire import Message, most, numbers
 from asfl.schemes import scheme_named
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Crossing
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 MOST_SAMPLES = 10**9
 """Of one client."""
@@ -135,7 +134,7 @@ class Values(Answer):
 
 
 class Projected(Answer):
-    """Projections of layers (`asfl.train.reports`)."""
+    """Projections of layers (`asfl.train.fleet`)."""
 
     projections: Projections
 

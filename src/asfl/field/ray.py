@@ -58,7 +58,7 @@ class ClientActor(Actor):
         import torch
 
         from asfl.field.client import ClientNode
-        from asfl.train.device import keep_freed_memory
+        from asfl.train.fleet import keep_freed_memory
 
         keep_freed_memory()
         try:

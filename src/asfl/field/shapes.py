@@ -17,8 +17,7 @@ from asfl.data.arrays import INPUT_SHAPE
 from asfl.field.wire import DTYPE_NAMES, HEADER_LIMIT, MOST_WEIGHT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState, rule_named
 from asfl.train.quantise import (
     UNQUANTISED,
@@ -29,8 +28,8 @@ from asfl.train.quantise import (
     num_code_bytes,
     num_groups,
 )
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import Layout, ModelVectors
 
 Shape = tuple[int, ...]
 _MARGIN = 1 << 16

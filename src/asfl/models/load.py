@@ -47,6 +47,6 @@ def _load(spec: ModelSpec, input_shape: tuple[int, int, int], num_classes: int, 
             return ModelProfile.from_json(json.loads(file.read_text("utf-8")))
     if util.find_spec("torch") is None:
         raise MissingExtraError("measuring a profile", "train")
-    from asfl.models.measure import measure_profile  # PyTorch is needed only here
+    from asfl.models.build import measure_profile  # PyTorch is needed only here
 
     return measure_profile(spec)

@@ -18,7 +18,7 @@ from asfl.config.names import CHANNELS
 from asfl.config.randomness import random_stream
 from asfl.config.units import dbm_to_w, from_db
 from asfl.radio.cell import CellChannel
-from asfl.radio.scenario import MIN_DISTANCE_M, ChannelState, block_centres_hz, path_gain, place_clients
+from asfl.radio.link import MIN_DISTANCE_M, ChannelState, block_centres_hz, path_gain, place_clients
 from asfl.radio.traces import Surroundings, Trace, read_trace
 
 if TYPE_CHECKING:

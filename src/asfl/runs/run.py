@@ -154,7 +154,7 @@ def check_training(
         check_run(config)
     check_initial(config)
     if config.training.device == "cuda":
-        from asfl.train.device import device_named
+        from asfl.train.fleet import device_named
 
         device_named("cuda")
 
@@ -187,8 +187,7 @@ def _go_on(
 
     from asfl.data import load_data
     from asfl.runs.simulation import Simulation
-    from asfl.train.device import keep_freed_memory
-    from asfl.train.fleet import LocalFleet
+    from asfl.train.fleet import LocalFleet, keep_freed_memory
 
     data, shorter = load_data(manifest.config, data_dir), read_manifest(folder)
     check_sources(folder, manifest, manifest.config, data_dir)

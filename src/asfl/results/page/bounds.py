@@ -2,7 +2,7 @@
 
 Lemma 4, Theorems 2 and 3: T_max and E_max of Assumption 4 are taken from the run itself, the dearest round there was.
 So the bounds are those of hindsight, the tightest the theorems can give. Theorem 1: runs of ASFL measure the gradient
-of the average model in a few rounds, and L, σ² and ψ² with it (`asfl.train.gradients`).
+of the average model in a few rounds, and L, σ² and ψ² with it (`asfl.train.evaluate`).
 """
 
 import math
