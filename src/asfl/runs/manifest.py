@@ -17,7 +17,6 @@ from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.names import loaded_plugins
-from asfl.config.removed import scheme_today
 from asfl.costs.account import RemainingBudget
 from asfl.costs.decision import Decision
 from asfl.costs.world import Budgets
@@ -189,7 +188,7 @@ def read_manifest(folder: Path) -> Manifest:
     recorded = tuple(Decision(of.cut, np.array(of.rb_count), np.array(of.tx_power_w)) for of in read.recorded)
     return Manifest(
         config,
-        scheme_today(read.scheme),
+        read.scheme,
         budgets,
         read.threads,
         read.facts,
