@@ -39,7 +39,7 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     import numpy as np
 
     import asfl.cli.join
-    import asfl.field.device  # noqa: F401 - what `asfl join` imports
+    import asfl.field.stream  # noqa: F401 - what `asfl join` imports
     from asfl.config import load_config
     from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
     from asfl.field import messages as msg

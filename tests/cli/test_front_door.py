@@ -229,7 +229,7 @@ def test_a_code_is_read_from_where_it_stays_secret(asfl: Asfl, tmp_path: Path, m
         taken.append(code.strip())
         raise AsflError("enough")
 
-    monkeypatch.setattr("asfl.field.enrolment.enrol", enrol)
+    monkeypatch.setattr("asfl.field.membership.enrol", enrol)
     (tmp_path / "code").write_text("from-a-file\n")
     monkeypatch.setattr(sys, "stdin", StringIO("from-standard-input\nmore\n"))
     for options in (["--code", tmp_path / "code"], [], ["--code", "-"]):

@@ -69,7 +69,7 @@ def test_a_comparison(narrow: Callable[[str], list[str]], capsys: pytest.Capture
 
 
 def test_devices(asfl: Asfl, narrow: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"name": "kitchen-window-pi", "client": 3, "state": "here", "last_seen": "2026-11-18 03:42", "battery": 0.8,
-           "uplink_bps": 1.2e6, "downlink_bps": 8.8e6, "client_s_per_flop": 1e-9, "faults": 12}  # fmt: skip
+    one = {"name": "kitchen-window-pi", "client": 3, "state": "here", "last_seen": "2026-11-18 03:42",
+           "uplink_bps": 1.2e6, "downlink_bps": 8.8e6, "client_flops": 1e9, "faults": 12}  # fmt: skip
     monkeypatch.setattr(serve, "_devices", lambda home: [one])
     narrow(asfl("devices").stdout)

@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,16 @@ from meddling import MeddledLink
 from small_runs import EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 
 from asfl.config import load_config
-from asfl.field import clocks, messages as msg, stream as server
+from asfl.config.errors import MOST_LETTERS
+from asfl.field import measured, messages as msg, stream as server
 from asfl.field.client import ClientNode
-from asfl.field.clocks import MOST_CLIENT_W
 from asfl.field.fleet import remote_fleet
+from asfl.field.measured import MOST_CLIENT_W
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, MEMORY_ROUNDS
 from asfl.field.roster import Patience
 from asfl.field.stream import CHUNK, GREETING_LIMIT
-from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
+from asfl.field.wire import HEADER_LIMIT, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
 from asfl.runs import http_server
 from asfl.runs.simulation import Simulation
 from asfl.train.signals import Task
@@ -53,7 +53,7 @@ def ten_to(value: float) -> str:
         f"| −{ten_to(MOST_SQUARE)} … {ten_to(MOST_SQUARE)}; variances and weights from 0 on |",
         f"| loss | 0 … {ten_to(MOST_WEIGHT)} |",
         f"| 0 … {ten_to(MOST_SECONDS)} s, and never more than the server waited |",
-        f"at most {MOST_CLIENT_W / 1e3:g} kW since it was last read, and {clocks._MOST_AT_ONCE_J / 1e3:g} kJ",
+        f"at most {MOST_CLIENT_W / 1e3:g} kW since it was last read, and {measured._MOST_AT_ONCE_J / 1e3:g} kJ",
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
         f"max(log {BOUND:g}, 5 · 1.4826 · MAD)",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
@@ -126,10 +126,8 @@ class Overheard(MeddledLink):
         super().__init__(link)  # type: ignore[arg-type]
         self.sent: list[bytes] = []
 
-    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-        future = super().ask(request, deadline_s)
-        future.add_done_callback(lambda done: self.sent.append(encode(done.result())))
-        return future
+    def hears(self, request: AnyRequest, answer: Answer) -> None:
+        self.sent.append(encode(answer))
 
 
 @contextmanager

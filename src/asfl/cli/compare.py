@@ -17,12 +17,11 @@ from asfl.cli.output import console, json_text, print_json
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent
-from asfl.results.charts.comparison import along_front, front_of, fronts, places_at, sweep_chart, write_figures
 from asfl.results.charts.files import save_figure
+from asfl.results.charts.runs import along_front, front_of, fronts, places_at, sweep_chart, write_figures
 from asfl.results.curves import finished_runs
 from asfl.results.summary import Outcome, Statistic, Summary, choose_targets, said_once, trained_and_charged
-from asfl.results.tables import QUANTITIES, Table, amount, tables_of
-from asfl.results.words import in_words
+from asfl.results.tables import QUANTITIES, Table, amount, in_words, tables_of
 from asfl.runs.comparison import PRICES, Axis, Comparison, Sweep, plan_comparison, plan_front, plan_sweep
 from asfl.runs.files import cell, write_whole, writing
 from asfl.runs.jobs import Engine
@@ -75,7 +74,6 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
     sentences = in_words(summary)
     data = {**summary.to_json(), "words": sentences, "failed": failed}
     write_whole(folder / "summary.json", json_text(data))
-    write_whole(folder / "table.csv", summary.to_csv())
     pictures = write_figures(summary, runs, folder)
     for name, chart in fronts(outcomes) if len(outcomes) > 1 else ():
         pictures.append(folder / f"{name}.png")
@@ -91,7 +89,7 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
             out.print(f"Trained with settings of their own: {own}.")
         for sentence in sentences:
             out.print(sentence)
-        print(f"numbers: {folder / 'summary.json'}, {folder / 'table.csv'}")
+        print(f"numbers: {folder / 'summary.json'}")
         for picture in pictures:
             print(f"picture: {picture}")
     print_failures(failed)

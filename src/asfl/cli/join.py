@@ -44,8 +44,7 @@ def join(
         str | None, typer.Option("--name", help="What the server calls this device. Default: the machine's name.")
     ] = None,
     home: Annotated[
-        Path,
-        typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate."),
+        Path, typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate.")
     ] = Path("asfl-device"),
     meter: Annotated[
         str, typer.Option("--meter", help="How the device knows what it consumes (docs/field.md).")
@@ -60,8 +59,8 @@ def join(
             "(or give it on standard input, or as --code FILE)"
         )
     log_to_stderr(as_json=log_json)
-    from asfl.field.device import work
-    from asfl.field.enrolment import Membership, enrol
+    from asfl.field.membership import Membership, enrol
+    from asfl.field.stream import work
 
     member = Membership.read(home)
     if server is not None:

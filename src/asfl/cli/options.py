@@ -45,8 +45,7 @@ def _scheme_names(incomplete: str) -> list[str]:
 
 
 Preset = Annotated[
-    str,
-    typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets),
+    str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets)
 ]
 Set = Annotated[
     list[str] | None,

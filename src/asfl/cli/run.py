@@ -19,7 +19,7 @@ from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run, with_note
-from asfl.results.words import NO_CLIENT
+from asfl.results.tables import NO_CLIENT
 from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds

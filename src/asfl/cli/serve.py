@@ -47,8 +47,7 @@ CodeHours = Annotated[float, typer.Option("--code-hours", min=0.01, max=8760, he
 def serve(
     preset: options.Preset = "demo",
     devices: Annotated[
-        int | None,
-        typer.Option("--devices", min=1, max=1000, help="How many take part. Default: scenario.clients."),
+        int | None, typer.Option("--devices", min=1, max=1000, help="How many take part. Default: scenario.clients.")
     ] = None,
     scheme: options.Scheme = "asfl",
     overrides: options.Set = None,
@@ -63,8 +62,7 @@ def serve(
         ),
     ] = "127.0.0.1:7400",
     host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="NAME", help="This machine's name or address, as devices reach it."),
+        str | None, typer.Option("--host", metavar="NAME", help="This machine's name or address, as devices reach it.")
     ] = None,
     hours: CodeHours = 24.0,
     codes: Annotated[
@@ -75,8 +73,7 @@ def serve(
         float, typer.Option("--wait-s", help="Give up if devices are still missing after this time.")
     ] = float("inf"),
     metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there."),
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there.")
     ] = None,
     log_json: LogJson = False,
     as_json: options.Json = False,
@@ -174,8 +171,7 @@ def fleet(
     devices_folder = folder.with_name(f"{folder.name}-devices")
 
     from asfl.field.engine import data_folder
-    from asfl.field.local_devices import LocalDevices
-    from asfl.field.serve import Listening, serve_run
+    from asfl.field.serve import Listening, LocalDevices, serve_run
 
     print(f"starting {clients} clients on this machine", file=sys.stderr, flush=True)
     job = Job(scheme, config.scenario.seed, config, folder)
@@ -226,7 +222,6 @@ def list_devices(context: typer.Context, home: Home = Path("asfl-server"), as_js
         "state",
         "last seen",
         "client",
-        "battery",
         "uplink",
         "downlink",
         "speed",
@@ -236,11 +231,11 @@ def list_devices(context: typer.Context, home: Home = Path("asfl-server"), as_js
     )
     rows = []
     for one in found:
-        speed, known = one.get("client_s_per_flop"), partial(_known, one)
+        known = partial(_known, one)
         row = [one["name"], one["state"], str(one.get("last_seen") or "–"), str(one["client"])]
-        row += [known("battery", lambda share: percent(share, 0))]
         row += [known(way, lambda bps: format_si(bps, "bit/s")) for way in ("uplink_bps", "downlink_bps")]
-        row += [format_si(1 / speed, "FLOP/s") if speed else "–", f"{one['images']:,}" if one.get("images") else "–"]
+        row += [known("client_flops", lambda speed: format_si(speed, "FLOP/s"))]
+        row += [f"{one['images']:,}" if one.get("images") else "–"]
         rows.append([*row, known("accuracy", lambda share: percent(share, 1)), f"{one.get('faults', 0):g}"])
     console().print(table(header, rows, words=3, title=f"devices of {home}"))
 
@@ -271,8 +266,7 @@ def invite(
 ) -> None:
     """More codes; each lets one device in."""
     from asfl.field.certificates import Authority
-    from asfl.field.enrolment import pasted_code
-    from asfl.field.membership import Registry
+    from asfl.field.membership import Registry, pasted_code
 
     _check_home(home)
     shown = Authority.of(home).fingerprint

@@ -18,7 +18,6 @@ from asfl.config.fields import (
     ClockCount,
     Count,
     CyclesPerFlop,
-    EachIndex,
     Exponent,
     FileName,
     Hertz,
@@ -100,12 +99,9 @@ class ChannelSettings(Section):
     path_loss_exponent: Exponent = 4.0
     """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
     trace_file: FileName = ""
-    """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
+    """CSV or NPZ file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "gain_db", "snr_db", "rsrp_dbm"] = "auto"
     """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl data trace`) or SNR if there are any."""
-    trace_antenna: EachIndex = 0
-    """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
-    base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""
     trace_samples_per_round: ClockCount = 1
     """How many samples of the trace pass from one round to the next; "clock": as many as the rounds take time."""
     cell: Cell = Cell()

@@ -3,7 +3,7 @@
 compare.json                       the resolved configuration, all schemes and seeds so far, versions
 <scheme>-seed<k>/                  a run folder each
 front/<price>/                     a comparison for each other price of energy, if a front was asked for
-summary.json, table.csv, *.png
+summary.json, *.png
 
 sweep.json                         which fields take which values
 data.dirichlet_alpha=0.1/          a comparison for each combination

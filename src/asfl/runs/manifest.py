@@ -91,13 +91,6 @@ class Manifest:
         spent = self.facts.get("cpu_s")
         return float(spent) if isinstance(spent, int | float) else 0.0
 
-    @property
-    def samples(self) -> list[float]:
-        """With how many images each client says it trains, if it brings its own; empty if that isn't known."""
-        said = self.facts.get("samples")
-        known = isinstance(said, list) and all(type(one) in (int, float) and one > 1 for one in said)
-        return [float(one) for one in said] if known and said else []
-
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
