@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from asfl.data import ImageData
 from asfl.models.cuttable import CuttableModel
 from asfl.train.evaluate import Evaluator
-from asfl.train.layout import Layout, layer_spreads
-from asfl.train.reports import sample_coordinates
+from asfl.train.fleet import sample_coordinates
+from asfl.train.state import Layout, layer_spreads
 from benchmarks.training import BATCH, CPU, new_model, random_images
 from benchmarks.turns import ratio, take_turns, timed, training_threads
 

@@ -13,12 +13,11 @@ import psutil
 from asfl.config import Config, load_config
 from asfl.config.names import ModelSpec
 from asfl.field.certificates import Authority
-from asfl.field.device import Identity, take_part
-from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
+from asfl.field.membership import enrol_here
 from asfl.field.messages import Agreement
 from asfl.field.ray import ray_clients
-from asfl.field.stream import StreamServer
+from asfl.field.stream import Identity, StreamServer, take_part
 from asfl.train.fleet import FleetMaker, LocalFleet
 
 BATCH = 64

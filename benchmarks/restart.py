@@ -21,7 +21,7 @@ from rich.table import Table
 from asfl.config import load_config
 from asfl.data import load_data
 from asfl.data.private import deal_out
-from asfl.field.enrolment import enrol
+from asfl.field.membership import enrol
 
 _SIZES, _PORT, _DEAD_S, _PATIENCE_S = (200, 400), 20_000 + os.getpid() % 10_000, (20.0, 5.0, 0.0), 300.0
 _STEPS = ("until it listens", "until all devices are back", "until a round is recorded", "together")

@@ -24,8 +24,8 @@ from asfl.models.load import load_profile
 from asfl.runs.simulation import clients_a_pass
 from asfl.train.batches import Batches
 from asfl.train.optimizers import Adam
+from asfl.train.signals import RoundPlan
 from asfl.train.steps import Trainer
-from asfl.train.trainer import RoundPlan
 from benchmarks.splitfed_pattern import SplitFedPattern
 from benchmarks.turns import OwnProcess, Play, ratio, take_turns, timed, training_threads
 

@@ -8,8 +8,8 @@ import torch
 from rich.table import Table
 
 from asfl.runs.state import flatten
-from asfl.train.layout import Layout
 from asfl.train.optimizers import Adam
+from asfl.train.state import Layout
 from benchmarks.training import RATE, full_round, new_batches, new_model, new_trainer, random_images
 
 SAMPLES = 4  # per client, so that it is the weights that count

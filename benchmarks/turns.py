@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asfl.train.device import keep_freed_memory
+from asfl.train.fleet import keep_freed_memory
 
 Floats = NDArray[np.float64]
 Play = Callable[[], object]

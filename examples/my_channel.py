@@ -12,7 +12,7 @@ import asfl
 from asfl.config import Radio, Scenario
 from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
-from asfl.radio.scenario import place_clients
+from asfl.radio.link import place_clients
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ asfl --plugin examples/my_model.py run demo --set model.architecture=mixer
 from torch import Tensor, nn
 
 import asfl
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
-from asfl.models.cuttable import Carry, CuttableModel
-from asfl.models.layers import scaled
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
+from asfl.models.cuttable import Carry, CuttableModel, scaled
 
 GRID, CHANNELS, BLOCKS = 4, 64, 4  # GRID² patches of an image, features of a patch at width 1, mixer blocks
 

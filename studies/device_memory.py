@@ -39,16 +39,15 @@ def measure(preset: str, cut_text: str, batch_text: str) -> None:
     import numpy as np
 
     import asfl.cli.join
-    import asfl.field.device  # noqa: F401 - what `asfl join` imports
+    import asfl.field.stream  # noqa: F401 - what `asfl join` imports
     from asfl.config import load_config
-    from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+    from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
     from asfl.field import messages as msg
     from asfl.field.client import ClientNode
     from asfl.field.wire import decode, encode
-    from asfl.train.device import keep_freed_memory
-    from asfl.train.fleet import FirstLayers
-    from asfl.train.layout import ModelVectors
-    from asfl.train.trainer import Task
+    from asfl.train.fleet import FirstLayers, keep_freed_memory
+    from asfl.train.signals import Task
+    from asfl.train.state import ModelVectors
 
     torch.set_num_threads(1)
     plain = load_config(preset).config

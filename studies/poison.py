@@ -27,9 +27,9 @@ from asfl.train.evaluate import Calibrator, Evaluator
 from asfl.train.fleet import FirstLayers, LocalFleet, Norms, Packet
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import Crossing
+from asfl.train.signals import RoundPlan, Task
 from asfl.train.state import Combining
 from asfl.train.steps import Trainer
-from asfl.train.trainer import RoundPlan, Task
 
 SEEDS, ROUNDS, CLIENTS, CLASSES = (1, 2, 3), 24, 10, 10
 SCHEMES = ("asfl", "sfl", "fedavg")

@@ -18,8 +18,7 @@ import numpy as np
 from asfl.config import load_config
 from asfl.costs.world import World
 from asfl.radio.nr import curve_of
-from asfl.runs.play import play_all
-from asfl.runs.synthetic_learning import held_out_in_words
+from asfl.runs.play import held_out_in_words, play_all
 
 PRESET, ROUNDS, SEEDS = "vgg19-cifar10", 100, 3
 MUNICH = Path(__file__).parents[1] / "examples" / "munich.npz"

@@ -13,8 +13,8 @@ from asfl.costs.modelled import BITS_OF_REPORTED
 from asfl.data import load_data, register_arrays
 from asfl.runs.simulation import Simulation
 from asfl.schemes.asfl import AsflScheme
-from asfl.train.layout import Layout, layer_spreads
-from asfl.train.reports import Projections, projected_spreads, sample_coordinates
+from asfl.train.fleet import Projections, projected_spreads, sample_coordinates
+from asfl.train.state import Layout, layer_spreads
 
 RUNS = (("cnn-digits", 4, 12, ()), ("vgg19-w0.25 on digits", 12, 4, ("model.architecture=vgg19", "model.width=0.25")))
 """Name, cut, rounds, settings."""

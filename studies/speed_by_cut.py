@@ -16,13 +16,13 @@ from rich.table import Table
 
 from asfl.config import load_config
 from asfl.field.client import ClientNode
-from asfl.field.clocks import Clocks
 from asfl.field.engine import agreement_for, train
-from asfl.field.links import LocalLink
+from asfl.field.measured import Clocks
 from asfl.models.load import load_profile
 from asfl.runs.records import RoundRecord
 from asfl.schemes import register_scheme
 from asfl.schemes.asfl import AsflScheme
+from studies.local_links import LocalLink
 
 PRESET, CLIENTS, ROUNDS, SEEDS = "demo", 2, 8, (1, 2, 3)
 Floats = NDArray[np.float64]

@@ -22,14 +22,14 @@ from asfl.models.profile import ModelProfile
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import RunKey, read_archive, runs_of
 from asfl.results.tables import Table
-from asfl.runs import synthetic_learning
-from asfl.runs.play import play
-from asfl.runs.synthetic_learning import FITTED, Drift, HeldOut, SyntheticLearning
+from asfl.runs import state
+from asfl.runs.play import HeldOut, play
+from asfl.runs.state import FITTED, Drift, SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 
 RECORDS = Path(__file__).parents[1] / "docs/results/records.jsonl.xz"
-TABLE = Path(synthetic_learning.__file__).with_name(FITTED)
+TABLE = Path(state.__file__).with_name(FITTED)
 DRIFTING = ("asfl", "asfl-pmax", "asfl-prand", "asfl-rbrand", "sfl-cut2", "sfl-cut3")
 AVERAGING = ("sfl-best", "sl-best")
 COMPARED = ("asfl", "asfl-plus", "sfl-best", "sl-best", "fedavg")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from asfl.config.names import ModelSpec
 from asfl.config.units import BITS_PER_VALUE
-from asfl.models.measure import measure_profile
+from asfl.models.build import measure_profile
 from asfl.models.profile import ModelProfile
 
 FOLDER = Path(__file__).resolve().parent.parent / "src" / "asfl" / "models" / "profiles"

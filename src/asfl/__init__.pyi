@@ -22,6 +22,6 @@ from .radio.channel import (
     make_channel as make_channel,
     register_channel as register_channel,
 )
-from .radio.scenario import ChannelState as ChannelState
+from .radio.link import ChannelState as ChannelState
 from .results.frames import load_runs as load_runs
 from .schemes import register_scheme as register_scheme

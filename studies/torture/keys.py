@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from asfl.field.certificates import Authority, belong_together, certificate_in, key_in
-from asfl.field.enrolment import EnrolmentServer, Membership, enrol, pasted_code
-from asfl.field.membership import Registry
+from asfl.field.membership import EnrolmentServer, Membership, Registry, enrol, pasted_code
 from studies.torture.counts import Counts, only_errors
 
 FULL, LONG_S, KILLS = 200, 120.0, 4

@@ -22,10 +22,10 @@ from asfl.config.errors import AsflError
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
 from asfl.field.engine import train
-from asfl.field.links import LocalLink
 from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records
 from asfl.train.fleet import FirstLayers
+from studies.local_links import LocalLink
 from studies.torture.counts import Counts, only_errors
 
 CLIENTS, ROUNDS = 8, 20

@@ -7,16 +7,13 @@ import gzip
 import io
 import json
 import os
-import pickle
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 Random = np.random.Generator
@@ -244,30 +241,9 @@ def table(random: Random) -> str:
     return "\n".join(rows)
 
 
-def hdf5(file: Path, random: Random) -> bool:
-    """One of the two layouts, with attributes or shapes that lie; whether it can't be right."""
-    lying = random.random() < 0.4
-    with h5py.File(file, "w") as made:
-        frames = int(10 ** random.integers(6, 13)) if lying else 4
-        if random.random() < 0.5:
-            group, shape = made.create_group("Data"), tuple[int, ...]((frames, 1, 3, 2, 2 * 80))
-            attributes: dict[str, Any] = {"SLOT_SAMP_LEN": 80, "FFT_SIZE": 64, "CP_LEN": 16, "PREFIX_LEN": 0}
-            attributes |= {"POSTFIX_LEN": 0, "BS_FRAME_LEN": 10, "RATE": 5e6, "OFDM_PILOT_F": np.ones(128)}
-        else:
-            group, shape = made, (frames, 2, 4 * 200, 2)
-            attributes = {"num_mob_ant": 4, "samples_per_user": 200, "frame_length": 1000, "symbol_length": 200}
-        dataset = group.create_dataset("Pilot_Samples", shape, dtype="<i2", chunks=(1, *shape[1:]), compression="gzip")
-        dataset[:2] = random.integers(-3000, 3000, (2, *shape[1:]))
-        for key, value in attributes.items():
-            if random.random() < 0.1:
-                value = one_of(random, (0, -1, 1e300, np.nan, np.inf, 2**40, 1e9, "text", [1, 2], np.zeros(0)))
-            group.attrs[key] = value
-    return lying and frames >= 10**9
-
-
 def trace(folder: Path, random: Random) -> Case:
     """A measured channel in any format, damaged or lying."""
-    kind = one_of(random, ("csv", "csv", "csv.gz", "csv.gz", "npz", "npz", "hdf5", "hdf5", "odd"))
+    kind = one_of(random, ("csv", "csv", "csv.gz", "csv.gz", "npz", "npz", "odd"))
     file, lies = folder / f"trace.{kind}", False
     if kind == "csv":
         content = table(random).encode()
@@ -285,16 +261,11 @@ def trace(folder: Path, random: Random) -> Case:
         made = one_of(random, (npz_bytes({"snr_db": values, "dt_s": _odd_number(random)}), npz_of(members)))
         lies = made == npz_of(members)
         file.write_bytes(damaged(made, random) if not lies and random.random() < 0.4 else made)
-    elif kind == "hdf5":
-        lies = hdf5(file, random)
-        if not lies and random.random() < 0.4:
-            file.write_bytes(damaged(file.read_bytes(), random))
     else:
         file, lies = odd_file(folder, random, one_of(random, (".csv", ".npz", ".h5", ".csv.gz"))), True
     channel = [f"scenario.channel.{part}" for part in ('kind="trace"', f'trace_file="{file}"')]
     quantity = one_of(random, ("auto", "auto", "snr_db", "rsrp_dbm"))
-    each = ['scenario.channel.trace_antenna="each"'] if kind == "hdf5" and random.random() < 0.3 else []
-    settings = [*channel, f'scenario.channel.trace_quantity="{quantity}"', "scenario.clients=1", *each]
+    settings = [*channel, f'scenario.channel.trace_quantity="{quantity}"', "scenario.clients=1"]
     command = one_of(random, (["scenario", "--json"], ["scenario"], ["explain"]))
     options = [part for setting in settings for part in ("--set", setting)]
     return Case([*command, *options], must_refuse=lies and command[0] == "scenario")
@@ -324,7 +295,7 @@ def odd_file(folder: Path, random: Random, suffix: str) -> Path:
 
 def data_file(folder: Path, random: Random) -> Case:
     """Images in any format, damaged or lying."""
-    kind = one_of(random, ("npz", "npz", "npz", "pickle", "pickle", "binary", "archive", "odd"))
+    kind = one_of(random, ("npz", "npz", "npz", "binary", "odd"))
     if kind in ("npz", "odd"):
         lies, file = False, folder / "mine.npz"
         if kind == "odd":
@@ -351,56 +322,11 @@ def data_file(folder: Path, random: Random) -> Case:
             file.write_bytes(content)
         return Case(["data", "show", "--json", "--set", f'data.name="{file}"'], must_refuse=lies)
     name = one_of(random, ("cifar10", "cifar100"))
-    if kind == "pickle":
-        inner = folder / ("cifar-10-batches-py" if name == "cifar10" else "cifar-100-python")
-        inner.mkdir()
-        for part in (*(f"data_batch_{number}" for number in range(1, 6)), "train", "test", "test_batch"):
-            (inner / part).write_bytes(odd_pickle(random))
-    elif kind == "binary":
-        inner = folder / ("cifar-10-batches-bin" if name == "cifar10" else "cifar-100-binary")
-        inner.mkdir()
-        for part in (*(f"data_batch_{number}" for number in range(1, 6)), "train", "test", "test_batch"):
-            (inner / f"{part}.bin").write_bytes(random.bytes(3073 * int(random.integers(3))))
-    else:
-        file = folder / ("cifar-10-binary.tar.gz" if name == "cifar10" else "cifar-100-python.tar.gz")
-        file.write_bytes(odd_archive(random))
+    inner = folder / ("cifar-10-batches-bin" if name == "cifar10" else "cifar-100-binary")
+    inner.mkdir()
+    for part in (*(f"data_batch_{number}" for number in range(1, 6)), "train", "test", "test_batch"):
+        (inner / f"{part}.bin").write_bytes(random.bytes(3073 * int(random.integers(3))))
     return Case(["data", "show", "--set", f"data.name={name}", "--data-dir", str(folder)], must_refuse=True)
-
-
-def odd_pickle(random: Random) -> bytes:
-    labels = one_of(random, ([1, 2], [10**30], ["a"], list(range(5)), None, [True], {}, [1.5]))
-    pixels = one_of(random, (np.zeros((2, 3072), np.uint8), np.zeros(3), None, "text", np.zeros((0, 0), np.uint8)))
-    whole = pickle.dumps({"data": pixels, "labels": labels, "fine_labels": labels}, protocol=2)
-    kind = int(random.integers(6))
-    if kind == 0:
-        return damaged(whole, random)
-    if kind == 1:
-        return b"\x80\x02" + b"(" * 10_000 + b"t" * 10_000 + b"."
-    if kind == 2:  # a place in the memo that takes gigabytes
-        return b"\x80\x02Nr" + struct.pack("<I", int(random.integers(1 << 28, 1 << 32))) + b"."
-    if kind == 3:
-        return b"\x80\x05\x96" + struct.pack("<Q", 1 << int(random.integers(33, 62))) + b"abc."
-    if kind == 4:
-        return b"cnumpy\nndarray\n((J\xff\xff\xff\x7fJ\xff\xff\x00\x00ttR."
-    return whole
-
-
-def odd_archive(random: Random) -> bytes:
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as tar:
-        for name in ("cifar-10-batches-bin/data_batch_1.bin", "cifar-100-python/train", "else"):
-            member = tarfile.TarInfo(name)
-            member.size = 100
-            tar.addfile(member, io.BytesIO(bytes(100)))
-    content = raw.getvalue()
-    if random.random() < 0.5:  # claims what isn't there, or what takes too long
-        size = oct(8 ** int(random.integers(8, 11)))[2:].rjust(11, "0").encode()
-        header = bytearray(content[:512])
-        header[124:135] = size
-        header[148:156] = b" " * 8
-        header[148:156] = f"{sum(header):06o}\0 ".encode()
-        content = bytes(header) + content[512:]
-    return damaged(gzip.compress(content), random) if random.random() < 0.5 else gzip.compress(content)
 
 
 def command_line(folder: Path, random: Random) -> Case:
@@ -448,7 +374,6 @@ def command_line(folder: Path, random: Random) -> Case:
                 ["resume", file or "nowhere"],
                 ["report", file or "nowhere"],
                 ["export", file or "nowhere"],
-                ["compare", "--from", file or "nowhere"],
                 ["scenario", "--plot", "a" * 300 + ".png"],
                 ["scenario", "--plot", "/proc/nowhere/x.png"],
                 ["run", "--out", "/proc/nowhere", "--set", "training.rounds=1"],

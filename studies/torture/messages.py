@@ -19,12 +19,11 @@ from asfl.config.errors import AsflError
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
 from asfl.field.wire import MAGIC, MOST_SQUARE, VERSION, Message, decode, encode
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Quantised, QuantisedLayers
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 from studies.torture.counts import Counts
 
 MESSAGES, TO_A_CLIENT = 100_000, 0.02
@@ -159,7 +158,7 @@ def _every_message() -> list[Message]:
     return [
         msg.Agreement(load_config("demo").config, "asfl", 1).welcome(0), msg.Ready("node"),
         msg.Refusal("no"), msg.Where(2, 3), msg.Side(layers), msg.Side(few), msg.Side(), msg.ClientState(side, memory),
-        msg.Activations(Packet(carry, labels), busy_s=0.5, energy_j=2.0, battery=0.5), msg.Update(torch.tensor(1.0)),
+        msg.Activations(Packet(carry, labels), busy_s=0.5, energy_j=2.0), msg.Update(torch.tensor(1.0)),
         msg.Activations(Packet((coded,), labels, torch.tensor(0.1))), msg.Probed(octets), msg.Values(vector),
         msg.Update(torch.tensor(1.0), torch.tensor(0.5)), msg.Projected(Projections(octets.short(), vector)),
         msg.Probed(octets, torch.ones(2, 3, dtype=torch.float64)), msg.Sync(1, side, memory, round=0),

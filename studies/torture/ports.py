@@ -18,8 +18,7 @@ import psutil
 
 from asfl.config.errors import AsflError
 from asfl.field.certificates import Authority
-from asfl.field.enrolment import EnrolmentServer, enrol, pasted_code
-from asfl.field.membership import Registry
+from asfl.field.membership import EnrolmentServer, Registry, enrol, pasted_code
 from asfl.field.serve import Dashboard, MetricsPage
 from asfl.field.stream import StreamLink
 from asfl.results.page.serve import LivePage, open_server

@@ -27,11 +27,10 @@ from asfl._version import __version__
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.field.certificates import SERVER_NAME, Authority
-from asfl.field.device import Identity, take_part
 from asfl.field.engine import train
-from asfl.field.enrolment import enrol_here
+from asfl.field.membership import enrol_here
 from asfl.field.messages import Agreement
-from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, StreamServer
+from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, Identity, StreamServer, take_part
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
 from studies.torture.counts import Counts, only_errors

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from made_up import made_up_run
 
-from asfl.cli import devices
+from asfl.cli import serve
 from asfl.cli.listing import Kind
 from asfl.cli.output import console
 from asfl.results.summary import Summary
@@ -40,7 +40,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     [
         *(f"list {kind}" for kind in get_args(Kind)),
         "doctor", "explain radio", "explain scenario.channel", "explain model.charged_as", "explain demo", "data show",
-        "scenario", "explain cnn-digits", "reproduce --list", "advise --rounds 2",
+        "scenario", "explain cnn-digits", "advise --rounds 2",
         "decide --rounds 2 --schemes asfl,sl", "advise --time 1s --battery 1 --schemes asfl",
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_comparison(narrow: Callable[[str], list[str]], capsys: pytest.Capture
 
 
 def test_devices(asfl: Asfl, narrow: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"name": "kitchen-window-pi", "client": 3, "state": "here", "last_seen": "2026-11-18 03:42", "battery": 0.8,
-           "uplink_bps": 1.2e6, "downlink_bps": 8.8e6, "client_s_per_flop": 1e-9, "faults": 12}  # fmt: skip
-    monkeypatch.setattr(devices, "_devices", lambda home: [one])
+    one = {"name": "kitchen-window-pi", "client": 3, "state": "here", "last_seen": "2026-11-18 03:42",
+           "uplink_bps": 1.2e6, "downlink_bps": 8.8e6, "client_flops": 1e9, "faults": 12}  # fmt: skip
+    monkeypatch.setattr(serve, "_devices", lambda home: [one])
     narrow(asfl("devices").stdout)

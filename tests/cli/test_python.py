@@ -1,15 +1,15 @@
 """`asfl.run`, `asfl.compare` and `asfl.Simulation`: what Python gets is what the command line leaves behind."""
 
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from made_up import made_up_round
 
 import asfl
-from asfl.api.progress import progress_of
+from asfl.api.progress import RunsProgress
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.runs.jobs import Ended, Job
@@ -119,25 +119,13 @@ def test_the_loop_is_the_run() -> None:
     assert simulation.average_model()
 
 
-def test_the_bar_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    class Handle:
-        def __init__(self, html: Any) -> None:
-            self.update(html)
-
-        def update(self, html: Any) -> None:
-            shown.append(html.data)
-
-    display = importlib.import_module("IPython.display")
-    monkeypatch.setattr("asfl.api.progress._in_notebook", lambda: True)
-    monkeypatch.setattr(display, "display", lambda html, display_id: Handle(html))
-    job = Job("asfl", 1, load_config("demo", ["training.rounds=4"]).config, Path("nowhere"))
-    made = asfl.run("demo", rounds=1, progress=False, **TINY)
-    with progress_of({job.name: 4}, shown=True) as tell:
-        tell(job, read_records(made.folder)[0])
-        tell(job, Ended(True))
-    assert '<progress value="0" max="4">' in shown[0]
-    assert '<progress value="1" max="4">' in shown[1]
-    assert "round 1 of 4" in shown[1]
-    assert "finished" in shown[2]
+def test_off_a_terminal_rounds_of_a_run_that_is_alone_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job("asfl", 1, load_config("demo", ["training.rounds=3"]).config, Path("nowhere"))
+    with RunsProgress({job.name: 3}, 1) as display:
+        for number, accuracy in ((1, 0.5), (2, None), (3, 0.6)):
+            display.show(job, made_up_round(number, accuracy))
+        display.show(job, Ended(True))
+    first, third, end = capsys.readouterr().err.splitlines()
+    assert first.startswith("asfl seed 1: 50.0 %, 2.00 s, 3.00 J, round 1 of 3, cut 3, 2 of 2 arrived, about ")
+    assert third == "asfl seed 1: 60.0 %, 6.00 s, 9.00 J, round 3 of 3, cut 3, 2 of 2 arrived"
+    assert end == "asfl seed 1: 60.0 %, 6.00 s, 9.00 J after 3 rounds [1 of 1 finished]"

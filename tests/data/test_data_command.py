@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_cifar import TINY, pack, write_binary
+from tiny_cifar import TINY, pack, write_cifar
 from typer.testing import CliRunner
 
 from asfl.cli import app
@@ -68,14 +68,14 @@ def test_fetch_unpacks_then_says_it_is_there(tmp_path: Path, monkeypatch: pytest
     kind = TINY["cifar100"]
     folder = tmp_path / "data"
     folder.mkdir()
-    archive = pack(write_binary(kind, tmp_path / "made"), folder / kind.binary_archive)
-    kind = replace(kind, binary_md5=hashlib.md5(archive.read_bytes()).hexdigest())
+    archive = pack(write_cifar(kind, tmp_path / "made"), folder / kind.archive)
+    kind = replace(kind, md5=hashlib.md5(archive.read_bytes()).hexdigest())
     monkeypatch.setitem(CIFAR, "cifar100", kind)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASFL_DATA_DIR", raising=False)
     run = CliRunner()
     first = run.invoke(app, ["data", "fetch", "cifar100"], catch_exceptions=False)
-    assert f"cifar100 is in {Path('data') / kind.binary_folder}" in first.output
+    assert f"cifar100 is in {Path('data') / kind.folder}" in first.output
     again = run.invoke(app, ["data", "fetch", "cifar100"], catch_exceptions=False)
     assert "cifar100 is already in" in again.output
     assert "ships with asfl" in run.invoke(app, ["data", "fetch", "digits"]).output

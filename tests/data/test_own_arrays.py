@@ -15,7 +15,7 @@ from asfl.config.errors import AsflError
 from asfl.config.names import DATASETS, ModelSpec
 from asfl.costs.world import World
 from asfl.data import load_data, register_arrays
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models import load
 from asfl.models.build import build_model
 from asfl.models.load import load_profile, shipped_profiles
@@ -116,7 +116,7 @@ def test_a_profile_of_own_data_is_never_looked_up(tmp_path: Path, monkeypatch: p
     """Not even if a shipped profile has the same name."""
     monkeypatch.chdir(tmp_path)
     asked: list[ModelSpec] = []
-    monkeypatch.setattr("asfl.models.measure.measure_profile", asked.append)
+    monkeypatch.setattr("asfl.models.build.measure_profile", asked.append)
     save(tmp_path / "cifar10.npz")
     assert "cnn-cifar10" in shipped_profiles()
     spec = config_for("cifar10.npz").model_spec

@@ -240,7 +240,7 @@ def test_a_configuration_chooses(asfl: Asfl) -> None:
 
 
 def test_sounds_are_learnt_by_dense_layers(asfl: Asfl) -> None:
-    arguments = ["run", "demo", "--plugin", ROOT / "examples" / "my_sounds.py", "--set", "data.name=sounds"]
+    arguments = ["--plugin", ROOT / "examples" / "my_sounds.py", "run", "demo", "--set", "data.name=sounds"]
     arguments += ["--set", "model.architecture=mlp", "--set", "data.partition=groups", "--rounds", 12, "--json"]
     result = asfl(*arguments)
     assert result.returncode == 0, result.stderr

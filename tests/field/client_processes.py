@@ -18,9 +18,8 @@ from waiting import LONG_S
 
 from asfl.config.errors import AsflError
 from asfl.field.client import ClientNode
-from asfl.field.device import Identity, take_part
 from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
-from asfl.field.stream import StreamServer
+from asfl.field.stream import Identity, StreamServer, take_part
 from asfl.field.wire import Data
 
 

@@ -6,9 +6,8 @@ import grpc
 
 from asfl._version import __version__
 from asfl.field.certificates import SERVER_NAME
-from asfl.field.device import Identity
 from asfl.field.messages import Ready
-from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, split
+from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, Identity, split
 from asfl.field.wire import Message, encode
 
 _OPTIONS = [

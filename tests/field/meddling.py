@@ -10,8 +10,7 @@ import torch
 from small_runs import PATIENT
 from torch import Tensor
 
-from asfl.field.links import Link, LinkError, OpenRequest, failed
-from asfl.field.messages import A, Answer, AnyRequest, Request
+from asfl.field.messages import A, Answer, AnyRequest, Link, LinkError, OpenRequest, Request, failed
 from asfl.field.roster import Roster
 from asfl.field.wire import decode, encode
 from asfl.runs.simulation import Simulation
@@ -44,18 +43,21 @@ class MeddledLink:
         self.before.pop(which, lambda: None)()
         answered = self._link.ask(request, deadline_s)
         bend = self.bends.pop(which, None)
-        if bend is None:
-            return answered
         bent: Future[Answer] = Future()
 
         def done(future: "Future[Answer]") -> None:
             try:
-                bent.set_result(bend(future.result()))
+                answer = future.result() if bend is None else bend(future.result())
+                self.hears(request, answer)
+                bent.set_result(answer)
             except Exception as error:
                 bent.set_exception(error)
 
         answered.add_done_callback(done)
         return bent
+
+    def hears(self, request: AnyRequest, answer: Answer) -> None:
+        """Before the server does."""
 
     def requests(self, kind: type[R], round_index: int | None = None) -> list[R]:
         return [m for m in self.asked if isinstance(m, kind) and round_index in (None, m.round)]

@@ -15,12 +15,11 @@ from asfl.costs.round import Decision
 from asfl.data import load_data
 from asfl.field.certificates import Authority
 from asfl.field.client import ClientNode
-from asfl.field.device import Identity
-from asfl.field.enrolment import enrol_here
 from asfl.field.fleet import remote_fleet
-from asfl.field.links import Link, LocalLink
-from asfl.field.messages import Agreement
+from asfl.field.membership import enrol_here
+from asfl.field.messages import Agreement, Link
 from asfl.field.roster import Patience
+from asfl.field.stream import Identity
 from asfl.optimize import Problem
 from asfl.runs.folder import checkpoint_files, read_checkpoint
 from asfl.runs.manifest import MODEL_FILE, read_manifest
@@ -29,6 +28,7 @@ from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from asfl.train.fleet import FleetMaker, LocalFleet
 from asfl.train.quantise import UNQUANTISED
+from studies.local_links import LocalLink
 
 CLIENTS = 4
 PATIENT = Patience(LONG_S, nobody_s=LONG_S)

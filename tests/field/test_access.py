@@ -5,7 +5,6 @@ import os
 import socket
 import ssl
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from waiting import LONG_S, wait_until
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
-from asfl.field import enrolment
+from asfl.field import membership
 from asfl.field.certificates import (
     SERVER_NAME,
     Authority,
@@ -38,21 +37,21 @@ from asfl.field.certificates import (
     request_for,
     share_left,
 )
-from asfl.field.device import work
-from asfl.field.enrolment import (
+from asfl.field.membership import (
+    AUDIT_FILE,
+    AccessError,
     EnrolmentServer,
+    Member,
     Membership,
-    _keep,
-    clock_warning,
+    Registry,
     enrol,
     enrol_here,
     pasted_code,
     renew_if_due,
 )
-from asfl.field.membership import AUDIT_FILE, AccessError, Member, Registry
 from asfl.field.messages import Agreement
 from asfl.field.serve import Dashboard, Listening, MetricsPage, Waiting, serve_run
-from asfl.field.stream import Pending, StreamLink, StreamServer
+from asfl.field.stream import Pending, StreamLink, StreamServer, work
 from asfl.runs.http_server import PLACES
 from asfl.runs.records import RoundRecord, read_records
 
@@ -324,9 +323,6 @@ def test_a_server_that_is_another_one_gets_no_code(tmp_path: Path) -> None:
     member = Membership("one", where, "host:7400", "images.npz")
     member.write(tmp_path)
     assert Membership.read(tmp_path) == member
-    earlier = (tmp_path / "member.json").read_text().replace("enrolment", "door")
-    (tmp_path / "member.json").write_text(earlier)  # of a device that enrolled with an earlier version
-    assert Membership.read(tmp_path) == member
     (tmp_path / "member.json").write_text("{}")
     with pytest.raises(AsflError, match=r"member\.json: can't be read"):
         Membership.read(tmp_path)
@@ -338,7 +334,7 @@ def test_certificates_are_renewed_for_the_same_key_only(tmp_path: Path, monkeypa
         member = enrol(device, where, new_code(), "one", "")
         before = (device / "device.pem").read_bytes()
         assert not renew_if_due(device, member)
-        monkeypatch.setattr(enrolment, "LEAST_LEFT", 2.0)
+        monkeypatch.setattr(membership, "LEAST_LEFT", 2.0)
         assert renew_if_due(device, member)
         assert (device / "device.pem").read_bytes() != before
         key = (device / "device.key").read_bytes()
@@ -349,7 +345,7 @@ def test_certificates_are_renewed_for_the_same_key_only(tmp_path: Path, monkeypa
         Registry(home).revoke("one")
         with pytest.raises(AsflError, match="refused"):
             renew_if_due(device, member)
-    monkeypatch.setattr(enrolment, "share_left", lambda certificate: -0.1)
+    monkeypatch.setattr(membership, "share_left", lambda certificate: -0.1)
     with pytest.raises(AsflError, match="this device's clock says"):
         renew_if_due(device, member)
 
@@ -449,15 +445,6 @@ def _shake_hands(*sides: ssl.SSLObject) -> None:
     for side in sides * 10:
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()
-
-
-def test_a_device_is_told_that_its_clock_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """When it enrols or renews, the server says what time it has."""
-    assert clock_warning(time.time()) == ""
-    assert "ahead of" in clock_warning(time.time() - 3 * 86400)
-    for late_s, said in ((0, False), (3 * 86400, True)):
-        _keep(tmp_path, {"certificate": "one", "authority": "other", "now": time.time() + late_s})
-        assert ("3.0 days behind" in caplog.text) == said
 
 
 # ---------------------------------------------------------------------- whole runs; devices are threads

@@ -19,9 +19,8 @@ from asfl.field.wire import WireError, decode, encode
 from asfl.runs.state import flatten, unflatten
 from asfl.train.fleet import FirstLayers
 from asfl.train.quantise import quantise_side
-from asfl.train.signals import DriftAndNoiseSignals
+from asfl.train.signals import DriftAndNoiseSignals, RoundPlan, Trained
 from asfl.train.steps import Trainer
-from asfl.train.trainer import RoundPlan, Trained
 
 VICTIM, CUT = 2, 3
 SGD = ("training.optimizer=sgd", "training.learning_rate=0.05")

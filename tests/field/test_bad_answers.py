@@ -31,11 +31,9 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
-from asfl.field.copies import Copies
 from asfl.field.engine import train
-from asfl.field.fleet import RemoteFleet
-from asfl.field.links import Link, LinkError, OpenRequest, failed
-from asfl.field.messages import Agreement, Answer, AnyRequest
+from asfl.field.fleet import Copies, RemoteFleet
+from asfl.field.messages import Agreement, Answer, AnyRequest, Link, LinkError, OpenRequest, failed
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
 from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
 from asfl.field.wire import WireError, decode, encode, pack
@@ -47,7 +45,7 @@ from asfl.runs.simulation import Networks, Simulation
 from asfl.runs.state import flatten
 from asfl.train.fleet import LocalFleet, Packet
 from asfl.train.quantise import Quantised
-from asfl.train.trainer import RoundPlan, Task, Trained
+from asfl.train.signals import RoundPlan, Task, Trained
 from studies.torture import lies, messages
 
 VICTIM, WHEN = 2, 1

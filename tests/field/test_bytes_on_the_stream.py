@@ -50,11 +50,9 @@ class Counted(MeddledLink):
 
     def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
         self.sent.append(("down", request.name, request.payload_bytes, len(encode(request))))
-        future = super().ask(request, deadline_s)
-        future.add_done_callback(lambda done: self._count(request, done.result()))
-        return future
+        return super().ask(request, deadline_s)
 
-    def _count(self, request: AnyRequest, answer: Answer) -> None:
+    def hears(self, request: AnyRequest, answer: Answer) -> None:
         self.sent.append(("up", answer.name, answer.payload_bytes, len(encode(answer))))
 
     def payload(self) -> dict[str, dict[str, int]]:

@@ -6,29 +6,30 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from small_runs import EVERYBODY_ARRIVES, assert_same_run, tiny
+from small_runs import agreement_of, assert_same_run, tiny
 from waiting import LONG_S, wait_until
 
-from asfl.cli.fleet import fleet
-from asfl.config import Config, Resolved, by_name
+from asfl.cli.serve import fleet
+from asfl.config import Resolved, by_name
 from asfl.config.errors import AsflError
 from asfl.config.show import as_toml
+from asfl.field import serve
 from asfl.field.certificates import Authority
-from asfl.field.local_devices import LocalDevices
-from asfl.field.serve import Waiting
+from asfl.field.serve import LocalDevices, Waiting
+from asfl.field.stream import StreamServer
 from asfl.runs.folder import is_finished
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import run
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[[], "subprocess.Popen[str]"]
+TINY = tiny("scenario.clients=2", "radio.num_rbs=2", "model.width=1", rounds=16)
 
 
 @pytest.fixture
@@ -36,79 +37,80 @@ def place() -> Iterator[Path]:
     """A folder for everything, temporary files too."""
     with tempfile.TemporaryDirectory(prefix="asfl-test-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "tmp").mkdir()
+        (Path(folder) / "tiny.toml").write_text(as_toml(Resolved(TINY, dict.fromkeys(by_name(TINY.model_dump()), ""))))
         yield Path(folder)
-        for process in processes_in(Path(folder)):  # only if the test failed
-            process.kill()
 
 
 @pytest.fixture
-def start(place: Path) -> Start:
-    def start_fleet(*arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", "from asfl.cli import main; main()", "fleet", *arguments]
+def start(place: Path) -> Iterator[Start]:
+    started = []
+
+    def start_fleet() -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", "from asfl.cli import main; main()", "fleet", "tiny.toml", "--clients", "2"]
         environment = {**os.environ, "TMPDIR": str(place / "tmp"), "HOME": str(place)}
-        return subprocess.Popen(
-            command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        started.append(
+            subprocess.Popen(
+                [*command, "--out", "run"], cwd=place, env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+        )  # fmt: skip
+        return started[-1]
 
-    return start_fleet
-
-
-def processes_in(place: Path, name: str = "") -> list[psutil.Process]:
-    """Those that have their temporary files there, and this word among their arguments."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("TMPDIR", "").startswith(str(place)) and name in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+    yield start_fleet
+    for command in started:
+        command.kill()  # only if the test failed
 
 
 def rounds_in(folder: Path) -> list[RoundRecord]:
     return read_records(folder) if (folder / RECORDS_FILE).exists() else []
 
 
-def assert_nothing_left(place: Path, *expected: str) -> None:
+def play(command: "subprocess.Popen[str]", folder: Path, rounds: int) -> list[psutil.Process]:
+    """Until there are so many rounds; the processes of the clients."""
+    wait_until(lambda: len(rounds_in(folder)) >= rounds or command.poll() is not None, "rounds are played")
+    clients = psutil.Process(command.pid).children(recursive=True)
+    assert len(clients) == 2
+    return clients
+
+
+def assert_nothing_left(place: Path, clients: Sequence[psutil.Process], *expected: str) -> None:
     """No process, no temporary file, no key."""
-    assert processes_in(place) == []
-    assert sorted(file.name for file in place.iterdir()) == sorted(["tmp", *expected])
+    assert psutil.wait_procs(clients, LONG_S)[1] == []
+    assert sorted(file.name for file in place.iterdir()) == sorted(["tmp", "tiny.toml", *expected])
     assert [file for file in (place / "tmp").iterdir() if "torchinductor" not in file.name] == []  # PyTorch leaves that
 
 
-def write_tiny(file: Path, config: Config) -> None:
-    file.write_text(as_toml(Resolved(config, dict.fromkeys(by_name(config.model_dump()), ""))))
-
-
-def play_two_rounds(command: "subprocess.Popen[str]", folder: Path) -> None:
-    wait_until(lambda: len(rounds_in(folder)) > 1 or command.poll() is not None, "rounds are played", LONG_S)
-
-
-def test_killed_and_gone_on_with_it_is_the_run_of_a_single_process(place: Path, start: Start) -> None:
+def test_killed_or_stopped_and_gone_on_with_it_is_the_run_of_a_single_process(
+    place: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All clients end with the command, however it ends; then the same command gives what `asfl run` gives."""
-    rounds, folder = 16, place / "run"
-    config = tiny("scenario.clients=2", "radio.num_rbs=2", "model.width=1", rounds=rounds)
-    write_tiny(place / "tiny.toml", config)
-    command = ["tiny.toml", "--clients", "2", "--out", "run"]
-    first = start(*command)
-    play_two_rounds(first, folder)
+    folder = place / "run"
+    first = start()
+    clients = play(first, folder, 2)
     first.kill()
     first.communicate(timeout=LONG_S)
-    wait_until(lambda: not processes_in(place), "all have gone", LONG_S)
+    assert_nothing_left(place, clients, "run", "run-devices")
     done = len(rounds_in(folder))
-    assert not is_finished(folder)
     key = (place / "run-devices" / "server" / "authority.key").read_bytes()
 
-    second = start(*command, "--json")
-    wait_until(lambda: len(rounds_in(folder)) > done or second.poll() is not None, "it goes on", LONG_S)
+    second = start()
+    clients = play(second, folder, done + 1)
     assert (place / "run-devices" / "server" / "authority.key").read_bytes() == key  # with the same certificates
+    second.send_signal(signal.SIGINT)
     out, err = second.communicate(timeout=LONG_S)
-    assert second.returncode == 0, err
-    assert json.loads(out)["rounds"] == rounds
-    assert f"round {rounds}/{rounds}" in err
-    assert done < 10 or f"round {done - 9}/{rounds}" not in err  # checkpoints are ten rounds apart
-    assert_nothing_left(place, "tiny.toml", "run")
+    assert second.returncode == 130, err
+    assert f"stopped after round {len(rounds_in(folder))}; the same command goes on" in out
+    assert_nothing_left(place, clients, "run", "run-devices")
+    assert not is_finished(folder)
+
+    fleet(str(place / "tiny.toml"), clients=2, out=folder, as_json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rounds"] == 16
+    assert "round 16 of 16" in err
+    assert_nothing_left(place, [], "run")
 
     here = place / "here"
-    assert run(config, "asfl", here, threads=read_manifest(folder).threads)
+    assert run(TINY, "asfl", here, threads=read_manifest(folder).threads)
     records = rounds_in(folder)
     assert all(record.faults is None for record in records)
     assert len({record.cut for record in records if isinstance(record.cut, int)}) > 1
@@ -116,22 +118,18 @@ def test_killed_and_gone_on_with_it_is_the_run_of_a_single_process(place: Path, 
     assert_same_run(folder, here)
 
 
-def test_a_client_is_killed_and_comes_back_and_then_the_command_is_stopped(place: Path, start: Start) -> None:
-    folder = place / "run"
-    write_tiny(place / "tiny.toml", tiny(*EVERYBODY_ARRIVES, "model.width=1", rounds=100_000))
-    command = start("tiny.toml", "--clients", "2", "--out", "run")
-    play_two_rounds(command, folder)
-    clients = processes_in(place, "join")
-    assert len(clients) == 2
-    clients[0].kill()
-    wait_until(lambda: any(record.faults for record in rounds_in(folder)), "it is noticed", LONG_S)
-    wait_until(lambda: rounds_in(folder)[-1].arrived_count == 2 or command.poll() is not None, "it is back", LONG_S)
-
-    command.send_signal(signal.SIGINT)
-    out, err = command.communicate(timeout=LONG_S)
-    assert command.returncode == 130, err
-    assert f"stopped after round {len(rounds_in(folder))}; the same command goes on" in out
-    assert_nothing_left(place, "tiny.toml", "run", "run-devices")
+def test_a_client_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the same device; what it had learnt is gone (what becomes of its round: `test_faults`)."""
+    monkeypatch.setattr(serve, "_RESTART_AFTER_S", 0.1)
+    agreement = agreement_of(tiny("scenario.clients=1", "radio.num_rbs=1"), "asfl")
+    with LocalDevices(tmp_path / "devices", 1) as devices:
+        authority = Authority.of(devices.server_home)
+        with StreamServer("127.0.0.1:0", agreement, authority) as server:
+            devices.begin(Waiting(authority, "", server.address, []))
+            assert server.wait_for_clients(LONG_S)
+            devices._processes[0].kill()
+            wait_until(lambda: server.links[0].generation == 2, "another process is here")
+    assert devices._processes[0].returncode is not None
 
 
 def test_a_client_that_cannot_take_part_ends_the_run_with_its_reason(tmp_path: Path) -> None:

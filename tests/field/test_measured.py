@@ -18,10 +18,8 @@ from asfl.costs.modelled import round_cost
 from asfl.costs.round import Decision
 from asfl.costs.world import Accountant, ModelledAccountant
 from asfl.field.client import ClientNode
-from asfl.field.clocks import LinkState, MeasuredCost
 from asfl.field.engine import agreement_for, train
-from asfl.field.links import LocalLink
-from asfl.field.measured import MeasuredRound, MeasuredWorld
+from asfl.field.measured import LinkState, MeasuredCost, MeasuredRound, MeasuredWorld
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.optimize import Problem, Queues, ooe_bcd, solve_jointly
 from asfl.runs.manifest import MODEL_FILE
@@ -29,10 +27,10 @@ from asfl.runs.play import radio_only
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.round import play_round
 from asfl.runs.run import run
-from asfl.runs.state import State
-from asfl.runs.synthetic_learning import SyntheticLearning
+from asfl.runs.state import State, SyntheticLearning
 from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.rules import decide, rules_of
+from studies.local_links import LocalLink
 
 MEASURED = ("field.costs=measured", "decision.delay_budget_s=auto", "decision.energy_budget_j=auto")
 

@@ -25,7 +25,7 @@ from asfl.runs.run import resume, run
 from asfl.runs.simulation import Simulation
 from asfl.runs.state import flatten
 from asfl.schemes import scheme_named
-from asfl.train.trainer import RoundPlan
+from asfl.train.signals import RoundPlan
 
 RATES = {"adam": "2e-3", "momentum": "0.02", "sgd": "0.05"}
 Reference = Callable[[Agreement], Path]

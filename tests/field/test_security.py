@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,20 @@ from meddling import MeddledLink
 from small_runs import EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
 
 from asfl.config import load_config
-from asfl.field import clocks, messages as msg, stream as server
+from asfl.config.errors import MOST_LETTERS
+from asfl.field import measured, messages as msg, stream as server
 from asfl.field.client import ClientNode
-from asfl.field.clocks import MOST_CLIENT_W
 from asfl.field.fleet import remote_fleet
+from asfl.field.measured import MOST_CLIENT_W
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, MEMORY_ROUNDS
 from asfl.field.roster import Patience
 from asfl.field.stream import CHUNK, GREETING_LIMIT
-from asfl.field.wire import HEADER_LIMIT, MOST_LETTERS, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
+from asfl.field.wire import HEADER_LIMIT, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
 from asfl.runs import http_server
 from asfl.runs.simulation import Simulation
-from asfl.train.gradients import is_due
-from asfl.train.layout import ModelVectors
-from asfl.train.state import Combining
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import Combining, ModelVectors
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
@@ -55,7 +53,7 @@ def ten_to(value: float) -> str:
         f"| −{ten_to(MOST_SQUARE)} … {ten_to(MOST_SQUARE)}; variances and weights from 0 on |",
         f"| loss | 0 … {ten_to(MOST_WEIGHT)} |",
         f"| 0 … {ten_to(MOST_SECONDS)} s, and never more than the server waited |",
-        f"at most {MOST_CLIENT_W / 1e3:g} kW since it was last read, and {clocks._MOST_AT_ONCE_J / 1e3:g} kJ",
+        f"at most {MOST_CLIENT_W / 1e3:g} kW since it was last read, and {measured._MOST_AT_ONCE_J / 1e3:g} kJ",
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
         f"max(log {BOUND:g}, 5 · 1.4826 · MAD)",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
@@ -128,10 +126,8 @@ class Overheard(MeddledLink):
         super().__init__(link)  # type: ignore[arg-type]
         self.sent: list[bytes] = []
 
-    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-        future = super().ask(request, deadline_s)
-        future.add_done_callback(lambda done: self.sent.append(encode(done.result())))
-        return future
+    def hears(self, request: AnyRequest, answer: Answer) -> None:
+        self.sent.append(encode(answer))
 
 
 @contextmanager
@@ -163,7 +159,7 @@ def test_when_what_leaves(scheme: str, more: list[str], expected: list[set[str]]
             simulation.play_round()
             found = {request.name for request in links[0].asked}
             assert found == wanted | EVERY_ROUND
-            measures = scheme == "asfl" and is_due(simulation.round_index, agreement.config.output.evaluate_every)
+            measures = scheme == "asfl" and simulation.round_index == 2
             # What an optimiser remembers is for checkpoints, and for rounds in which Theorem 1 is measured.
             assert any(request.memory for request in links[0].requests(msg.Gather)) == measures
             links[0].asked.clear()

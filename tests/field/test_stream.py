@@ -21,15 +21,13 @@ from waiting import LONG_S, wait_until
 from asfl.config.errors import AsflError
 from asfl.field.certificates import Authority
 from asfl.field.client import ClientNode
-from asfl.field.device import Identity, take_part
-from asfl.field.links import LinkError
 from asfl.field.membership import Registry
-from asfl.field.messages import Bye, Forward, Ping, Ready, Sync, Welcome, Where
+from asfl.field.messages import Bye, Forward, LinkError, Ping, Ready, Sync, Welcome, Where
 from asfl.field.shapes import Blueprint
-from asfl.field.stream import CHUNK, Connection, StreamLink, StreamServer, split
+from asfl.field.stream import CHUNK, Connection, Identity, StreamLink, StreamServer, split, take_part
 from asfl.field.wire import pack
-from asfl.train.layout import ModelVectors
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 AGREEMENT = agreement_of(tiny(), "asfl")
 LARGEST = Blueprint.of(AGREEMENT.config).largest_message

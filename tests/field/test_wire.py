@@ -30,19 +30,18 @@ from asfl.field.wire import (
     pack,
     unpack,
 )
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Quantised, QuantisedLayers
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 SIDE, LAYERS = ModelVectors(torch.randn(5), torch.randn(2)), FirstLayers(torch.randn(5), torch.randn(2))
 MEMORY = OptimizerState(torch.randn(2, 5), np.arange(4))
 CODES, LOW = torch.arange(5, dtype=torch.uint8), torch.randn(3)
 CODED = Quantised(CODES, LOW, torch.rand(3), 8, (5, 1))
 FEW = FirstLayers(QuantisedLayers(CODES, LOW, torch.rand(3), 8, torch.zeros(0, dtype=torch.int64)), torch.randn(2))
-COST: dict[str, Any] = {"busy_s": 0.25, "energy_j": 3.0, "battery": 0.5}
+COST: dict[str, Any] = {"busy_s": 0.25, "energy_j": 3.0}
 NOW: dict[str, Any] = {"round": 3, "after": 2}
 IMAGES = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
 TASK = Task(3, 1, 4, 0, 8, 5)
@@ -61,7 +60,7 @@ EXAMPLES: list[Message] = [
     msg.Project(2, **NOW), msg.Gather(memory=False, **NOW), msg.Ping(),
     msg.Probe(9, compute=True, data=CODES), msg.Bye(),
 ]  # fmt: skip
-KINDS = set(wire._CLASSES.values()) - {msg.Request, msg.Answer}
+KINDS = {kind for kind in wire._CLASSES.values() if kind not in (msg.Request, msg.Answer)}
 REQUESTS = {kind for kind in KINDS if issubclass(kind, msg.Request)}
 
 
@@ -175,8 +174,7 @@ def state(parameter: float, statistic: float = 0.0, moment: float = 0.0) -> msg.
         (msg.Side(FirstLayers(vector(MOST_WEIGHT), vector(0))), msg.Side(FirstLayers(vector(torch.nan), vector(0)))),
         (msg.Update(vector(MOST_SQUARE)[0], vector(MOST_WEIGHT)[0]), msg.Update(vector(-1e-3)[0])),
         (msg.Update(vector(0)[0], vector(0)[0]), msg.Update(vector(0)[0], vector(1.1 * MOST_WEIGHT)[0])),
-        (msg.Where(1, busy_s=MOST_SECONDS, battery=1.0), msg.Where(1, busy_s=1.1 * MOST_SECONDS)),
-        (msg.Where(1, battery=0.0), msg.Where(1, battery=1.01)),
+        (msg.Where(1, busy_s=MOST_SECONDS), msg.Where(1, busy_s=1.1 * MOST_SECONDS)),
         (msg.Where(1, samples=1), msg.Where(1, samples=10**9 + 1)),
     ],
 )

@@ -17,12 +17,11 @@ from asfl.models.build import build_model
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import LocalFleet
-from asfl.train.layout import ModelVectors
 from asfl.train.optimizers import Name, rule_named
 from asfl.train.privacy import GaussianMechanism
-from asfl.train.state import Combining
+from asfl.train.signals import RoundPlan
+from asfl.train.state import Combining, ModelVectors
 from asfl.train.steps import Trainer
-from asfl.train.trainer import RoundPlan
 
 CPU = torch.device("cpu")
 PROCEDURES: dict[str, ExchangeRules] = {"asfl": ASFL, "sfl": SFL, "sl": SL, "fedavg": FEDAVG, "epsl": epsl(0.5)}

@@ -11,9 +11,8 @@ import torch
 
 from asfl.config.errors import AsflError
 from asfl.config.names import Architecture, Dataset, ModelSpec, Norm
-from asfl.models.build import build_model
+from asfl.models.build import build_model, measure_profile
 from asfl.models.load import load_profile, shipped_profiles
-from asfl.models.measure import measure_profile
 from asfl.models.profile import ModelProfile
 
 SHIPPED = {

@@ -15,7 +15,7 @@ from asfl.optimize.prices import TYPICAL_COST, Prices, Progress, ProgressCost, R
 from asfl.optimize.rules import Rules
 from asfl.runs.play import play
 from asfl.runs.records import RoundRecord
-from asfl.runs.synthetic_learning import SyntheticLearning
+from asfl.runs.state import SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 

@@ -14,7 +14,7 @@ from asfl.costs.modelled import round_cost
 from asfl.costs.round import check_decision
 from asfl.costs.world import World, draw_arrivals, resolve_budgets
 from asfl.optimize import Problem, Queues
-from asfl.runs.synthetic_learning import SyntheticLearning
+from asfl.runs.state import SyntheticLearning
 from asfl.schemes import SCHEMES
 from asfl.schemes.base import asfl_decision, decided_by
 from asfl.schemes.rules import rules_of

@@ -15,7 +15,7 @@ from asfl.optimize.prices import Prices, Progress, ProgressCost
 from asfl.optimize.problem import Problem, Solution
 from asfl.optimize.rules import Rules
 from asfl.runs.play import play
-from asfl.runs.synthetic_learning import SyntheticLearning
+from asfl.runs.state import SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.layout import Layout, Slot
 from asfl.train.optimizers import Name
-from asfl.train.state import Combining
+from asfl.train.state import Combining, Layout, Slot
 
 Kind = Literal["parameters", "statistics"]
 

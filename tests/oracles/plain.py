@@ -30,7 +30,6 @@ from asfl.config.randomness import random_stream
 from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.layout import Layout
 from asfl.train.optimizers import Name
 from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
@@ -43,8 +42,8 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
-from asfl.train.state import Combining
-from asfl.train.trainer import Floats, RoundPlan, Trained
+from asfl.train.signals import Floats, RoundPlan, Trained
+from asfl.train.state import Combining, Layout
 
 
 class PlainTrainer:

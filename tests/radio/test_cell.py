@@ -13,7 +13,7 @@ from asfl.config import Cell, ChannelSettings, Radio, Scenario
 from asfl.config.errors import AsflError
 from asfl.radio import cell as places
 from asfl.radio.cell import SITE_DISTANCE_M, CellChannel, Neighbours, Walks, sites_m
-from asfl.radio.scenario import place_clients
+from asfl.radio.link import place_clients
 
 Floats = NDArray[np.float64]
 RADIO = Radio()

@@ -10,7 +10,7 @@ from asfl.config import ChannelSettings, Radio, Scenario
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 from asfl.radio.channel import RayleighChannel, make_channel, trace_gains
-from asfl.radio.scenario import place_clients
+from asfl.radio.link import place_clients
 from asfl.radio.traces import Trace
 
 MANY = Scenario(clients=20_000)

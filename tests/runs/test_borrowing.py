@@ -9,7 +9,7 @@ import pytest
 import typer
 from made_up import pretend, train_here
 
-from asfl.cli.progress import train_runs
+from asfl.cli.compare import train_runs
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import World
@@ -151,7 +151,7 @@ def test_ctrl_c_between_two_passes(
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr("asfl.cli.progress.stopping_on_ctrl_c", Stopping)
+    monkeypatch.setattr("asfl.api.run.stopping_on_ctrl_c", Stopping)
     with pytest.raises(typer.Exit) as left:
         train_runs([comparison], None, until_asfl_is_done)
     assert left.value.exit_code == 130

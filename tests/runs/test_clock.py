@@ -8,7 +8,7 @@ import pytest
 from asfl.config import Config, load_config
 from asfl.costs.world import World
 from asfl.radio.channel import ClockedTrace
-from asfl.radio.scenario import ChannelState
+from asfl.radio.link import ChannelState
 from asfl.runs.play import play
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run

@@ -149,7 +149,7 @@ def test_run_and_resume_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     sets = [word for override in [*TINY, "training.rounds=4"] for word in ("--set", override)]
     result = asfl("run", *sets, "--scheme", "sfl")
     assert result.returncode == 0, result.stderr
-    assert "round 4/4" in result.stderr
+    assert "round 4 of 4" in result.stderr
     assert "sfl, 4 rounds" in result.stdout
     assert is_finished(tmp_path / "runs" / "demo-sfl-seed1")
     assert "sfl, 4 rounds" in asfl("resume", "runs/demo-sfl-seed1").stdout
@@ -165,8 +165,8 @@ def test_resume_plays_recorded_rounds_again_in_silence_or_aloud(asfl: Asfl, tmp_
     shutil.rmtree(folder / CHECKPOINTS)
     result = asfl("resume", "run")
     assert result.returncode == 0, result.stderr
-    assert "round 1/6" in result.stderr
-    assert "-" not in result.stderr.split("round 1/6")[1].split("\n")[0]
+    assert "round 1 of 6" in result.stderr
+    assert "-" not in result.stderr.split("round 1 of 6")[1].split("\n")[0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_up import pretend, train_here
 
-from asfl.cli.progress import train_runs
+from asfl.cli.compare import train_runs
 from asfl.config.errors import AsflError
 from asfl.runs.comparison import SWEEP_FILE, Axis, Sweep, plan_sweep, point_name
 from asfl.runs.jobs import Job

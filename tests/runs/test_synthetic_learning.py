@@ -12,9 +12,9 @@ from asfl.config import load_config
 from asfl.costs.world import World
 from asfl.models.load import load_profile
 from asfl.results.curves import Run
-from asfl.runs.play import play
+from asfl.runs.play import held_out, held_out_in_words, play
 from asfl.runs.simulation import BORROWED_DRIFT
-from asfl.runs.synthetic_learning import Drift, SyntheticLearning, held_out, held_out_in_words
+from asfl.runs.state import Drift, SyntheticLearning
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
 from conftest import Asfl

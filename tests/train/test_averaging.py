@@ -18,8 +18,8 @@ from trainers import (
 from asfl.costs.modelled import ON_DEMAND, ExchangeRules
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import QuantisedLayers
+from asfl.train.signals import Task
 from asfl.train.steps import GradientParts, Trainer
-from asfl.train.trainer import Task
 
 CLIENTS = 4
 

@@ -9,16 +9,11 @@ from trainers import full_round, random_plans, tiny_batches, tiny_images, tiny_m
 
 from asfl.costs.modelled import ASFL
 from asfl.runs.state import flatten
-from asfl.train.gradients import STEP, Gradients, direction_and_rate, is_due
-from asfl.train.layout import ModelVectors
+from asfl.train.evaluate import STEP, Gradients, direction_and_rate
 from asfl.train.optimizers import Name, rule_named
+from asfl.train.state import ModelVectors
 
 CLIENTS = 3
-
-
-def test_it_is_due_at_every_square_of_an_evaluation() -> None:
-    assert [number for number in range(1, 30) if is_due(number, 1)] == [1, 4, 9, 16, 25]
-    assert [number for number in range(1, 100) if is_due(number, 5)] == [5, 20, 45, 80]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])

@@ -27,8 +27,7 @@ from asfl.config import load_config
 from asfl.config.names import Norm
 from asfl.data import load_data
 from asfl.models.build import build_model
-from asfl.models.cuttable import CuttableModel
-from asfl.models.layers import BatchNorm2d
+from asfl.models.cuttable import BatchNorm2d, CuttableModel
 from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run

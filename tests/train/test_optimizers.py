@@ -7,8 +7,8 @@ import pytest
 import torch
 from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
-from asfl.train.layout import Layout
 from asfl.train.optimizers import Adam, Momentum, OptimizerState, Rule, Sgd, step_units
+from asfl.train.state import Layout
 
 RULES: dict[str, tuple[Rule, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]]] = {
     "sgd": (Sgd(0.1), lambda parameters: torch.optim.SGD(parameters, 0.1)),
@@ -42,9 +42,9 @@ def test_units_with_different_step_counts_are_corrected_for_their_own() -> None:
     state = OptimizerState(torch.zeros(2, size), np.zeros(units, dtype=np.int64))
     weights = torch.zeros(size)
     for _ in range(5):
-        step_units(rule, layout, weights, gradient, state, 0, 3)
+        step_units(rule, layout.parameter_edges, weights, gradient, state, range(3))
     before = weights.clone()
-    step_units(rule, layout, weights, gradient, state, 0, units)
+    step_units(rule, layout.parameter_edges, weights, gradient, state, range(units))
     assert state.steps.tolist() == [6, 6, 6] + [1] * (units - 3)
     # A constant gradient of 1 makes every bias-corrected Adam step exactly the learning rate.
     torch.testing.assert_close(weights - before, torch.full((size,), -0.01))

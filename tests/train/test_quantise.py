@@ -16,7 +16,6 @@ from asfl.costs.modelled import activation_bits, layer_bits
 from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.runs.state import flatten
-from asfl.train.layout import Layout
 from asfl.train.quantise import (
     Quantised,
     QuantisedLayers,
@@ -28,6 +27,7 @@ from asfl.train.quantise import (
     relative_error,
     rounding,
 )
+from asfl.train.state import Layout
 
 CLIENTS = 5
 FEW = [16, 8, 4]

@@ -10,11 +10,10 @@ from hypothesis import given, strategies as st
 from trainers import CPU, PROCEDURES, full_round, random_plans, tiny_model, uneven_batches
 
 from asfl.train.fleet import LocalFleet, Packet
-from asfl.train.layout import weighted_mean
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.state import Average, Combining
+from asfl.train.signals import Task
+from asfl.train.state import Average, Combining, weighted_mean
 from asfl.train.steps import Trainer
-from asfl.train.trainer import Task
 from studies import poison
 
 CLIENTS = 4

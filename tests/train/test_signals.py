@@ -11,11 +11,10 @@ from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_mod
 from asfl.costs.modelled import report_bits
 from asfl.costs.round import Overheads
 from asfl.models.profile import ModelProfile
-from asfl.train.layout import layer_spreads
-from asfl.train.reports import Projections, layer_norms, projected_spreads, sample_coordinates
-from asfl.train.signals import Signals
+from asfl.train.fleet import Projections, layer_norms, projected_spreads, sample_coordinates
+from asfl.train.signals import Signals, Trained
+from asfl.train.state import layer_spreads
 from asfl.train.steps import Trainer
-from asfl.train.trainer import Trained
 
 
 def trained(clients: int = 4, cut: int = 4) -> Trainer:

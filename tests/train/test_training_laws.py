@@ -11,11 +11,10 @@ from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tin
 
 from asfl.config.names import Architecture, Dataset, Norm
 from asfl.models.cuttable import CuttableModel
-from asfl.train.layout import Layout, ModelVectors
 from asfl.train.optimizers import rule_named
-from asfl.train.state import TrainingState
+from asfl.train.signals import RoundPlan
+from asfl.train.state import Layout, ModelVectors, TrainingState
 from asfl.train.steps import Trainer
-from asfl.train.trainer import RoundPlan
 
 NETWORKS: list[tuple[Architecture, Dataset]] = [
     (name, "cifar10" if name.startswith("vgg") else "digits") for name in get_args(Architecture)

@@ -1,160 +1,105 @@
-"""How runs are watched: bars on a terminal or in a notebook, plain lines elsewhere; on standard error."""
+"""How runs are watched: bars on a terminal, plain lines elsewhere; on standard error."""
 
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from html import escape
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from asfl.config.units import format_si, number, percent
-from asfl.runs.jobs import Ended, Event, Job, OnEvent
+from asfl.config.units import format_si, percent
+from asfl.runs.jobs import Ended, Event, Job
 from asfl.runs.records import RoundRecord
 
-
-def wide() -> bool:
-    """Whether the terminal has room for everything."""
-    return Console(stderr=True).width >= 90
+LINE_EVERY_S = 10.0
 
 
-class Bars:
-    """Bars that are there while this is entered, if anybody can see them."""
+class RunsProgress:
+    """A bar for each run and one for all; a line for each run that ends, and for rounds of a run that is alone."""
 
-    def __init__(self, *columns: ProgressColumn) -> None:
-        console = Console(stderr=True, highlight=False)
-        self.on_terminal = console.is_terminal
-        self.bars = Progress(*columns, console=console, transient=True, disable=not self.on_terminal)
+    def __init__(self, rounds: Mapping[str, int], every: int, *, shown: bool = True) -> None:
+        """`rounds`: left of each unfinished run; `every`: how many runs there are, with those that were done before."""
+        console = Console(stderr=True, highlight=False, quiet=not shown)
+        self._on_terminal = console.is_terminal
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24 if console.width >= 90 else 8),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not self._on_terminal,
+        )
+        self._every, self._finished, self._failed = every, every - len(rounds), 0
+        self._left, self._rounds = dict(rounds), sum(rounds.values())
+        self._played, self._began, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._last: dict[str, RoundRecord] = {}
+        self._accuracy: dict[str, float] = {}
+        self._all = self._bars.add_task("all rounds", total=self._rounds)
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
-        self.bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def print_line(self, line: str) -> None:
-        self.bars.console.print(line, markup=False, soft_wrap=not self.on_terminal)
-
-
-class RunsProgress(Bars):
-    """A bar for each run and one for all; a line for each run that ends."""
-
-    def __init__(self, rounds: Mapping[str, int], every: int) -> None:
-        """`rounds`: left of each unfinished run; `every`: how many runs there are, with those that were done before."""
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24 if wide() else 8),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self.every, self.finished, self.failed = every, every - len(rounds), 0
-        self.left = dict(rounds)
-        self.rounds = sum(self.left.values())
-        self.played, self.began = 0, time.monotonic()
-        self.last: dict[str, RoundRecord] = {}
-        self.accuracy: dict[str, float] = {}
-        self.all = self.bars.add_task("all rounds", total=self.rounds)
-        self.tasks: dict[str, TaskID] = {}
+        self._bars.stop()
 
     def show(self, job: Job, event: Event) -> None:
         if isinstance(event, RoundRecord):
             self._advance(job, event)
         else:
             self._end(job, event)
-        self.bars.update(self.all, completed=max(self.rounds - sum(self.left.values()), 0))
+        self._bars.update(self._all, completed=max(self._rounds - sum(self._left.values()), 0))
 
     def _advance(self, job: Job, record: RoundRecord) -> None:
-        self.played += 1
-        self.left[job.name] = job.rounds - record.round
-        self.last[job.name] = record
+        self._played += 1
+        self._left[job.name] = job.rounds - record.round
+        self._last[job.name] = record
         if record.accuracy is not None:
-            self.accuracy[job.name] = record.accuracy
-        if job.name not in self.tasks:
-            self.tasks[job.name] = self.bars.add_task(job.name, total=job.rounds)
-        accuracy = f" {percent(self.accuracy[job.name], 1)}" if job.name in self.accuracy else ""
-        self.bars.update(self.tasks[job.name], completed=record.round, description=f"  {job.name}{accuracy}")
+            self._accuracy[job.name] = record.accuracy
+        if job.name not in self._tasks:
+            self._tasks[job.name] = self._bars.add_task("", total=job.rounds)
+        so_far = f"{job.name}: {self._so_far(job.name)}"
+        self._bars.update(self._tasks[job.name], completed=record.round, description=f"  {so_far}")
+        due = record.accuracy is not None or time.monotonic() - self._last_line > LINE_EVERY_S
+        if self._every == 1 and due and not self._on_terminal:
+            cut = "no cut" if record.cut is None else f"cut {record.mean_cut:.3g}"
+            arrived = f"{record.arrived_count} of {record.scheduled_count} arrived"
+            self._print(f"{so_far}, round {record.round} of {job.rounds}, {cut}, {arrived}{self._time_left()}")
 
     def _end(self, job: Job, end: Ended) -> None:
-        if job.name in self.tasks:
-            self.bars.remove_task(self.tasks.pop(job.name))
-        self.finished += end.finished
-        self.failed += bool(end.reason)
+        if job.name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(job.name))
+        self._finished += end.finished
+        self._failed += bool(end.reason)
         if end.finished or end.reason:
-            self.left[job.name] = 0
-        failed = f", {self.failed} failed" if self.failed else ""
-        count = f"{self.finished} of {self.every} finished{failed}"
-        self.print_line(f"{job.name}: {self._outcome(job.name, end)} [{count}{self._time_left()}]")
+            self._left[job.name] = 0
+        failed = f", {self._failed} failed" if self._failed else ""
+        count = f"{self._finished} of {self._every} finished{failed}"
+        self._print(f"{job.name}: {self._outcome(job.name, end)} [{count}{self._time_left()}]")
 
     def _outcome(self, name: str, end: Ended) -> str:
-        record = self.last.get(name)
+        record = self._last.get(name)
         if end.reason:
             return f"failed: {end.reason}"
         if record is None:
             return "was finished" if end.finished else "stopped before its first round"
-        accuracy = f"{percent(self.accuracy[name], 1)} " if name in self.accuracy else ""
-        cost = f"{number(record.total_delay_s)} s, {format_si(record.total_energy_j, 'J')}"
         rounds = f"{record.round} round{'' if record.round == 1 else 's'}"
-        return f"{'' if end.finished else 'stopped, '}{accuracy}after {rounds}, {cost}"
+        return f"{'' if end.finished else 'stopped, '}{self._so_far(name)} after {rounds}"
+
+    def _so_far(self, name: str) -> str:
+        record, accuracy = self._last[name], self._accuracy.get(name)
+        known = "" if accuracy is None else f"{percent(accuracy, 1)}, "
+        return f"{known}{format_si(record.total_delay_s, 's')}, {format_si(record.total_energy_j, 'J')}"
 
     def _time_left(self) -> str:
-        left = sum(self.left.values())
-        if not left or not self.played:
+        left = sum(self._left.values())
+        if not left or not self._played:
             return ""
-        seconds = (time.monotonic() - self.began) / self.played * left
+        seconds = (time.monotonic() - self._began) / self._played * left
         return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
-
-@contextmanager
-def progress_of(rounds: Mapping[str, int], *, shown: bool) -> Iterator[OnEvent]:
-    """What to call with each event of the runs that aren't finished; `rounds`: how many each has left."""
-    if not shown or not rounds:
-        yield lambda job, event: None
-    elif _in_notebook():
-        yield _notebook_bar(rounds)
-    else:
-        with RunsProgress(rounds, len(rounds)) as display:
-            yield display.show
-
-
-def _in_notebook() -> bool:
-    if "IPython" not in sys.modules:
-        return False
-    from IPython.core.getipython import get_ipython
-
-    return type(get_ipython()).__name__ == "ZMQInteractiveShell"
-
-
-def _notebook_bar(rounds: Mapping[str, int]) -> OnEvent:
-    """HTML that all front ends can show, so that no widgets have to be installed."""
-    from IPython.display import HTML, display
-
-    total, ended, done = sum(rounds.values()), 0, 0
-
-    def bar(text: str) -> Any:
-        return HTML(f'<progress value="{done}" max="{total}"></progress> {escape(text)}')
-
-    handle: Any = display(bar("begins"), display_id=True)
-
-    def show(job: Job, event: Event) -> None:
-        nonlocal ended, done
-        if isinstance(event, Ended):
-            ended += 1
-            text = f"{job.name}: {event.reason or ('finished' if event.finished else 'stopped')}"
-        else:
-            done += 1
-            accuracy = "" if event.accuracy is None else f", {percent(event.accuracy, 1)}"
-            text = f"{job.name}: round {event.round} of {job.rounds}{accuracy}"
-        handle.update(bar(text + (f" ({ended} of {len(rounds)} runs finished)" if len(rounds) > 1 else "")))
-
-    return show
+    def _print(self, line: str) -> None:
+        self._last_line = time.monotonic()
+        self._bars.console.print(line, markup=False, soft_wrap=not self._on_terminal)

@@ -7,20 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asfl.api.progress import progress_of
+from asfl.api.progress import RunsProgress
 from asfl.api.results import Results
 from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
 from asfl.data import load_data
-from asfl.runs.comparison import plan_comparison, plan_front
+from asfl.runs.comparison import Comparison, plan_comparison, plan_front
 from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import Ended, Job, OnEvent, attempt, train
+from asfl.runs.jobs import Ended, Engine, Job, OnEvent, attempt, train
 from asfl.runs.manifest import comparable
 from asfl.runs.run import ShouldStop, check_training, run as run_in
 from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
-from asfl.runs.training import engine_named, rounds_left, train_left
+from asfl.runs.training import ThreadsARun, engine_named, rounds_left, train_left
 from asfl.schemes import check_scheme_settings, scheme_named, usual_schemes
 
 if TYPE_CHECKING:
@@ -51,13 +51,11 @@ def run(
     name = scheme_named(scheme).name
     folder = _folder_for(config, wanted, f"{{}}-{name}-seed{wanted.scenario.seed}", out)
     job = Job(name, wanted.scenario.seed, wanted, folder)
-    left = {} if is_finished(folder, wanted.training.rounds) else {job.name: wanted.training.rounds}
-    with stopping_on_ctrl_c() as stop, progress_of(left, shown=progress) as tell:
-        finished = run_in(
-            wanted, name, folder, data_dir=_path(data_dir), on_round=partial(tell, job), should_stop=stop
-        )  # fmt: skip
-        if left:
-            tell(job, Ended(finished))
+    was_finished, left = is_finished(folder, wanted.training.rounds), {job.name: wanted.training.rounds}
+    with stopping_on_ctrl_c() as stop, RunsProgress(left, 1, shown=progress and not was_finished) as display:
+        tell = partial(display.show, job)
+        finished = run_in(wanted, name, folder, data_dir=_path(data_dir), on_round=tell, should_stop=stop)
+        tell(Ended(finished))
     return Results(folder, finished)
 
 
@@ -95,10 +93,24 @@ def compare(
     engine, threads_a_run = engine_named("processes", workers, None)
     if workers == 1:
         engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
-    left = rounds_left(comparisons)
-    with writing(folder), stopping_on_ctrl_c() as stop, progress_of(left, shown=progress) as tell:
-        failed, unfinished = train_left(comparisons, _path(data_dir), engine, threads_a_run, tell, stop)
-    return Results(folder, not (stop() and unfinished), failed)
+    with writing(folder):
+        failed, stopped = train_shown(comparisons, _path(data_dir), engine, threads_a_run, shown=progress)
+    return Results(folder, not stopped, failed)
+
+
+def train_shown(
+    comparisons: Sequence[Comparison],
+    data_dir: Path | None,
+    engine: Engine,
+    threads_a_run: ThreadsARun,
+    *,
+    shown: bool = True,
+) -> tuple[dict[str, str], int]:
+    """Train what is left of comparisons: why runs failed, by name, and how many Ctrl-C left unfinished."""
+    every = sum(one.num_runs for one in comparisons)
+    with stopping_on_ctrl_c() as stop, RunsProgress(rounds_left(comparisons), every, shown=shown) as display:
+        failed, unfinished = train_left(comparisons, data_dir, engine, threads_a_run, display.show, stop)
+    return failed, unfinished - len(failed)
 
 
 def Simulation(  # noqa: N802 (called like the class it makes)

@@ -1,33 +1,28 @@
 """The command line. Each command reads its input, calls one library function and shows the result."""
 
-import codecs
-import io
-import os
-import select
 import signal
 import sys
-import unicodedata
 from importlib import import_module
-from typing import Annotated, TextIO, get_type_hints
+from io import TextIOWrapper
+from typing import Annotated, Any, get_type_hints
 
 import typer
 import typer.core
-from click import Argument, Command, Context, HelpFormatter
+from click import Argument, ClickException, Command, Context, HelpFormatter
 from typer.core import TyperGroup
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.files import is_out_of_memory
 from asfl.config.names import in_words_of_plugin, load_plugin
-from asfl.config.removed import GONE_COMMANDS
 
 typer.core.HAS_RICH = False  # or typer < 0.21 puts backslashes before the brackets of its help
 
 _COMMANDS = {
     "list": ("listing", "Name schemes, presets, models, channels, data sets or recipes."),
     "explain": ("explain", "Explain a field; print a preset's configuration; show a model's layers."),
-    "new": ("new", "Write a scheme, channel, model or data set of your own to start from."),
-    "doctor": ("doctor", "Show what this machine has, and what is missing for what."),
+    "new": ("listing", "Write a scheme, channel, model or data set of your own to start from."),
+    "doctor": ("check", "Show what this machine has, and what is missing for what."),
     "data": ("data", "Get data sets and traces; show how samples are spread over the clients."),
     "scenario": ("scenario", "Show where clients are, and what each cut would cost."),
     "decide": ("decide", "Decide cut, resource blocks and power; cost of a decision."),
@@ -35,18 +30,18 @@ _COMMANDS = {
     "run": ("run", "Train one scheme."),
     "resume": ("run", "Continue a run that was stopped or killed, or make it longer."),
     "compare": ("compare", "Train all schemes in the same world and compare them."),
-    "sweep": ("sweep", "Compare schemes for every value of some fields; tune learning rates."),
+    "sweep": ("compare", "Compare schemes for every value of some fields; tune learning rates."),
     "report": ("report", "Runs as one HTML page, figures and tables; also while they run."),
     "export": ("report", "Write runs as one table, Parquet or CSV."),
     "check": ("check", "Verify run folders and configurations."),
     "reproduce": ("reproduce", "Repeat the experiments of the paper."),
-    "fleet": ("fleet", "Train with real clients, in processes on this machine."),
+    "fleet": ("serve", "Train with real clients, in processes on this machine."),
     "serve": ("serve", "Train with devices that join by one command."),
     "join": ("join", "Run this machine as a device."),
-    "devices": ("devices", "List devices; invite and revoke them."),
+    "devices": ("serve", "List devices; invite and revoke them."),
 }
-"""The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or
-an `app` with commands of its own."""
+"""The module of each command, and what `asfl --help` says of it. The module has a function of the command's name, or an
+app with commands of its own."""
 
 _TRAINING = {"run", "resume", "compare", "sweep", "reproduce", "fleet"}
 
@@ -58,8 +53,6 @@ class _Commands(TyperGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command:
-        if cmd_name in GONE_COMMANDS:
-            raise AsflError(f"asfl {cmd_name} no longer exists: {GONE_COMMANDS[cmd_name]}")
         if cmd_name not in _COMMANDS:
             raise AsflError(f"unknown command {short(cmd_name)}: {nearest(cmd_name, _COMMANDS)}")
         module_name, summary = _COMMANDS[cmd_name]
@@ -67,29 +60,45 @@ class _Commands(TyperGroup):
         if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(signal.SIGINT, signal.default_int_handler)  # until here it ended the process (asfl.__main__)
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        if hasattr(module, "app"):
-            one.add_typer(module.app, name=cmd_name, help=summary)
+        named = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
+        if isinstance(named, typer.Typer):
+            one.add_typer(named, name=cmd_name, help=summary)
             group = typer.main.get_group(one).commands[cmd_name]
             assert isinstance(group, TyperGroup)
             group.suggest_commands = False  # click suggests them, too
             for command in group.commands.values():
                 _say_what_arguments_are(command)
             return group
-        one.command(cmd_name)(getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name))
+        one.command(cmd_name)(named)
         return _say_what_arguments_are(typer.main.get_command(one))
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """`--plugin FILE` counts wherever it stands."""
-        own: list[str] = []
-        rest: list[str] = []
-        left = list(args)
-        while left and left[0] != "--":
-            word = left.pop(0)
-            if word == "--plugin" and left:
-                own += [word, left.pop(0)]
-            else:
-                (own if word.startswith("--plugin=") else rest).append(word)
-        return super().parse_args(ctx, [*own, *rest, *left])
+    def invoke(self, ctx: Context) -> Any:
+        """A mistake of the user, or a no of the machine, ends with one message and exit code 2."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except (ClickException, typer.Exit, typer.Abort):
+            raise
+        except AsflError as error:
+            words: str | None = str(error)
+        except KeyboardInterrupt:
+            trains = not _TRAINING.isdisjoint(sys.argv[1:])
+            how = " at once: finished rounds are kept, and the same command goes on after the last checkpoint"
+            print(f"stopped{how if trains else ''}", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except BrokenPipeError as error:
+            print(flush=True)  # raises it again if the reader has seen enough, as `head` has; click ends quietly then
+            words = error.strerror
+        except OSError as error:  # a full disk, a folder that can't be written, a name that is too long
+            where = f"{short(error.filename, 200)}: " if error.filename else ""
+            words = f"{where}{error.strerror or error}"
+        except BaseException as error:
+            words = "out of memory" if is_out_of_memory(error) else in_words_of_plugin(error)
+            if words is None:
+                raise
+        print(f"error: {words}", file=sys.stderr)
+        raise typer.Exit(2)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -145,91 +154,8 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user, or a no of the machine, ends with one message and exit code 2."""
-    write_what_terminals_have()
-    code = _exit_code()
+    """Run the command line. A terminal without a letter of ours gets a question mark."""
     for stream in (sys.stdout, sys.stderr):
-        if _has_no_reader(stream):  # else Python tries once more, and complains
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(code)
-
-
-def _exit_code() -> str | int | None:
-    try:
-        _call()
-    except SystemExit as end:
-        words = in_words_of_plugin(end)
-        if words is None:
-            return end.code
-        print(f"error: {words}", file=sys.stderr)
-    except AsflError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        trains = not _TRAINING.isdisjoint(sys.argv[1:])
-        how = " at once: finished rounds are kept, and the same command goes on after the last checkpoint"
-        print(f"stopped{how if trains else ''}", file=sys.stderr)
-        return 130
-    except BrokenPipeError as error:
-        if any(map(_has_no_reader, (sys.stdout, sys.stderr))):  # such as `head`, which has seen enough
-            return 0
-        print(f"error: {error.strerror}", file=sys.stderr)
-    except OSError as error:  # a full disk, a folder that can't be written, a name that is too long
-        where = f"{short(error.filename, 200)}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-    except BaseException as error:
-        words = "out of memory" if is_out_of_memory(error) else in_words_of_plugin(error)
-        if words is None:
-            raise
-        print(f"error: {words}", file=sys.stderr)
-    return 2
-
-
-def _call() -> None:
-    """Typer makes exit codes of Ctrl-C and of a reader that is gone; here they are themselves again."""
-    out, err = sys.stdout, sys.stderr
-    try:
-        app()
-    except SystemExit as end:
-        sys.stdout, sys.stderr = out, err
-        reason = end.__context__
-        while reason is not None:
-            if isinstance(reason, KeyboardInterrupt | BrokenPipeError):
-                raise reason from None
-            reason = reason.__context__
-        raise
-
-
-def _has_no_reader(stream: TextIO | None) -> bool:
-    try:
-        if stream is None:
-            return False
-        stream.flush()
-        if not hasattr(select, "poll"):  # Windows
-            return False
-        poll = select.poll()
-        poll.register(stream.fileno(), 0)
-        return bool(poll.poll(0))  # an error is told without being asked for
-    except OSError as error:
-        return isinstance(error, BrokenPipeError)
-
-
-# ---------------------------------------------------------------------- letters that a terminal doesn't have
-_IN_ASCII = str.maketrans(
-    dict(zip("…–−×·∞µ≥≤±→", ["...", "-", "-", "x", "|", "inf", "u", ">=", "<=", "+-", "->"], strict=True))
-)
-
-
-def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """What a terminal shows for letters it doesn't have: the nearest ones it has."""
-    assert isinstance(error, UnicodeEncodeError)
-    text = error.object[error.start : error.end].translate(_IN_ASCII)
-    plain = (unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?" for letter in text)
-    return "".join(plain), error.end
-
-
-def write_what_terminals_have() -> None:
-    """Let no letter of a message end the program, where the output has ASCII only."""
-    codecs.register_error("asfl-plainly", _plainly)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="asfl-plainly")
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    app()

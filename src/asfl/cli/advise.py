@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from asfl.cli import options
+from asfl.cli.decide import played_with_progress
 from asfl.cli.output import console, print_json, say, show, table
-from asfl.cli.progress import played_with_progress
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, number, percent
@@ -23,8 +23,7 @@ from asfl.results.tables import Table
 from asfl.runs.estimate import MAX_ROUNDS
 from asfl.runs.files import write_whole
 from asfl.runs.manifest import with_rounds
-from asfl.runs.play import Playthrough
-from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
+from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words
 from asfl.schemes import CEILING
 
 MAP_ROUNDS = 20

@@ -20,10 +20,10 @@ from asfl.data.load import default_folder
 from asfl.results.charts.files import save_figure
 from asfl.results.charts.world import LabelMix, label_chart, trace_chart
 
-app = typer.Typer(no_args_is_help=True)
+data_ = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@data_.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
     data_dir: options.DataDir = None,
@@ -31,8 +31,8 @@ def fetch(
         str | None, typer.Option("--url", metavar="URL", help="A mirror of the official binary archive.")
     ] = None,
 ) -> None:
-    """Download a data set: continues what was interrupted, checks it, and does nothing if it is there."""
-    from asfl.data.fetch import fetch, is_complete  # urllib is needed only here
+    """Download a data set and check it; does nothing if it is there."""
+    from asfl.data.cifar import fetch, is_complete
 
     if name == "digits":
         print("digits ships with asfl; there is nothing to fetch")
@@ -41,18 +41,18 @@ def fetch(
         raise AsflError(f"no data set '{name}' to fetch: {nearest(name, CIFAR)}")
     kind, folder = CIFAR[name], default_folder(data_dir)
     if is_complete(kind, folder):
-        print(f"{name} is already in {folder / kind.binary_folder}")
+        print(f"{name} is already in {folder / kind.folder}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(kind.binary_archive, total=None)
+        task = progress.add_task(kind.archive, total=None)
         target = fetch(
             kind, folder, url, lambda have, total: progress.update(task, completed=have, total=total or have)
         )
     print(f"{name} is in {target}")
 
 
-@app.command()
+@data_.command()
 def show(
     preset: options.Preset = "demo",
     seed: options.Seed = None,
@@ -62,7 +62,7 @@ def show(
     plot: options.Plot = None,
 ) -> None:
     """Which labels each client holds, and how far its mix is from that of the whole set."""
-    config = options.configuration(preset, options.with_shorthands(overrides, seed=seed)).config
+    config = options.configuration(preset, overrides, seed=seed).config
     mix = LabelMix.of(config, load_data(config, data_dir))
     show_result(
         as_json,
@@ -121,7 +121,7 @@ def _print_table(mix: LabelMix, out: Console) -> None:
     )
 
 
-@app.command()
+@data_.command()
 def deal(
     name: Annotated[str, typer.Argument(help="digits, cifar10, cifar100, or the path of an .npz file.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where part-0.npz, part-1.npz, … are written.")],
@@ -140,7 +140,7 @@ def deal(
         print(file)
 
 
-@app.command()
+@data_.command()
 def trace(
     scene: Annotated[str, typer.Argument(help="A scene of Sionna RT: munich, florence, etoile, san_francisco, …")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Where the trace goes.")],

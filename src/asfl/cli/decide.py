@@ -1,5 +1,6 @@
 """`asfl decide`: the decision of one round, or of many."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,10 +8,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import Progress
 
 from asfl.cli import options
 from asfl.cli.output import console, print_json, show, table
-from asfl.cli.progress import played_with_progress
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
@@ -22,9 +23,10 @@ from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_r
 from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.curves import Run
 from asfl.results.summary import still_owed, trained_and_charged
-from asfl.results.words import NO_CLIENT
-from asfl.runs.play import Playthrough
-from asfl.runs.synthetic_learning import held_out_as_json, held_out_in_words
+from asfl.results.tables import NO_CLIENT
+from asfl.runs.estimate import check_count
+from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words, play_all
+from asfl.runs.this_process import usual_threads
 from asfl.schemes import CEILING
 
 
@@ -259,3 +261,19 @@ def _mean_and_spread(rows: list[dict[str, float]], key: str, unit: str) -> str:
         return "–"
     spread = f" ± {number(values.std(ddof=1), 2)}" if len(values) > 1 else ""
     return f"{number(values.mean(), 3)}{spread}" + (f" {unit}" if unit else "")
+
+
+def played_with_progress(config: Config, schemes: Sequence[str], seeds: int, rounds: int) -> list[Playthrough]:
+    """Rounds without training, every scheme with every seed, side by side."""
+    first, runs = config.scenario.seed, len(schemes) * seeds
+    check_count(runs, rounds, f"{len(schemes)} schemes" + (f" × {seeds:,} seeds" if seeds > 1 else ""))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("playing", total=runs)
+        return play_all(
+            config,
+            schemes,
+            range(first, first + seeds),
+            rounds,
+            workers=min(usual_threads(), runs),
+            progress=lambda _: progress.advance(task),
+        )

@@ -1,18 +1,22 @@
-"""`asfl join`: be a device."""
+"""`asfl join`: be a device; and what a service says while it runs."""
 
+import json
+import logging
 import re
 import signal
 import socket
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from asfl.cli.logs import log_to_stderr
 from asfl.config.errors import AsflError
+
+LogJson = Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")]
 
 
 def join(
@@ -40,14 +44,13 @@ def join(
         str | None, typer.Option("--name", help="What the server calls this device. Default: the machine's name.")
     ] = None,
     home: Annotated[
-        Path,
-        typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate."),
+        Path, typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate.")
     ] = Path("asfl-device"),
     meter: Annotated[
         str, typer.Option("--meter", help="How the device knows what it consumes (docs/field.md).")
     ] = "none",
     once: Annotated[bool, typer.Option("--once", help="Leave after one run.")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, a line each.")] = False,
+    log_json: LogJson = False,
 ) -> None:
     """Enrol at a server, then take part in every run; without SERVER, go on as the device it is."""
     if on_the_command_line is not None:
@@ -56,8 +59,8 @@ def join(
             "(or give it on standard input, or as --code FILE)"
         )
     log_to_stderr(as_json=log_json)
-    from asfl.field.device import work
-    from asfl.field.enrolment import Membership, enrol
+    from asfl.field.membership import Membership, enrol
+    from asfl.field.stream import work
 
     member = Membership.read(home)
     if server is not None:
@@ -92,3 +95,26 @@ def _absolute(data: str | None) -> str | None:
     if colon and file.endswith(".py"):
         return f"{Path(file).expanduser().absolute()}:{function}"
     return str(Path(data).expanduser().absolute())
+
+
+# ---------------------------------------------------------------------- logs
+class _AsJson(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "from": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            facts["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(facts)
+
+
+def log_to_stderr(*, as_json: bool) -> None:
+    """Everything of asfl from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_AsJson() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("asfl")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

@@ -1,8 +1,9 @@
-"""`asfl list`: everything that has a name, with a line each."""
+"""`asfl list`: everything that has a name, with a line each; `asfl new`: a file with a thing of your own."""
 
 import inspect
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from asfl.cli import options
 from asfl.cli.output import print_json, print_listed
 from asfl.config import preset_names
+from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS, DATASETS, MODELS, Registry
 from asfl.models.load import shipped_profiles
 
@@ -48,7 +50,7 @@ _MODELS = {
 }
 _CHANNELS = {
     "rayleigh": "Rayleigh fading over path loss, drawn anew each round",
-    "trace": "a measured trace: CSV, NPZ or RENEW/Argos HDF5",
+    "trace": "a measured trace: CSV or NPZ",
     "3gpp": "a cell of 3GPP TR 38.901: path loss, shadows, obstacles",
 }
 _DATASETS = {
@@ -119,3 +121,25 @@ def _first_comment(toml: str) -> str:
     """The comment a preset begins with, as far as its first sentence goes."""
     comment = " ".join(line.removeprefix("#").strip() for line in toml.partition("\n\n")[0].splitlines())
     return comment.partition(". ")[0].rstrip(".")
+
+
+def new(
+    kind: Annotated[Literal["scheme", "channel", "model", "data"], typer.Argument(help="What it is to be.")],
+    name: Annotated[str, typer.Argument(help="What it will be called in configurations: small letters, digits, _.")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Default: NAME.py here.")] = None,
+) -> None:
+    """Write a plugin file that works as it is, and say how to use it."""
+    file = out or Path(f"{name.replace('-', '_')}.py")
+    from asfl.runs.files import write_whole
+    from asfl.schemes import SCHEMES
+
+    registry: Registry[Any] = {"scheme": SCHEMES, "channel": CHANNELS, "model": MODELS, "data": DATASETS}[kind]
+    registry.check_name(name)
+    if kind in ("model", "data") and "-" in name:
+        raise AsflError(f"'{name}': the name of a {kind} has no -, which separates it from others in model names")
+    if file.exists():
+        raise AsflError(f"{file} exists; give another name, or another --out")
+    template = (resources.files("asfl") / "cli" / "templates" / f"{kind}.py.txt").read_text("utf-8")
+    text = template.replace("{name}", name).replace("{file}", str(file)).replace("{{", "{").replace("}}", "}")
+    write_whole(file, text)
+    print(f"{file} is written; try it:\n  {text.splitlines()[2]}")

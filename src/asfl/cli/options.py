@@ -14,8 +14,6 @@ from asfl.config.errors import AsflError
 STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-ClientEngineName = Literal["local", "ray"]
-
 
 def _picture(path: Path | None) -> Path | None:
     if path is not None:
@@ -47,8 +45,7 @@ def _scheme_names(incomplete: str) -> list[str]:
 
 
 Preset = Annotated[
-    str,
-    typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets),
+    str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets)
 ]
 Set = Annotated[
     list[str] | None,
@@ -85,7 +82,7 @@ Engine = Annotated[
     typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra asfl[ray])."),
 ]
 ClientEngine = Annotated[
-    ClientEngineName,
+    Literal["local", "ray"],
     typer.Option("--engine", help="Where clients are: in this process, or each an actor on a Ray cluster (asfl[ray])."),
 ]
 Address = Annotated[
@@ -96,15 +93,8 @@ Address = Annotated[
         help="Of a running Ray cluster. Default: the one on this machine (ray start --head).",
     ),
 ]
-LoseRounds = Annotated[
-    bool,
-    typer.Option(
-        "--lose-rounds",
-        help="If files of a run with measured costs are damaged: give up the rounds that can't be played again.",
-    ),
-]
-ChangedData = Annotated[
-    bool, typer.Option("--changed-data", help="Go on although data, trace or plugin aren't those a run began with.")
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Where it goes. Default: a folder below runs, by its name.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Plot = Annotated[
@@ -121,14 +111,20 @@ def with_shorthands(
     return [*(overrides or []), *(f"{field}={value}" for field, value in short.items() if value is not None)]
 
 
-def configuration(preset: str | Path, overrides: Sequence[str] | None) -> Resolved:
+def configuration(
+    preset: str | Path, overrides: Sequence[str] | None, *, rounds: int | None = None, seed: int | None = None
+) -> Resolved:
     """What a person asked for, with the names of schemes checked too."""
-    resolved = load_config(preset, overrides or [])
+    resolved = load_config(preset, with_shorthands(overrides, rounds=rounds, seed=seed))
     if resolved.config.schemes:  # few configurations need the schemes, which are slow to import
         from asfl.schemes import check_scheme_settings
 
         check_scheme_settings(resolved.config)
     return resolved
+
+
+def run_folder(out: Path | None, preset: str, scheme: str, seed: int) -> Path:
+    return out or Path("runs") / f"{Path(preset).stem}-{scheme}-seed{seed}"
 
 
 def refuse_all_but(allowed: Sequence[str], because: str) -> None:

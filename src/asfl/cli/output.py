@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,18 +15,11 @@ from asfl.results.charts.files import save_figure
 from asfl.results.tables import Table
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        error = sys.exception()
-        assert error is not None
-        raise error  # the command line knows what that means (asfl.cli.main)
-
-
 def console() -> Console:
     """Where tables go; as wide as they need when the output isn't a terminal."""
-    out = _Console(highlight=False)
+    out = Console(highlight=False)
     if not out.is_terminal:
-        out = _Console(highlight=False, width=160, color_system=None)
+        out = Console(highlight=False, width=160, color_system=None)
     return out
 
 

@@ -3,20 +3,20 @@
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from asfl.cli import options
-from asfl.cli.output import console, print_json, say
-from asfl.cli.progress import print_failures, train_runs
+from asfl.cli.compare import print_failures, train_runs
+from asfl.cli.output import console, print_json
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
-from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
-from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
+from asfl.results.reproduce.archive import Found, RunKey, joined, read_archive, runs_of, write_archive
 from asfl.results.reproduce.recharge import recharge_all
-from asfl.results.reproduce.recipes import SEEDS, on_traces
+from asfl.results.reproduce.recipes import RECIPES, Plan, Scale, on_traces, plan_recipe, recipe_named
 from asfl.results.summary import with_note
 from asfl.results.tables import Table
 from asfl.runs.comparison import Comparison
@@ -34,9 +34,6 @@ def reproduce(
     scale: Annotated[
         Scale, typer.Option(help="digits in minutes; real CIFAR, narrow networks; or the paper's models.")
     ] = "demo",
-    show_list: Annotated[
-        bool, typer.Option("--list", help="Say what each recipe shows and how long it takes.")
-    ] = False,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=options.MAX_SEEDS, help="How many seeds. Default: 1 for demo, else 3 or 5.")
     ] = None,
@@ -46,8 +43,7 @@ def reproduce(
     tuned: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE",
-            help="Instead of the preset it starts from, as in docs/results/tuned; repeatable.",
+            metavar="FILE", help="Instead of the preset it starts from, as in docs/results/tuned; repeatable."
         ),
     ] = None,
     overrides: options.Set = None,
@@ -62,9 +58,6 @@ def reproduce(
             "trained again.",
         ),
     ] = None,
-    anew: Annotated[
-        bool, typer.Option("--replace", help="Train anew, and forget, what --archive has with other settings.")
-    ] = False,
     drawn_from: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Draw from an archive; train nothing.")
     ] = None,
@@ -75,20 +68,17 @@ def reproduce(
             help="With --from: charge all rounds anew, by today's rules and --set; beside it, as recorded.",
         ),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where runs and results go. Default: runs/reproduce-SCALE.")
-    ] = None,
+    out: options.Out = None,
     data_dir: options.DataDir = None,
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
     as_json: options.Json = False,
 ) -> None:
-    """Repeat experiments of the paper and say which of its claims hold. Called again, it goes on."""
-    if show_list:
-        options.refuse_all_but(["show_list"], "--list is about every recipe at every scale")
-        _print_list()
-        return
+    """Repeat experiments of the paper and say which of its claims hold. Called again, it goes on.
+
+    --scale demo takes minutes, evidence hours; paper is meant for a GPU. asfl list recipes names the experiments.
+    """
     if drawn_from is not None:
         more = ["recharge", "overrides", "trace", "workers", "archive"] if recharge else []
         options.refuse_all_but(["names", "drawn_from", "out", "as_json", *more], "--from draws what is in the archive")
@@ -101,8 +91,6 @@ def reproduce(
         return
     if recharge:
         raise AsflError("--recharge doesn't count here: it is for --from")
-    if anew and archive is None:
-        raise AsflError("--replace doesn't count here: it is for --archive")
     folder = out or Path("runs") / f"reproduce-{scale}"
     plans = [
         plan_recipe(
@@ -118,7 +106,7 @@ def reproduce(
     ]
     trainer = engine_named(engine, workers, address)
     before = read_archive(archive) if archive is not None and archive.exists() else []
-    kept = _still_valid(before, plans, anew)
+    kept = _still_valid(before, plans)
     with writing(folder):
         failed = {} if no_training else _train(plans, kept, data_dir, trainer)
         found = [plan.found(kept) for plan in plans]
@@ -130,24 +118,20 @@ def reproduce(
         raise typer.Exit(2)
 
 
-def _still_valid(before: Sequence[Found], plans: Sequence[Plan], anew: bool) -> dict[RunKey, Run]:
-    """The runs of an archive but for those that would be trained otherwise; they are an error unless wanted anew."""
+def _still_valid(before: Sequence[Found], plans: Sequence[Plan]) -> dict[RunKey, Run]:
+    """The runs of an archive; an error if any of them would be trained otherwise."""
     kept = runs_of(before)
-    outdated = {key: difference for plan in plans for key, difference in plan.outdated(kept).items()}
-    differences = [
-        *(words for plan in plans for words in plan.moved(before)),
-        *(f"{run_name(scheme, seed, world)} with {what}" for (world, scheme, seed), what in outdated.items()),
-    ]
-    if differences and not anew:
-        raise AsflError(
-            f"the archive holds {differences[0]}; give the settings it has, another --archive, or --replace"
-        )
-    return {key: run for key, run in kept.items() if key not in outdated}
+    for plan in plans:
+        moved = plan.moved(before)
+        outdated = (f"{run_name(key[1], key[2], key[0])} with {what}" for key, what in plan.outdated(kept).items())
+        if difference := next(chain(moved, outdated), None):
+            raise AsflError(f"the archive holds {difference}; give the settings it has, or another --archive")
+    return kept
 
 
 def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:
     if not names:
-        raise AsflError(f"name a recipe (asfl reproduce --list tells about them): {', '.join(RECIPES)}, or {ALL}")
+        raise AsflError(f"name a recipe (asfl list recipes tells about them): {', '.join(RECIPES)}, or {ALL}")
     if list(names) != [ALL]:
         if ALL in names:
             raise AsflError(f"{ALL} is every recipe: name it alone")
@@ -209,12 +193,3 @@ def _show_all(every: Sequence[Found], folder: Path, as_json: bool) -> None:
         print(f"{found.recipe}: {there / 'results.md'} and {len(pictures)} pictures beside it\n")
     if as_json:
         print_json(shown)
-
-
-def _print_list() -> None:
-    rows = [[name, recipe.paper, recipe.shows] for name, recipe in RECIPES.items()]
-    console().print(Table(header=["recipe", "in the paper", "what it shows"], rows=rows, words=3).terminal())
-    say(
-        f"Runs per scheme and world: {SEEDS['demo']}, {SEEDS['evidence']} or {SEEDS['paper']} seeds by --scale (the "
-        "small network: 5). Recipes share runs. --scale demo takes minutes, evidence hours; paper is meant for a GPU."
-    )

@@ -10,17 +10,18 @@ from typing import Annotated
 
 import typer
 
+from asfl.api.progress import RunsProgress
 from asfl.cli import options
 from asfl.cli.output import print_json, print_listed
-from asfl.cli.progress import RunProgress
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run, with_note
-from asfl.results.words import NO_CLIENT
+from asfl.results.tables import NO_CLIENT
 from asfl.runs.folder import is_finished
+from asfl.runs.jobs import Job
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records, records_so_far
 from asfl.runs.run import RunOptions, run as run_here
@@ -34,23 +35,17 @@ def run(
     rounds: options.Rounds = None,
     seed: options.Seed = None,
     overrides: options.Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="The run folder. Default: runs/PRESET-SCHEME-seedK."),
-    ] = None,
+    out: options.Out = None,
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
-    lose_rounds: options.LoseRounds = False,
-    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
-    config = options.configuration(preset, options.with_shorthands(overrides, rounds=rounds, seed=seed)).config
+    config = options.configuration(preset, overrides, rounds=rounds, seed=seed).config
     scheme_named(scheme)
-    name = f"{Path(preset).stem}-{scheme}-seed{config.scenario.seed}"
-    folder = out or Path("runs") / name
-    watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    folder = options.run_folder(out, preset, scheme, config.scenario.seed)
+    watching: RunOptions = {"data_dir": data_dir}
     _train(config, scheme, folder, engine, address, as_json, watching)
 
 
@@ -62,8 +57,6 @@ def resume(
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
-    lose_rounds: options.LoseRounds = False,
-    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends as if it never had been. --rounds makes it longer."""
@@ -73,7 +66,7 @@ def resume(
         if rounds < config.training.rounds:
             raise AsflError(f"--rounds {rounds}: {folder} has {config.training.rounds} rounds, and can only have more")
         config = with_rounds(config, rounds)
-    watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    watching: RunOptions = {"data_dir": data_dir}
     _train(config, manifest.scheme, folder, engine, address, as_json, watching)
 
 
@@ -81,7 +74,7 @@ def _train(
     config: Config,
     scheme: str,
     folder: Path,
-    engine: options.ClientEngineName,
+    engine: str,
     address: str | None,
     as_json: bool,
     watching: RunOptions,
@@ -97,10 +90,11 @@ def _train(
     elif address is not None:
         raise AsflError(f"--address {address} is for --engine ray")
     rounds, there = config.for_scheme(scheme).training.rounds, (folder / MANIFEST_FILE).exists()
-    was_finished, done = is_finished(folder, rounds), records_so_far(folder) if there else []
-    before = read_manifest(folder).rounds if there else rounds
-    with stopping_on_ctrl_c() as stop, RunProgress(rounds, done) as progress:
-        finished = train(config, scheme, folder, on_round=progress, should_stop=stop, **watching)
+    was_finished, before = is_finished(folder, rounds), read_manifest(folder).rounds if there else rounds
+    job = Job(scheme, config.scenario.seed, config, folder)
+    with stopping_on_ctrl_c() as stop, RunsProgress({job.name: rounds - len(records_so_far(folder))}, 1) as progress:
+        on_round = partial(progress.show, job)
+        finished = train(config, scheme, folder, on_round=on_round, should_stop=stop, **watching)
     if before < rounds:
         print(f"{folder}: {before} rounds became {rounds}", file=sys.stderr)
     if was_finished:

@@ -18,7 +18,7 @@ def scenario(
     plot: options.Plot = None,
 ) -> None:
     """Who is where, and what each cut would cost a good, a median and a bad client."""
-    world = World.of(options.configuration(preset, options.with_shorthands(overrides, seed=seed)).config)
+    world = World.of(options.configuration(preset, overrides, seed=seed).config)
     view = WorldView.of(world, resolve_budgets(world))
     show(
         as_json,

@@ -32,3 +32,12 @@ def short(value: Any, length: int = 60) -> str:
     """A value as a person wrote it, cut to a length that fits a message."""
     text = f"'{value}'" if isinstance(value, str) else repr(value)
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+MOST_LETTERS = 500
+"""Of text that another machine wrote."""
+
+
+def words_of(text: str) -> str:
+    """Text of another machine, for records, logs and errors: cut, and nothing in it moves a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])

@@ -288,11 +288,6 @@ def is_own_file(name: str) -> bool:
     return name.lower().endswith(".npz")
 
 
-def is_own_folder(name: str) -> bool:
-    """Whether a data set's name is a folder that Hugging Face's `datasets` saved."""
-    return "\0" not in name and (Path(name).expanduser() / "dataset_dict.json").is_file()
-
-
 _PRIVATE = re.compile(r"private_([1-4])x([1-9][0-9]{0,3})x([1-9][0-9]{0,3})_([1-9][0-9]{0,4})")
 
 
@@ -307,8 +302,7 @@ def private_shape(name: str) -> tuple[int, int, int, int] | None:
 
 def is_known(name: str) -> bool:
     """Whether `name` can be a data set; whether the file it may name exists and is right shows when it is read."""
-    known = name in DATASETS or is_own_file(name) or is_own_folder(name)
-    return known or private_shape(name) is not None
+    return name in DATASETS or is_own_file(name) or private_shape(name) is not None
 
 
 def unknown_data_set(name: str, inside: str = "") -> str:

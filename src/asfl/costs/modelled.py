@@ -143,7 +143,7 @@ class RoundCost:
 
 # ---------------------------------------------------------------------- what crosses and what is computed
 REPORTED_NUMBERS, BITS_OF_REPORTED = 64, 16
-"""A client's report has so many numbers of so many bits for each layer, and a scale of 32 (`asfl.train.reports`)."""
+"""A client's report has so many numbers of so many bits for each layer, and a scale of 32 (`asfl.train.fleet`)."""
 
 
 def activation_bits(profile: ModelProfile, cut: Ints, bits: ArrayLike, samples: ArrayLike, batches: int) -> Floats:

@@ -330,11 +330,11 @@ class Round:
         """Samples in a mini-batch, as configured."""
         return self.charged_samples / self.local_steps
 
-    def among(self, clients: Ints) -> "Round":
+    def among(self, clients: Ints, **beside: Any) -> "Round":
         """The round as if there were only these clients."""
         names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks", "downlink_gain")
         own = {name: getattr(self, name)[clients] for name in names if getattr(self, name) is not None}
-        return replace(self, **own)
+        return replace(self, **own, **beside)
 
     @cached_property
     def _ranked_gain(self) -> Floats:

@@ -31,7 +31,7 @@ from asfl.costs.round import CostEquations, Decision, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 from asfl.radio.channel import Channel, ClockedChannel, make_channel
-from asfl.radio.scenario import Clients, place_clients
+from asfl.radio.link import Clients, place_clients
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -9,21 +9,25 @@ feature of a vector, and every channel of a sequence, from its smallest to its l
 `train_groups` may say to which group each training sample belongs (`data.partition = "groups"`).
 """
 
+import lzma
+import math
 import re
-from collections.abc import Mapping
+import struct
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import IO, Any, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asfl.config.errors import AsflError, MissingExtraError, short
-from asfl.config.files import check_file
-from asfl.config.names import DATASETS, Dataset, is_own_file, is_own_folder, unknown_data_set
+from asfl.config.errors import AsflError, short
+from asfl.config.files import check_file, check_memory, open_to_read
+from asfl.config.names import DATASETS, Dataset, is_own_file, private_shape, unknown_data_set
 from asfl.data.images import ImageData, with_statistics
-from asfl.data.npz import read_arrays
 
 MAX_CLASSES = 100_000
 """A larger label is taken for a mistake: the last layer would have as many outputs."""
@@ -70,8 +74,6 @@ def own_data(name: str) -> ImageData:
     if name in DATASETS and not DATASETS.ships(name):
         return cast(ImageData, DATASETS[name])
     path = Path(name).expanduser()
-    if is_own_folder(name):
-        return _read_folder_once(path.resolve(), (path / "dataset_dict.json").stat().st_mtime_ns)
     if not is_own_file(name):
         raise AsflError(unknown_data_set(name))
     check_file(path, f"data.name = {short(name, 200)}")
@@ -82,63 +84,6 @@ def own_data(name: str) -> ImageData:
 @lru_cache(maxsize=2)
 def _read_once(path: Path, mtime_ns: int, size: int) -> ImageData:
     return read_npz(path, path.name)
-
-
-@lru_cache(maxsize=2)
-def _read_folder_once(path: Path, mtime_ns: int) -> ImageData:
-    arrays, num_classes = _read_folder(path)
-    return _checked(path.name, str(path), arrays, num_classes, 255.0)
-
-
-def _read_folder(path: Path) -> tuple[dict[str, NDArray[Any]], int | None]:
-    """Arrays by the names they have in an NPZ file, and how many classes there are, if the folder says so.
-
-    The folder was written by `datasets.save_to_disk` of Hugging Face: Arrow tables, in which nothing is pickled. The
-    splits are `train` and `test` (else `validation`). Of the columns, the first with images is learnt from, else one
-    called `features`; the labels are the first of classes, else one called `label`. A column `group` says which
-    samples belong together.
-    """
-    try:
-        import datasets
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"reading {path}, a folder of Hugging Face,", "datasets") from error
-    try:
-        splits = datasets.load_from_disk(str(path))
-    except Exception as error:
-        raise AsflError(f"{path}: can't be read as a folder of Hugging Face: {error}") from None
-    found = {"train": splits.get("train"), "test": splits.get("test", splits.get("validation"))}
-    missing = [name for name, split in found.items() if split is None]
-    if missing:
-        raise AsflError(f"{path}: no split {', '.join(missing)} among: {', '.join(splits)}")
-    features = found["train"].features
-    samples = _column(path, features, datasets.Image, "features")
-    labels = _column(path, features, datasets.ClassLabel, "label")
-    arrays: dict[str, NDArray[Any]] = {}
-    for part, split in found.items():
-        arrays[f"{part}_images"] = _stacked(
-            path, split, samples, is_image=isinstance(features[samples], datasets.Image)
-        )
-        arrays[f"{part}_labels"] = np.asarray(split[labels])
-    if "group" in features:
-        _, arrays["train_groups"] = np.unique(np.asarray(found["train"]["group"]), return_inverse=True)
-    return arrays, getattr(features[labels], "num_classes", None)
-
-
-def _column(path: Path, features: Any, kind: type, usual: str) -> str:
-    for name, feature in features.items():
-        if isinstance(feature, kind):
-            return str(name)
-    if usual in features:
-        return usual
-    raise AsflError(f"{path}: no column of {kind.__name__}, and none called {usual}, among: {', '.join(features)}")
-
-
-def _stacked(path: Path, split: Any, column: str, *, is_image: bool) -> NDArray[Any]:
-    rows = [np.asarray(row, dtype=np.uint8 if is_image else np.float64) for row in split[column]]
-    shapes = {row.shape for row in rows}
-    if len(shapes) != 1:
-        raise AsflError(f"{path}: {column} has samples of {len(shapes)} shapes; give all the same")
-    return np.stack(rows)
 
 
 def read_npz(path: Path, name: str) -> ImageData:
@@ -274,3 +219,68 @@ def as_labels(where: str, key: str, labels: NDArray[Any], count: int) -> NDArray
 
 def times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
+
+
+# ---------------------------------------------------------------------- NPZ archives, from people one needn't trust
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, RuntimeError, OverflowError, struct.error),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+"""What a damaged archive makes of the modules that read it, depending on where the damage is."""
+
+
+def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """The wanted arrays that are in the archive, and the names of all; nothing in it is ever unpickled.
+
+    An array is read only if the archive holds as many bytes as its header claims, and if they fit into the memory: a
+    header of 100 bytes can claim terabytes, and a megabyte of zip can hold a gigabyte of zeros.
+    """
+    try:
+        with open_to_read(path) as file:
+            if not zipfile.is_zipfile(file):
+                raise AsflError(f"{path}: not an NPZ archive, or an incomplete one; numpy.savez writes them")
+            with zipfile.ZipFile(file) as archive:
+                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                read = {name: info for name, info in members.items() if name in wanted}
+                for name, info in read.items():
+                    with archive.open(info) as member:
+                        _check_claim(path, name, member, info.file_size)
+                size = sum(info.file_size for info in read.values())
+                check_memory(size, f"reading {path}", "give fewer samples")
+                arrays = {}
+                for name, info in read.items():
+                    with archive.open(info) as member:
+                        arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+                return arrays, list(members)
+    except _DAMAGED as error:
+        raise AsflError(f"{path}: can't be read as an NPZ archive of plain arrays: {error}") from error
+
+
+def _check_claim(path: Path, name: str, member: IO[bytes], size: int) -> None:
+    version = np.lib.format.read_magic(member)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(member)
+    claimed = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or claimed > size:
+        raise AsflError(f"{path}: {name} claims to be {dtype} {list(shape)}, {claimed:,} bytes, but {size:,} are there")
+
+
+# ---------------------------------------------------------------------- what one sample of a data set looks like
+class _InputShapes(dict[str, tuple[int, int, int]]):
+    def __missing__(self, dataset: str) -> tuple[int, int, int]:
+        private = private_shape(dataset)
+        return own_data(dataset).input_shape if private is None else private[:3]
+
+
+class _ClassCounts(dict[str, int]):
+    def __missing__(self, dataset: str) -> int:
+        private = private_shape(dataset)
+        return own_data(dataset).num_classes if private is None else private[3]
+
+
+INPUT_SHAPE: Mapping[str, tuple[int, int, int]] = _InputShapes(
+    {"digits": (1, 8, 8), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
+)
+"""Channels, height, width of one sample, by data set."""
+
+NUM_CLASSES: Mapping[str, int] = _ClassCounts({"digits": 10, "cifar10": 10, "cifar100": 100})

@@ -37,17 +37,12 @@ class ImageData:
         return channels, height, width
 
     @cached_property
-    def sha256(self) -> str:
-        """Of all images and labels."""
+    def digest(self) -> str:
+        """Of all that is learnt from: the same data set again."""
         content = hashlib.sha256()
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             content.update(np.ascontiguousarray(array).data)
-        return content.hexdigest()
-
-    @cached_property
-    def digest(self) -> str:
-        """Of all that is learnt from: the same data set again."""
-        whole = hashlib.sha256(f"{self.sha256} {self.num_classes} {self.scale!r}".encode())
+        whole = hashlib.sha256(f"{content.hexdigest()} {self.num_classes} {self.scale!r}".encode())
         if self.train_groups is not None:
             whole.update(np.ascontiguousarray(self.train_groups).data)
         return whole.hexdigest()

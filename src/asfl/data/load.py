@@ -65,7 +65,7 @@ def origin_of(config: "Config", data_dir: Path | None = None) -> str:
     """Where those images lie, as an absolute path if they are in a file or folder."""
     name = config.data.name
     if name in CIFAR:
-        return str(find_cifar(CIFAR[name], _folders(data_dir)).path)
+        return str(find_cifar(CIFAR[name], _folders(data_dir)))
     if config.data.private:
         return str(Path(config.data.test_file).expanduser().absolute()) if config.data.test_file else "on the devices"
     if name in DATASETS:

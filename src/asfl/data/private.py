@@ -4,9 +4,8 @@ A device names its images as
 
     a file .npz     `images` and `labels`, and maybe `scale`, the pixel value that means 1 (else 255); or the four
                     arrays of `asfl.data.arrays`, of which the test part is held out
-    a folder        with CIFAR-10 or CIFAR-100; or with a folder of picture files for each class it has, named by the
-                    class's number (0, 1, …) or by a name in the file `classes.txt`, one in each line, the same on all
-                    devices
+    a folder        with a folder of picture files for each class it has, named by the class's number (0, 1, …) or by a
+                    name in the file `classes.txt`, one in each line, the same on all devices
     file.py:name    a function of its own that returns images and labels; the file is run
 
 Images are what the server said they are (channels, height, width); pictures are scaled to that. All devices and the
@@ -25,10 +24,8 @@ from numpy.typing import NDArray
 
 from asfl.config.errors import AsflError, nearest
 from asfl.config.names import private_shape
-from asfl.data.arrays import as_images, as_labels, check_scale, one_number, own_data, times
-from asfl.data.cifar import CIFAR, find_cifar, read_cifar
+from asfl.data.arrays import as_images, as_labels, check_scale, one_number, own_data, read_arrays, times
 from asfl.data.images import ImageData
-from asfl.data.npz import read_arrays
 
 MEAN, STD = 0.5, 0.25
 """Of pixel / scale, for everybody: about what pictures have."""
@@ -103,12 +100,6 @@ def _read(name: str, source: str) -> tuple[ImageData, bool]:
         return _from_npz(name, path)
     if not path.is_dir():
         raise AsflError(f"{source}: no such folder; images are a folder, a file .npz, or file.py:function")
-    for kind in CIFAR.values():
-        try:
-            files = find_cifar(kind, [path])
-        except AsflError:
-            continue
-        return read_cifar(kind, files), True
     return _from_pictures(name, path), False
 
 

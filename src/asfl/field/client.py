@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.config.errors import AsflError
+from asfl.config.errors import MOST_LETTERS, AsflError
 from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
 from asfl.costs.round import MOST_BATCHES, wrong_bits
@@ -27,21 +27,18 @@ from asfl.field.messages import Answer, AnyRequest, Refusal, Request, Welcome, W
 from asfl.field.meters import CarefulMeter, Meter, layer_seconds
 from asfl.field.shapes import Blueprint
 from asfl.field.shaping import Pace
-from asfl.field.wire import MOST_LETTERS, MOST_WEIGHT, Data, WireError, decode, encode
+from asfl.field.wire import MOST_WEIGHT, Data, WireError, decode, encode
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
 from asfl.train.batches import Batches
-from asfl.train.device import device_named
 from asfl.train.evaluate import Calibrator, Evaluator
-from asfl.train.fleet import FirstLayers, LocalFleet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, LocalFleet, Projections, device_named
 from asfl.train.optimizers import OptimizerState, rule_named
 from asfl.train.privacy import GaussianMechanism, nobody_knows
 from asfl.train.quantise import UNQUANTISED
-from asfl.train.reports import Projections
-from asfl.train.state import TrainingState
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors, TrainingState
 from asfl.train.steps import client_learning_rate
-from asfl.train.trainer import Task
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +100,7 @@ class ClientNode:
             _log.exception("client %d: %s failed", self.client, request.name)
             self.round_index = None
             answer = Refusal(f"{request.name}: {type(error).__name__}: {error}"[:MOST_LETTERS])
-        answer = replace(answer, busy_s=time.perf_counter() - began, **self._meter.fields())
+        answer = replace(answer, busy_s=time.perf_counter() - began, energy_j=self._meter.read())
         self._pace.up(answer.payload_bytes)
         return answer
 

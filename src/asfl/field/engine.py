@@ -8,9 +8,8 @@ from asfl.config import Config
 from asfl.config.names import is_own_file
 from asfl.costs.world import Budgets
 from asfl.field.fleet import remote_fleet
-from asfl.field.links import Link
 from asfl.field.measured import MeasuredWorld, probe
-from asfl.field.messages import Agreement
+from asfl.field.messages import Agreement, Link
 from asfl.field.roster import Patience
 from asfl.field.shaping import read_profile
 from asfl.runs.folder import is_finished

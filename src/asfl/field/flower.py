@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from asfl.config import load_config
-from asfl.config.errors import AsflError, MissingExtraError, nearest
+from asfl.config.errors import AsflError, MissingExtraError, nearest, words_of
 from asfl.config.load import DEFAULT_PRESET
-from asfl.field.enrolment import Membership, enrol
-from asfl.field.membership import Registry
+from asfl.field.membership import Membership, Registry, enrol
 from asfl.field.serve import Listening, Waiting, serve_run
-from asfl.field.wire import words_of
 from asfl.runs.records import RoundRecord
 from asfl.runs.this_process import stopping_on_ctrl_c
 
@@ -164,7 +162,7 @@ def take_part(message: Message, context: Context) -> Message:
 
 
 def _join(content: RecordDict, node_config: Mapping[str, Any]) -> None:
-    from asfl.field.device import work  # with PyTorch, which takes its time
+    from asfl.field.stream import work  # with PyTorch, which takes its time
 
     said = content.get("asfl")
     told = {name: str(value) for name, value in said.items()} if isinstance(said, ConfigRecord) else {}

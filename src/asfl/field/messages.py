@@ -1,4 +1,6 @@
-"""Everything that server and clients say to each other; what they carry are the types of `asfl.train`.
+"""Everything that server and clients say to each other, and how one client is asked, whatever lies in between.
+
+What messages carry are the types of `asfl.train`.
 
 The server asks, a client answers: `Request[A]` is answered by an `A`, or by a `Refusal`. Before that they greet each
 other: the server says `Welcome`, the client says `Ready`.
@@ -8,8 +10,10 @@ What a client says is a claim. Every number has a range in which it can be true 
 answers is for `asfl.field.outliers`.
 """
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -17,14 +21,13 @@ from torch import Tensor
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.field.shaping import ShapedLink, links_of
-from asfl.field.wire import Message, most, numbers
+from asfl.field.wire import Message, WireError, most, numbers
 from asfl.schemes import scheme_named
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState
 from asfl.train.quantise import Crossing
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import ModelVectors
 
 MOST_SAMPLES = 10**9
 """Of one client."""
@@ -86,8 +89,6 @@ class Answer(Message, kw_only=True):
     """How long the client took to find it, by its own clock."""
     energy_j: float | None = None
     """What the client has consumed since it began."""
-    battery: float | None = None
-    """How full its battery is, 0 … 1."""
 
 
 class Refusal(Answer):
@@ -135,7 +136,7 @@ class Values(Answer):
 
 
 class Projected(Answer):
-    """Projections of layers (`asfl.train.reports`)."""
+    """Projections of layers (`asfl.train.fleet`)."""
 
     projections: Projections
 
@@ -319,3 +320,80 @@ class Probe(Request[Probed]):
 
 class Bye(Request[Where]):
     """The run is over."""
+
+
+class RefusedError(WireError):
+    """The client hasn't done what it was asked to, and says so: no lie."""
+
+
+class LinkError(AsflError):
+    """The client can't be asked, or its answer can't come any more."""
+
+
+class Link(Protocol):
+    """One client, one request at a time."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the client can't be asked now; None if it can."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Another number: behind the link is another node now, and whatever the one before had learnt is gone."""
+        ...
+
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        """Send a request that is of use only for so many seconds; never raises, the future does.
+
+        An answer that comes later still ends the request: only then can the client be asked again.
+        """
+        ...
+
+
+def failed(error: Exception) -> "Future[Answer]":
+    """A future that has nothing but this error."""
+    future: Future[Answer] = Future()
+    future.set_exception(error)
+    return future
+
+
+@dataclass(eq=False)
+class OpenRequest(Generic[A]):
+    """A request that is under way. Making one sends it."""
+
+    link: Link
+    client: int
+    request: Request[A]
+    deadline_s: float
+    base: Tensor | None = None
+    """What layers in the answer are compared with (`asfl.field.outliers`)."""
+    sent_at: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.noted = False
+        """Whether others are compared with its answer."""
+        self.answered_at = 0.0
+        """By the server's monotonic clock, as `sent_at`."""
+        self._future = self.link.ask(self.request, self.deadline_s)
+        self._future.add_done_callback(self._note_time)
+
+    def _note_time(self, _: "Future[Answer]") -> None:
+        self.answered_at = monotonic()
+
+    def answer_if_any(self) -> Answer | None:
+        """Waits for the answer; None if it is none, for whatever reason."""
+        try:
+            return self.answer()
+        except Exception:  # `answer` says the reason again
+            return None
+
+    def answer(self) -> A:
+        """Waits for the answer, but no longer than agreed (TimeoutError). A refusal is a `WireError`."""
+        answer = self._future.result(max(self.sent_at + self.deadline_s - monotonic(), 0.0))
+        self.answered_at = self.answered_at or monotonic()
+        if isinstance(answer, Refusal):
+            raise RefusedError(f"the client refused: {answer.reason}")
+        if not isinstance(answer, self.request.answer_type()):
+            raise WireError(f"{answer.name} is no answer to {self.request.name}")
+        return answer

@@ -8,7 +8,6 @@ in a file that ASFL_PLUGINS names on the device (docs/field.md).
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -24,18 +23,10 @@ from asfl.models.cuttable import Carry, CuttableModel, go_backward
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a meter says; what it doesn't know is None."""
-
-    energy_j: float | None = None
-    """Consumed since any fixed moment: the server takes differences."""
-    battery: float | None = None
-    """How full it is, 0 … 1."""
-
-
 class Meter(Protocol):
-    def read(self) -> Reading: ...
+    def read(self) -> float:
+        """Joules consumed since any fixed moment: the server takes differences."""
+        ...
 
 
 class RaplMeter:
@@ -53,50 +44,18 @@ class RaplMeter:
             raise AsflError(f"meter 'rapl': can't read {error.filename}: {error.strerror}") from None
         self._total_uj = 0.0
 
-    def read(self) -> Reading:
+    def read(self) -> float:
         now = self._counters()
         for counter, before, span in zip(now, self._before, self._spans, strict=True):
             self._total_uj += (counter - before) % (span + 1)  # counters start over at their span
         self._before = now
-        return Reading(energy_j=self._total_uj * 1e-6)
+        return self._total_uj * 1e-6
 
     def _counters(self) -> list[int]:
         return [_number(zone / "energy_uj") for zone in self._zones]
 
 
-class BatteryMeter:
-    """The battery's own gauge (Linux power_supply): how full it is, and what went out of it while it discharged."""
-
-    def __init__(self, folder: Path = Path("/sys/class/power_supply")) -> None:
-        found = [supply for supply in sorted(folder.glob("*")) if _text(supply / "type") == "Battery"]
-        if not found:
-            raise AsflError(f"meter 'battery': there is no battery in {folder}")
-        self._battery = found[0]
-        self._before_j = self._stored_j()
-        self._out_j = 0.0
-
-    def read(self) -> Reading:
-        stored = self._stored_j()
-        if stored is not None and self._before_j is not None:
-            self._out_j += max(self._before_j - stored, 0.0)  # charging is no consumption
-        self._before_j = stored
-        capacity = _text(self._battery / "capacity")
-        return Reading(
-            energy_j=None if stored is None else self._out_j, battery=float(capacity) / 100 if capacity else None
-        )
-
-    def _stored_j(self) -> float | None:
-        """Some gauges count energy (µWh), some charge (µAh at µV)."""
-        energy = _text(self._battery / "energy_now")
-        if energy:
-            return float(energy) * 3600e-6
-        charge, voltage = _text(self._battery / "charge_now"), _text(self._battery / "voltage_now")
-        return float(charge) * float(voltage) * 3600e-12 if charge and voltage else None
-
-
-METERS: Registry[Callable[[], Meter] | None] = Registry(
-    "meter", {"none": None, "rapl": RaplMeter, "battery": BatteryMeter}
-)
+METERS: Registry[Callable[[], Meter] | None] = Registry("meter", {"none": None, "rapl": RaplMeter})
 
 
 def register_meter(name: str, make: Callable[[], Meter]) -> None:
@@ -115,25 +74,15 @@ class CarefulMeter:
     def __init__(self, meter: Meter | None) -> None:
         self._meter = meter
 
-    def fields(self) -> dict[str, float]:
-        """What goes along with an answer."""
+    def read(self) -> float | None:
         if self._meter is None:
-            return {}
+            return None
         try:
-            reading = self._meter.read()
-            known = {"energy_j": reading.energy_j, "battery": reading.battery}
-            return {name: float(value) for name, value in known.items() if value is not None}
+            return float(self._meter.read())
         except Exception as error:  # code of the user; a gauge must not cost a round
             _log.warning("the energy meter failed, and isn't read any more: %s: %s", type(error).__name__, error)
             self._meter = None
-            return {}
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
+            return None
 
 
 def _number(file: Path) -> int:

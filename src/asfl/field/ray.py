@@ -15,8 +15,7 @@ from asfl._version import __version__
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.field.engine import agreement_for, data_folder, train
-from asfl.field.links import LinkError, failed
-from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
+from asfl.field.messages import Agreement, Answer, AnyRequest, LinkError, Welcome, failed
 from asfl.field.roster import Patience
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import decode, encode
@@ -58,7 +57,7 @@ class ClientActor(Actor):
         import torch
 
         from asfl.field.client import ClientNode
-        from asfl.train.device import keep_freed_memory
+        from asfl.train.fleet import keep_freed_memory
 
         keep_freed_memory()
         try:
@@ -74,7 +73,7 @@ class ClientActor(Actor):
 
 
 class RayLink:
-    """`asfl.field.links.Link` to a client in an actor.
+    """`asfl.field.messages.Link` to a client in an actor.
 
     If the actor dies, or can't be this client where it is, another one is started, which knows nothing until the server
     has brought it up to date.

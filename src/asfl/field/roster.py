@@ -11,12 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from asfl.config import Network
-from asfl.config.errors import AsflError
+from asfl.config.errors import AsflError, words_of
 from asfl.config.fields import AutoSecond
-from asfl.field.clocks import Clocks
-from asfl.field.links import Link, OpenRequest, RefusedError
-from asfl.field.messages import A, Request, Stage
-from asfl.field.wire import WireError, words_of
+from asfl.field.measured import Clocks
+from asfl.field.messages import A, Link, OpenRequest, RefusedError, Request, Stage
+from asfl.field.wire import WireError
 from asfl.train.fleet import Bools, Fault
 
 MOST_S = 120.0
@@ -187,10 +186,10 @@ class Roster:
             return None
         client, request, lied = asked.client, asked.request, False
         try:
-            exchange = asked.exchange()
-            value = read(exchange.answer)
+            answer = asked.answer()
+            value = read(answer)
             if self._clocks is not None:
-                self._clocks.exchanged(exchange)
+                self._clocks.exchanged(asked, answer)
         except TimeoutError:
             reason = f"no answer within {asked.deadline_s:.3g} s"
             self._measured.too_late(request.stage, client)
@@ -199,7 +198,7 @@ class Roster:
         except Exception as error:  # a link may fail in ways of its own; none of them may end the run
             reason = f"{type(error).__name__}: {error}"
         else:
-            self._measured.answered(request.stage, client, exchange.answered_at - exchange.sent_at)
+            self._measured.answered(request.stage, client, asked.answered_at - asked.sent_at)
             self._good.add((client, request.stage))
             self._came |= request.teaches
             if request.changes:

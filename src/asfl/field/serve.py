@@ -3,12 +3,16 @@ a file for `asfl devices`, a page for Prometheus, the server's health.
 """
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -16,9 +20,9 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.field.certificates import Authority
 from asfl.field.engine import agreement_for, train
-from asfl.field.enrolment import EnrolmentServer, pasted_code
-from asfl.field.membership import Registry, now
+from asfl.field.membership import EnrolmentServer, Membership, Registry, enrol_here, now, pasted_code
 from asfl.field.stream import StreamLink, StreamServer
+from asfl.runs import this_process
 from asfl.runs.files import write_whole
 from asfl.runs.http_server import Asked, HttpServer, Reply
 from asfl.runs.manifest import run_to_go_on_with
@@ -202,7 +206,7 @@ class Dashboard:
             f"asfl_{name} {status[name]:g}" for name in ("accuracy", "train_loss") if status.get(name) is not None
         ]
         for device, facts in status["devices"].items():
-            for name in ("connected", "sent_bytes", "received_bytes", "faults", "arrived", "energy_j", "battery"):
+            for name in ("connected", "sent_bytes", "received_bytes", "faults", "arrived", "energy_j"):
                 if facts.get(name) is not None:
                     lines.append(f'asfl_device_{name}{{device="{device}"}} {float(facts[name]):g}')
         return "\n".join(lines) + "\n"
@@ -225,3 +229,84 @@ class MetricsPage(HttpServer):
             super().__init__(host, port, answer)
         except OSError as error:
             raise AsflError(f"--metrics: can't listen on {host}:{port}: {error.strerror or error}") from None
+
+
+_POLL_S, _RESTART_AFTER_S = 0.2, 2.0
+_REFUSED = 2
+"""How `asfl join` ends if another attempt wouldn't help."""
+
+
+class LocalDevices:
+    """Processes that end with this one, whatever ends it; each has its folder and its log in `folder`."""
+
+    def __init__(self, folder: Path, clients: int, data: str = "") -> None:
+        """`data`: the folder with the data sets."""
+        self._folder, self._clients, self._data = folder, clients, data
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._restart_at: dict[int, float] = {}
+        self._refusal = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name="asfl-devices", daemon=True)
+
+    @property
+    def server_home(self) -> Path:
+        """For the authority, and the list of devices."""
+        return self._folder / "server"
+
+    def begin(self, server: Waiting) -> None:
+        """Enrol all if they aren't yet, and start them. Client n is device n: they enrol in this order."""
+        for client in range(self._clients):
+            home = self._home(client)
+            member = Membership.read(home) or enrol_here(home, server.authority, home.name, server.enrolment, "")
+            replace(member, enrolment=server.enrolment, stream=server.stream, data=self._data).write(home)
+        for client in range(self._clients):
+            self._start(client)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the reason if one of them can't take part."""
+        if self._refusal:
+            raise AsflError(self._refusal)
+
+    def __enter__(self) -> Self:
+        if not all((self._home(client) / "member.json").exists() for client in range(self._clients)):
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a fleet that ended while it enrolled
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+    def _home(self, client: int) -> Path:
+        return self._folder / f"client-{client}"
+
+    def _start(self, client: int) -> None:
+        joins = [sys.executable, "-m", "asfl", "join", "--once", "--home", str(self._home(client).absolute())]
+        command = [sys.executable, "-I", "-S", str(this_process.__file__), str(os.getpid()), *joins]
+        with self._log(client).open("ab") as log:
+            self._processes[client] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _log(self, client: int) -> Path:
+        return self._folder / f"client-{client}.log"
+
+    def _look_after(self) -> None:
+        while not self._over.wait(_POLL_S):
+            for client, process in self._processes.items():
+                code = process.poll()
+                if code == _REFUSED:
+                    lines = self._log(client).read_text("utf-8", "replace").splitlines() or [""]
+                    reason = lines[-1].removeprefix("error: ")
+                    self._refusal = f"client {client} can't take part: {reason} (its log: {self._log(client)})"
+                elif code not in (None, 0):
+                    due = self._restart_at.setdefault(client, time.monotonic() + _RESTART_AFTER_S)
+                    if time.monotonic() > due:
+                        del self._restart_at[client]
+                        self._start(client)

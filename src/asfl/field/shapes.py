@@ -13,12 +13,11 @@ from torch import Tensor
 from asfl.config import Config
 from asfl.costs.modelled import REPORTED_NUMBERS
 from asfl.costs.round import MOST_BATCHES
-from asfl.data.shapes import INPUT_SHAPE
+from asfl.data.arrays import INPUT_SHAPE
 from asfl.field.wire import DTYPE_NAMES, HEADER_LIMIT, MOST_WEIGHT, WireError
 from asfl.models.build import build_model
 from asfl.models.cuttable import Carry, CuttableModel
-from asfl.train.fleet import FirstLayers, Packet
-from asfl.train.layout import Layout, ModelVectors
+from asfl.train.fleet import FirstLayers, Packet, Projections
 from asfl.train.optimizers import OptimizerState, rule_named
 from asfl.train.quantise import (
     UNQUANTISED,
@@ -29,8 +28,8 @@ from asfl.train.quantise import (
     num_code_bytes,
     num_groups,
 )
-from asfl.train.reports import Projections
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import Layout, ModelVectors
 
 Shape = tuple[int, ...]
 _MARGIN = 1 << 16

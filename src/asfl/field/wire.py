@@ -67,8 +67,6 @@ class _Header(BaseModel):
     tensors: Annotated[list[tuple[_Dtype, _Axes, _Axes]], Field(max_length=64)]
 
 
-MOST_LETTERS = 500
-"""Of text that another machine wrote."""
 MOST_WEIGHT, MOST_SQUARE = 1e6, 1e12
 """Sizes that parameters, activations and gradients, and squares of such, never have while anything is learnt."""
 MOST_SECONDS = 1e6
@@ -78,7 +76,6 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("norm2", "error"), (0, MOST_SQUARE)),
     **dict.fromkeys(("loss", "step"), (0, MOST_WEIGHT)),
     **dict.fromkeys(("busy_s", "seconds"), (0, MOST_SECONDS)),
-    "battery": (0, 1),
     "bits": (4, 32),
 }
 """{field: least and most}. Other tensors of floats are within ±`MOST_WEIGHT`, everything else within 0 … `LARGEST`."""
@@ -367,11 +364,6 @@ def short(value: object) -> str:
     """For an error message: not more than fits, and nothing a terminal could take for a command."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def words_of(text: str) -> str:
-    """Text of another machine, for records, logs and errors: cut, and nothing in it moves a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
 
 
 def _little_endian() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.names import DATASETS, MODELS, ModelSpec
-from asfl.data.shapes import INPUT_SHAPE, NUM_CLASSES
+from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
 from asfl.models.profile import ModelProfile
 
 if TYPE_CHECKING:
@@ -47,6 +47,6 @@ def _load(spec: ModelSpec, input_shape: tuple[int, int, int], num_classes: int, 
             return ModelProfile.from_json(json.loads(file.read_text("utf-8")))
     if util.find_spec("torch") is None:
         raise MissingExtraError("measuring a profile", "train")
-    from asfl.models.measure import measure_profile  # PyTorch is needed only here
+    from asfl.models.build import measure_profile  # PyTorch is needed only here
 
     return measure_profile(spec)

@@ -1,7 +1,7 @@
 """A model's layers as numbers: bits and FLOPs of every unit, which is all the radio side knows of a network.
 
 A unit is what lies between two allowed cuts. `cut` is how many units the client holds, 1 … M−1. The profiles of
-the named models ship with the package, so nothing here needs PyTorch; `asfl.models.measure` made them.
+the named models ship with the package, so nothing here needs PyTorch; `asfl.models.build` made them.
 """
 
 from collections.abc import Mapping

@@ -26,8 +26,8 @@ from asfl.config.errors import AsflError
 from asfl.config.files import check_memory
 from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
-from asfl.data.npz import read_arrays
-from asfl.radio.scenario import ChannelState, block_centres_hz, place_clients
+from asfl.data.arrays import read_arrays
+from asfl.radio.link import ChannelState, block_centres_hz, place_clients
 
 if TYPE_CHECKING:
     from asfl import config

@@ -18,7 +18,7 @@ from asfl.config.errors import AsflError, nearest
 from asfl.config.files import open_ordinary
 from asfl.config.randomness import random_stream
 from asfl.config.units import to_db
-from asfl.data.npz import read_arrays
+from asfl.data.arrays import read_arrays
 
 # ---------------------------------------------------------------------- streets
 Floats = NDArray[np.float64]

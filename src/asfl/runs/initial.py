@@ -74,7 +74,7 @@ def _load(model: "CuttableModel", config: Config) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    from asfl.train.layout import Layout
+    from asfl.train.state import Layout
 
     layout, what = Layout(model), _what(config)
     try:
@@ -104,8 +104,8 @@ def _train_centrally(
 ) -> None:
     from asfl.train.batches import Batches
     from asfl.train.optimizers import rule_named
+    from asfl.train.signals import RoundPlan
     from asfl.train.steps import Trainer
-    from asfl.train.trainer import RoundPlan
 
     training, scenario = config.training, config.scenario
     seed = int(random_stream(scenario.seed, "central rounds before the first").integers(10**18))

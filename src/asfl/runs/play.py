@@ -1,9 +1,9 @@
 """Rounds that only play the radio: nothing is trained, and what the server knows of the learning is made up."""
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,12 @@ from asfl.costs.world import Budgets, World
 from asfl.optimize import Learning
 from asfl.runs.records import RoundRecord
 from asfl.runs.round import play_round
-from asfl.runs.state import Measured, Run, State
-from asfl.runs.synthetic_learning import Drift
+from asfl.runs.state import Drift, Measured, Run, State, fitted_table
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
 from asfl.schemes.base import switches_of
 from asfl.schemes.rules import budgets_of, rules_of
-from asfl.train.trainer import RoundPlan, Trained
+from asfl.train.signals import RoundPlan, Trained
 
 
 @dataclass(frozen=True)
@@ -138,3 +137,40 @@ def _play_job(scheme: str, config: Config, rounds: int) -> Playthrough:
     world, player = World.of(config.for_scheme(scheme)), scheme_named(scheme)
     budgets = budgets_of(world, player)
     return Playthrough(scheme, config.scenario.seed, budgets, tuple(play(world, player, rounds, budgets)))
+
+
+# ---------------------------------------------------------------------- how far that is from training
+@dataclass(frozen=True)
+class HeldOut:
+    """How far played rounds were from trained ones, on seeds that the constants weren't fitted to: means over runs."""
+
+    runs: int
+    delay: float
+    """|played / trained − 1| of the mean over rounds; so is the energy."""
+    energy: float
+    cut: float | None
+    """|played − trained| of the mean cut; None without one."""
+
+
+def held_out() -> dict[str, HeldOut]:
+    """By scheme; what was never trained has none."""
+    return {scheme: HeldOut(**error) for scheme, error in fitted_table()["held_out"].items()}
+
+
+def held_out_as_json(schemes: Iterable[str]) -> dict[str, dict[str, float | None] | None]:
+    known = held_out()
+    return {name: asdict(known[name]) if name in known else None for name in schemes}
+
+
+def held_out_in_words(schemes: Iterable[str]) -> str:
+    """What is known of the error of played rounds, and of which schemes nothing is."""
+    known, names = held_out(), list(dict.fromkeys(schemes))
+    told = [
+        f"{name} {100 * known[name].delay:.0f} % of delay, {100 * known[name].energy:.0f} % of energy"
+        + ("" if known[name].cut is None else f", mean cut off by {known[name].cut:.1f}")
+        for name in names
+        if name in known
+    ]
+    never = ", ".join(name for name in names if name not in known)
+    parts = [f"Nothing is trained. Held-out error: {'; '.join(told) or 'unknown'}."]
+    return " ".join([*parts, f"Never compared with training: {never}."] if never else parts)

@@ -18,7 +18,7 @@ from asfl.runs.records import RoundRecord
 from asfl.runs.state import Measured, Outcome, Run, State
 from asfl.schemes.base import asfl_decision, borrows, switches_of
 from asfl.schemes.rules import decide
-from asfl.train.trainer import RoundPlan, Trained
+from asfl.train.signals import RoundPlan, Trained
 
 
 def play_round(run: Run, state: State) -> tuple[State, RoundRecord]:

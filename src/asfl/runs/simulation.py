@@ -1,5 +1,6 @@
 """One scheme being trained: the networks that learn in its rounds (`asfl.runs.round`), and the state between them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,23 +26,26 @@ from asfl.optimize import Learning
 from asfl.runs.initial import start_from
 from asfl.runs.records import DIVERGED, RoundRecord
 from asfl.runs.round import play_round
-from asfl.runs.scoring import Scoring
-from asfl.runs.state import Measured, Run, State, arrays_below, flatten, unflatten
-from asfl.runs.synthetic_learning import Drift
+from asfl.runs.state import Drift, Measured, Run, State, arrays_below, flatten, unflatten
 from asfl.schemes import Scheme
 from asfl.schemes.base import switches_of, watches_noise
 from asfl.schemes.rules import budgets_of, rules_of
 from asfl.train.batches import Batches
-from asfl.train.device import device_named
-from asfl.train.fleet import Fault, FleetMaker, LocalFleet
-from asfl.train.gradients import Gradients, is_due
-from asfl.train.layout import layer_spreads
+from asfl.train.evaluate import Gradients, Scoring
+from asfl.train.fleet import (
+    Fault,
+    FleetMaker,
+    LocalFleet,
+    device_named,
+    layer_norms,
+    projected_spreads,
+    sample_coordinates,
+)
 from asfl.train.optimizers import rule_named
 from asfl.train.privacy import GaussianMechanism, drawn_from, epsilon
-from asfl.train.reports import layer_norms, projected_spreads, sample_coordinates
-from asfl.train.state import Combining
+from asfl.train.signals import RoundPlan, Trained
+from asfl.train.state import Combining, layer_spreads
 from asfl.train.steps import Trainer, client_learning_rate
-from asfl.train.trainer import RoundPlan, Trained
 
 Bools = NDArray[np.bool_]
 
@@ -166,9 +170,10 @@ class Networks:
     def measure(self, state: State, decision: Decision, arrived: Bools) -> Measured:
         config, index, fleet, gradient = self._config, state.round_index, self.trainer.fleet, None
         last = state.is_last(config.training.rounds)
-        due = last or index % config.output.evaluate_every == 0
-        measured = self.evaluate(whole=last) if due else Measured()
-        if self._gradients is not None and is_due(index, config.output.evaluate_every):
+        evaluations, rest = divmod(index, config.output.evaluate_every)
+        measured = self.evaluate(whole=last) if last or rest == 0 else Measured()
+        # At the 1st, 4th, 9th, 16th … evaluation: often while much changes, and cheap in the long run.
+        if self._gradients is not None and rest == 0 and math.isqrt(evaluations) ** 2 == evaluations:
             fleet.gather(optimizers=self.trainer.rule.num_moments > 0)
             gradient = self._gradients.measure(self.trainer.state, arrived, index)
         faults, self._faults = [*self._faults, *fleet.take_faults()], []
@@ -186,7 +191,11 @@ class Networks:
     def evaluate(self, *, whole: bool) -> Measured:
         """On all test images, or on the configured number of them."""
         self.trainer.fleet.gather()
-        return self.scoring.evaluate(self.trainer.state, whole=whole)
+        scores = self.scoring.scores(self.trainer.state, whole=whole)
+        if scores is None:
+            return Measured()
+        score, uncalibrated, of_clients = scores
+        return Measured(score.accuracy, score.loss, uncalibrated.accuracy, of_clients, list(score.by_client) or None)
 
     def _epsilon(self, state: State, *, epochs: bool) -> float:
         """Of the client that has revealed most so far; without `epochs`, any sample may be in any mini-batch."""

@@ -1,9 +1,12 @@
 """What doesn't change in a run, what one round leaves to the next, and how that becomes the tensors of a checkpoint."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from importlib import resources
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +14,105 @@ from numpy.typing import NDArray
 from asfl.config import Config
 from asfl.costs.round import Decision, Holdings
 from asfl.costs.world import Accountant, Budgets, Charge, RemainingBudget, World
+from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
 from asfl.optimize.prices import ProgressCost, RecentUse
+from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
 from asfl.runs.records import Fault
-from asfl.runs.synthetic_learning import Drift, SyntheticLearning
 from asfl.schemes.base import Scheme, switches_of, watches_noise
-from asfl.train.signals import DriftAndNoiseSignals, Signals
-from asfl.train.trainer import RoundPlan, Trained
+from asfl.train.signals import DriftAndNoiseSignals, RoundPlan, Signals, Trained
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 
+# ---------------------------------------------------------------------- where nothing is trained
+@dataclass(frozen=True)
+class Drift:
+    """How updates are made up."""
+
+    divergence: float
+    exponent: float
+    lost_update: float = 1.0
+    """What a lost update counts, in mean updates since the first round: those of warm-up were larger."""
+
+
+FITTED = "synthetic_learning.json"
+
+
+@cache
+def fitted_table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(resources.files("asfl.runs").joinpath(FITTED).read_text("utf-8"))
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticLearning:
+    """A stand-in for the learning state, where client sides that drift apart aren't trained.
+
+    Every client's update has the same squared norm, spread over the layers by their number of parameters. Client sides
+    drift apart by a power law: after t rounds, with a of N clients arriving in each, the spread of a layer that lies on
+    the clients is, in updates,
+
+        divergence · (its share of the parameters) · (1 − 1/N) · (a t / N)^exponent,
+
+    and it is 0 again for every layer that went through the server. The constants are fitted to recorded training, and
+    how far played rounds are from trained ones is measured with seeds that weren't fitted to:
+    `python -m studies.synthetic_learning` writes both into the file beside this one. It says nothing about accuracy.
+    """
+
+    layer_share: Floats = field(metadata={"fixed": True})
+    """[M] share of all parameters."""
+    layer_spread: Floats
+    """[M]"""
+    layer_age: Floats
+    """[M] rounds since a layer was last averaged, and their sum: drift and debt of `DriftAndNoise`."""
+    layer_debt: Floats
+    num_clients: int = field(metadata={"fixed": True})
+    drift: Drift = field(metadata={"fixed": True})
+    weights_per_update: float = field(default=1000.0, metadata={"fixed": True})
+    """An assumption, which only the printed objective reads."""
+    noise_scale: float = field(default=64.0, metadata={"fixed": True})
+    """B in mini-batches: the most that training believes, and what it measures in nearly every round of ours."""
+
+    @classmethod
+    def fresh(cls, profile: ModelProfile, num_clients: int, drift: Drift | None = None) -> Self:
+        """`drift`: as fitted, unless another one is given."""
+        share = profile.param_bits / max(float(profile.param_bits.sum()), 1.0)
+        nothing = np.zeros(profile.num_layers)
+        return cls(share, nothing, nothing, nothing, num_clients, drift or Drift(**fitted_table()["drift"]))
+
+    def learning(self) -> Learning:
+        return Learning(
+            layer_spread=self.layer_spread,
+            layer_norm2=self.weights_per_update * self.layer_share,
+            update_norm2=np.full(self.num_clients, self.drift.lost_update),
+            update_scale=1.0,
+            beyond=DriftAndNoise(self.layer_age, self.layer_debt, self.noise_scale, precision_errors(USUAL_ERROR)),
+        )
+
+    def after(self, cut: int, arrived: NDArray[np.bool_], synced: int = 0) -> Self:
+        """The state after a round at this cut with these arrivals, in which so many layers were averaged."""
+        layers = np.arange(1, len(self.layer_share) + 1)
+        averaged = (layers <= synced) & arrived.any()
+        on_clients = (layers <= cut) & ~averaged
+        share_arrived = arrived.sum() / self.num_clients
+        growth = self.drift.divergence * self.layer_share * share_arrived * (1 - 1 / self.num_clients)
+        # The slope of the power law in the middle of this round.
+        growth *= self.drift.exponent * (self.layer_age + share_arrived / 2) ** (self.drift.exponent - 1)
+        return replace(
+            self,
+            layer_spread=np.where(on_clients, self.layer_spread + growth, 0.0),
+            layer_age=np.where(on_clients, self.layer_age + share_arrived, 0.0),
+            layer_debt=np.where(on_clients, self.layer_debt + self.layer_age, 0.0),
+        )
+
+
+# ---------------------------------------------------------------------- the round
 @dataclass(frozen=True)
 class Measured:
     """What is measured after a round, named as in its record."""

@@ -1,17 +1,25 @@
-"""Accuracy on the test images, in inference mode; and running statistics that fit a model."""
+"""What is measured of a trained network: its accuracy, running statistics that fit it, and its gradient."""
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from asfl.config import Config
+from asfl.config.errors import AsflError
+from asfl.config.randomness import random_stream
 from asfl.data import ImageData
 from asfl.models.cuttable import CuttableModel
 from asfl.train.batches import Batches, Normaliser
-from asfl.train.layout import Layout, ModelVectors, Replica
+from asfl.train.optimizers import Adam, Momentum, OptimizerState, Rule
+from asfl.train.state import Layout, ModelVectors, Replica, TrainingState
 
 BATCH = 500
 AT_LEAST = 20
@@ -38,10 +46,6 @@ class Evaluator:
         self._pixels = torch.from_numpy(data.test_images).to(device)
         self._labels = torch.from_numpy(data.test_labels).to(device)
         self._to_input = Normaliser(data, device, dtype)
-
-    @property
-    def num_samples(self) -> int:
-        return len(self._labels)
 
     def score(self, vectors: ModelVectors, samples: NDArray[np.int64] | None = None) -> Score:
         """Of a whole model, on all test images or on these."""
@@ -79,11 +83,11 @@ class Calibrator:
         for norm in self._norms:
             norm.train()
 
-    def calibrated(self, vectors: ModelVectors) -> ModelVectors:
+    def calibrated(self, model: ModelVectors) -> ModelVectors:
         """The same parameters, with the statistics of their own; the vectors themselves if there are none to keep."""
         if self._layout.num_statistics == 0:
-            return vectors
-        found = ModelVectors(vectors.parameters, vectors.statistics.clone())
+            return model
+        found = ModelVectors(model.parameters, model.statistics.clone())
         with torch.no_grad():
             self._replica.bind(found, None, 0, self._layout.num_units)
             for seen, images in enumerate(self._batches.for_calibration(AT_LEAST)):
@@ -91,3 +95,178 @@ class Calibrator:
                     norm.momentum = 1 / (seen + 1)  # so the running mean is the mean over all mini-batches so far
                 self._replica.run((images,), 0, self._layout.num_units)
         return found
+
+
+@runtime_checkable
+class ScoringFleet(Protocol):
+    """A fleet whose clients alone have images: nothing can be measured without them."""
+
+    def calibrated(self, model: ModelVectors) -> ModelVectors:
+        """The same parameters, with running statistics that the clients have measured with them."""
+
+    def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
+        """Of a whole model for each client, on the images they hold out; None if no client answers."""
+
+
+class Scoring:
+    """Scores the average model with statistics measured anew and with the running ones, and the clients' own models.
+
+    The server has test images, and its copy of the clients' training images to measure statistics with. Where only
+    devices have images, they do what it can't.
+    """
+
+    def __init__(
+        self, config: Config, model: CuttableModel, data: ImageData, batches: Batches, fleet: object,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """`batches` are the clients'."""
+        layout, self._seed = Layout(model), config.scenario.seed
+        self._evaluator = None
+        if not config.data.private:
+            self.calibrated = Calibrator(model, layout, batches, device, torch.float32).calibrated
+        elif isinstance(fleet, ScoringFleet):
+            self.calibrated, self._fleet = fleet.calibrated, fleet
+        else:
+            raise AsflError(f"data.name = {config.data.name}: only devices have such images; asfl serve lets them in")
+        if len(data.test_labels) or not config.data.private:
+            self._evaluator = Evaluator(model, layout, data, device, torch.float32)
+            order = random_stream(self._seed, "test images").permutation(len(data.test_labels))
+            self._samples = np.sort(order[: config.output.test_samples or len(order)])
+
+    def scores(self, state: TrainingState, *, whole: bool) -> tuple[Score, Score, float] | None:
+        """Calibrated, as it is, and the mean accuracy of [own client side; server side].
+
+        On all images, or on the configured number of them; None if no device answers.
+        """
+        average = state.average_model()
+        calibrated = self.calibrated(average)
+        if self._evaluator is None:
+            score = self._fleet.score(lambda client: calibrated)
+            raw = score if calibrated is average else self._fleet.score(lambda client: average)
+            own = raw if state.cut == 0 else self._fleet.score(state.client_model)
+            return None if score is None or raw is None or own is None else (score, raw, own.accuracy)
+        samples = None if whole else self._samples
+        score = self._evaluator.score(calibrated, samples)
+        raw = score if calibrated is average else self._evaluator.score(average, samples)
+        if state.cut == 0:  # all clients have the average model
+            return score, raw, raw.accuracy
+        # Every client on a share of the images of its own: together one pass over the test set, and unbiased.
+        shares = np.array_split(random_stream(self._seed, "test shares").permutation(self._samples), state.num_clients)
+        accuracies = [
+            self._evaluator.score(state.client_model(client), share).accuracy
+            for client, share in enumerate(shares)
+            if share.size
+        ]
+        return score, raw, float(np.mean(accuracies))
+
+
+# ---------------------------------------------------------------------- gradients
+Bools = NDArray[np.bool_]
+STEP = 1e-3
+"""Of the model's length: how far away the gradient is taken again."""
+
+
+class Gradients:
+    """What Theorem 1 speaks of, measured where the average model is: its gradient, and the constants that are assumed.
+
+    The server takes two parts of a mini-batch of each client from its own copy of the data, as for an evaluation:
+    nothing crosses, and training notices nothing. The parts are drawn apart, so products of their gradients g and g'
+    are unbiased: E⟨ḡ, ḡ'⟩ = ‖∇F(w̄)‖² and E‖g − g'‖² = 2σ² of a part. L is taken along each client's own gradient, a
+    step of a thousandth of the model's length away; it is a largest difference that was seen, so no more than a lower
+    estimate.
+
+    An optimiser that remembers makes steps −D m: momentum with D = η/(1−μ), Adam with D = η/(√v̂ + ε) for each number
+    and m the mean of past gradients. For these the round's largest and smallest D, ‖m‖²_D, ‖D m‖² and how far m is from
+    ∇F are measured, too, in the norm ‖x‖²_D = Σ D x² (`asfl.results.theory.preconditioned_gradient_bound` says what
+    for).
+    """
+
+    def __init__(self, model: CuttableModel, layout: Layout, batches: Batches, rule: Rule) -> None:
+        self._model, self._layout, self._batches, self._rule = model, layout, batches, rule
+
+    def measure(self, state: TrainingState, arrived: Bools, index: int) -> dict[str, float]:
+        """After a round in which these clients arrived; what isn't a finite number is left out."""
+        average, weights = state.average_model().clone(), state.weights
+        p = average.parameters
+        replica = Replica(self._model, self._layout, p.device, p.dtype)
+        means, losses = [torch.zeros_like(p), torch.zeros_like(p)], 0.0
+        noise2 = norm2 = smoothness = 0.0
+        away = STEP * float(p.norm())
+        for client, weight in enumerate(weights):
+            share = float(weight) / len(weights)
+            parts = self._batches.for_gradients(index, client)
+            gradients = []
+            for part, mean in zip(parts, means, strict=True):
+                loss, gradient = self._gradient(replica, average, part)
+                gradients.append(gradient)
+                mean.add_(gradient, alpha=share)
+                losses += share * loss / 2
+            whole = self._batches.batch_size / len(parts[0][1])  # how many parts make a mini-batch
+            noise2 = max(noise2, float((gradients[0] - gradients[1]).square().sum()) / 2 / whole)
+            norm2 = max(norm2, float((gradients[0] + gradients[1]).square().sum()) / 4)
+            length = float(gradients[0].norm())
+            if length > 0 and away > 0:
+                there = ModelVectors(p - gradients[0] * (away / length), average.statistics)
+                _, gradient = self._gradient(replica, there, parts[0])
+                smoothness = max(smoothness, float((gradient - gradients[0]).norm()) / away)
+        found = {
+            "norm2": float(means[0] @ means[1]), "loss": losses, "noise2": noise2, "client_norm2": norm2,
+            "smoothness": smoothness, **self._steps(state, arrived, means),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def _gradient(self, replica: Replica, at: ModelVectors, part: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
+        """Loss and gradient of the whole network, in training mode; its running statistics stay as they are."""
+        gradient = torch.zeros_like(at.parameters)
+        replica.bind(ModelVectors(at.parameters, at.statistics.clone()), gradient, 0, self._layout.num_units)
+        (logits,) = replica.run((part[0],), 0, self._layout.num_units)
+        loss = F.cross_entropy(logits, part[1])
+        torch.autograd.backward(loss)
+        return float(loss.detach()), gradient
+
+    def _steps(self, state: TrainingState, arrived: Bools, means: list[Tensor]) -> dict[str, float]:
+        """Of the round's steps −D m; nothing of an optimiser without memory, or if no client arrived."""
+        if self._rule.num_moments == 0 or not arrived.any():
+            return {}
+        ranges = [
+            (float(rates.min()), float(rates.max()))
+            for _, _, m, d in self._blocks(state, arrived)
+            if len(rates := d[m != 0])
+        ]
+        if not ranges:
+            return {}
+        least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+        misaligned = moved = length2 = 0.0
+        for share, here, m, d in self._blocks(state, arrived):
+            # What doesn't move may have any rate.
+            d = torch.where(m != 0, d, least).double()
+            first, second = (mean[here].double() - m for mean in means)
+            misaligned += share * float((d * first * second).sum())
+            moved += share * float((d * m.double().square()).sum())
+            length2 += share * float((d * m).square().sum())
+        found = {"smallest_rate": least, "largest_rate": most}
+        return {**found, "misaligned": misaligned, "moved": moved, "length2": length2}
+
+    def _blocks(self, state: TrainingState, arrived: Bools) -> Iterator[tuple[float, slice, Tensor, Tensor]]:
+        """m and D of each layer and holder: the server's, and those of the clients that arrived, by their share."""
+        holders: list[tuple[float, OptimizerState, range]] = [
+            (1.0, state.server_optimizer, range(state.cut, self._layout.num_units))
+        ]
+        for client in np.flatnonzero(arrived).tolist():
+            share = float(state.weights[client]) / state.num_clients
+            holders.append((share, state.client_optimizer(client), range(state.cut)))
+        for share, memory, units in holders:
+            for unit in units:
+                here = slice(*map(int, self._layout.parameter_edges[unit : unit + 2]))
+                if memory.steps[unit] and here.stop > here.start:
+                    yield share, here, *direction_and_rate(self._rule, memory.moments[:, here], int(memory.steps[unit]))
+
+
+def direction_and_rate(rule: Rule, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """m and D of the latest step −D m of a rule that remembers."""
+    if isinstance(rule, Adam):
+        size = (moments[1] / (1 - rule.beta2**steps)).sqrt().add_(rule.epsilon)
+        return moments[0] / (1 - rule.beta1**steps), rule.learning_rate / size
+    assert isinstance(rule, Momentum)
+    rate = rule.learning_rate / (1 - rule.momentum)
+    return moments[0] * (1 - rule.momentum), torch.full_like(moments[0], rate)

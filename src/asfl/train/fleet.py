@@ -5,9 +5,11 @@ this process as rows of one buffer. A client in another process is a `LocalFleet
 maths is the same code; a fleet of such clients is in `asfl.field.fleet`. Those can be lost: then the answer is None.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,10 +17,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asfl.config.errors import AsflError
+from asfl.config.randomness import random_stream
+from asfl.costs.modelled import BITS_OF_REPORTED, REPORTED_NUMBERS
 from asfl.models.cuttable import Carry, CuttableModel, go_backward
 from asfl.train.batches import Batches
-from asfl.train.evaluate import Score
-from asfl.train.layout import ModelVectors, Replica
 from asfl.train.optimizers import Rule, step_units
 from asfl.train.privacy import GaussianMechanism
 from asfl.train.quantise import (
@@ -32,13 +35,11 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
-from asfl.train.reports import Projections
-from asfl.train.state import TrainingState
-from asfl.train.trainer import Task
+from asfl.train.signals import Task
+from asfl.train.state import Layout, ModelVectors, Replica, TrainingState
 
 Bools = NDArray[np.bool_]
-
-
+Floats = NDArray[np.float64]
 Knowledge = dict[str, NDArray[Any]]
 Norms = Callable[[], list[Tensor | None]]
 """‖update‖² of client sides, waited for when called."""
@@ -128,7 +129,7 @@ class Fleet(Protocol):
         """[clients, columns] these parameters of the client sides, for the discrepancy; and whose they are."""
 
     def projections(self) -> tuple[Tensor, Sequence[int]]:
-        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.reports`), and whose."""
+        """[clients, layers up to the cut, R] projections of the client sides (`asfl.train.fleet`), and whose."""
 
     def gather(self, *, optimizers: bool = False) -> None:
         """Have all client sides in the server's `TrainingState`; with what their optimisers remember too."""
@@ -144,17 +145,6 @@ class Fleet(Protocol):
 
     def refuse(self, client: int, reason: str) -> bool:
         """What `forward` gave is of no use. True: the client is lost for the round; False: there is no going on."""
-
-
-@runtime_checkable
-class ScoringFleet(Protocol):
-    """A fleet whose clients alone have images: nothing can be measured without them."""
-
-    def calibrated(self, model: ModelVectors) -> ModelVectors:
-        """The same parameters, with running statistics that the clients have measured with them."""
-
-    def score(self, model_of: Callable[[int], ModelVectors]) -> Score | None:
-        """Of a whole model for each client, on the images they hold out; None if no client answers."""
 
 
 class FleetMaker(Protocol):
@@ -331,6 +321,97 @@ class LocalFleet:
             if self._blur is not None:
                 own = gradient[: self._layout.parameter_edges[task.cut]]
                 self._blur.gradient_(own, task.round, self._first + task.client, task.step)
-            with torch.no_grad():
-                norms.append(step_units(self._rule, self._layout, weights, gradient, optimizer, 0, task.cut))
+            edges = self._layout.parameter_edges
+            norms.append(step_units(self._rule, edges, weights, gradient, optimizer, range(task.cut)))
         return norms
+
+
+# ---------------------------------------------------------------------- reports
+# What clients report of their sides for the decision (§IV of the paper), and the spreads by layer that follow from it.
+#
+# Clients report a random projection of each layer of their side, S w: coordinates get random signs, the same for all,
+# and are dealt out in turn to R sums. E ‖S x‖² = ‖x‖², so spreads of projections are those of the layers but for an
+# error of about √(2 / (R · clients)). A client's projection changes only when it learns, so only then is it sent, with
+# 16 bits a number. Or, with a ratio ι, clients report every 1/ι-th parameter as it is, and the server scales by 1/ι.
+_MOST_CODE = 2 ** (BITS_OF_REPORTED - 1) - 1
+
+
+def sample_coordinates(size: int, ratio: float, random: np.random.Generator) -> NDArray[np.int64]:
+    """Every 1/ι-th of `size` coordinates from a random start on: each is taken with probability ι."""
+    if ratio >= 1:
+        return np.arange(size)
+    positions = np.floor((np.arange(int(np.ceil(size * ratio)) + 1) + random.random()) / ratio).astype(np.int64)
+    return np.asarray(positions[positions < size])
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """Of consecutive layers of client sides, as they cross."""
+
+    codes: Tensor
+    """[..., layers, R] int16"""
+    step: Tensor
+    """[..., layers] float32"""
+
+    @classmethod
+    def of(
+        cls, layout: Layout, sides: Tensor, seed: int, above: int, depth: int, count: int = REPORTED_NUMBERS
+    ) -> "Projections":
+        """Of layers above + 1 … depth of sides [..., P]; `count` is R. Each side's are what they are for it alone."""
+        leading = sides.shape[:-1]
+        sums = sides.new_zeros(*leading, depth - above, count)
+        for row, unit in enumerate(range(above, depth)):
+            layer = sides[..., layout.parameter_edges[unit] : layout.parameter_edges[unit + 1]]
+            size = layer.shape[-1]
+            signed = layer.new_zeros(*leading, -(-size // count) * count)
+            torch.mul(layer, _signs(seed, unit, size).to(layer.device), out=signed[..., :size])
+            sums[..., row, :] = signed.view(*leading, -1, count).sum(-2)
+        step = sums.abs().amax(-1).float() / _MOST_CODE
+        codes = (sums / torch.where(step > 0, step, 1).unsqueeze(-1)).round()
+        return cls(codes.nan_to_num(0).to(torch.int16), step)
+
+    @property
+    def numbers(self) -> Tensor:
+        """[..., layers, R] float32"""
+        return self.codes * self.step.unsqueeze(-1)
+
+
+@lru_cache(maxsize=256)
+def _signs(seed: int, unit: int, size: int) -> Tensor:
+    """[size] ±1, the same in every round."""
+    drawn = random_stream(seed, "signs of reports", unit).integers(0, 2, size, dtype=np.int8)
+    return torch.from_numpy(2 * drawn - 1)
+
+
+def projected_spreads(numbers: Tensor, clients: Sequence[int], weights: Floats, num_layers: int) -> Floats:
+    """[M] (1/N) Σ_n ‖w̄_m − w_{n,m}‖² from projections [A, layers, R] of these clients, by their weights [N]."""
+    values, own = numbers.double().cpu().numpy(), weights[list(clients)] / weights[list(clients)].sum()
+    apart2 = np.square(values - np.einsum("a,alr->lr", own, values)).sum(axis=2)
+    return np.concatenate([own @ apart2, np.zeros(num_layers - values.shape[1])])
+
+
+def layer_norms(state: TrainingState) -> Floats:
+    """[M] ‖w̄_m‖² of the average model."""
+    squares = state.average_model().parameters.double().square().cpu().numpy()
+    return np.asarray(np.diff(np.concatenate([[0.0], np.cumsum(squares)])[state.layout.parameter_edges]))
+
+
+# ---------------------------------------------------------------------- where clients compute
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+_KEEP_BELOW = 1 << 30
+
+
+def device_named(name: str) -> torch.device:
+    """Where to compute; "auto" is a GPU if there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise AsflError('training.device = "cuda", but PyTorch sees no GPU here; "auto" or "cpu" would work')
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def keep_freed_memory() -> bool:
+    """So that activations needn't be mapped and cleared anew every round; False where the C library can't."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW)) and bool(mallopt(_M_TRIM_THRESHOLD, _KEEP_BELOW))

@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asfl.train.layout import Layout
-
 Name = Literal["sgd", "momentum", "adam"]
 _ALIGNMENT = 64
 """Bytes; PyTorch begins new tensors at multiples of it."""
@@ -99,18 +97,22 @@ class OptimizerState:
         return OptimizerState(self.moments.clone(), self.steps.copy())
 
 
+@torch.no_grad()
 def step_units(
-    rule: Rule, layout: Layout, weights: Tensor, gradient: Tensor, state: OptimizerState, start: int, stop: int
+    rule: Rule, edges: NDArray[np.int64], weights: Tensor, gradient: Tensor, state: OptimizerState, units: range
 ) -> Tensor:
-    """Step units start … stop−1 once; returns ‖update‖². Units with the same number of steps go together."""
+    """Step units that lie between these edges [M+1] once; returns ‖update‖².
+
+    Units with the same number of steps go together.
+    """
     squared_norm = weights.new_zeros(())
-    state.steps[start:stop] += 1
-    first = start
+    first, stop = units.start, units.stop
+    state.steps[first:stop] += 1
     while first < stop:
         last = first + 1
         while last < stop and state.steps[last] == state.steps[first]:
             last += 1
-        a, b = int(layout.parameter_edges[first]), int(layout.parameter_edges[last])
+        a, b = int(edges[first]), int(edges[last])
         if b > a:
             squared_norm += rule.step(weights[a:b], gradient[a:b], state.moments[:, a:b], int(state.steps[first]))
         first = last

@@ -24,7 +24,7 @@ from asfl.config.randomness import random_stream
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.round import wrong_bits
 from asfl.models.cuttable import Carry
-from asfl.train.layout import Layout, Slot
+from asfl.train.state import Layout, Slot
 
 UNQUANTISED = BITS_PER_VALUE
 """Bits of a number that crosses as it is."""

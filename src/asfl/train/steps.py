@@ -32,7 +32,6 @@ from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import FirstLayers, Fleet, FleetMaker, LocalFleet, Norms, Packet
-from asfl.train.layout import Floats, Layout, ModelVectors, Replica, layer_spreads, runs
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.quantise import (
     ALL_CLIENTS,
@@ -44,8 +43,8 @@ from asfl.train.quantise import (
     restore_carry,
     rounding,
 )
-from asfl.train.state import Combining, TrainingState
-from asfl.train.trainer import GradientNorms, RoundPlan, Task, Trained
+from asfl.train.signals import GradientNorms, RoundPlan, Task, Trained
+from asfl.train.state import Combining, Floats, Layout, ModelVectors, Replica, TrainingState, layer_spreads, runs
 
 Learnt = dict[int, tuple[Tensor, Tensor]]
 """Loss and ‖update‖² of each client whose activations went through the server."""
@@ -261,9 +260,8 @@ class Trainer:
     # ------------------------------------------------------------------ what steps share
     def step_server(self, server: ModelVectors, optimizer: OptimizerState, cut: int) -> Tensor:
         """One step of the layers behind the cut, with the gradient in the buffer; ‖update‖²."""
-        with torch.no_grad():
-            units = self.layout.num_units
-            return step_units(self.rule, self.layout, server.parameters, self.gradient, optimizer, cut, units)
+        units, edges = range(cut, self.layout.num_units), self.layout.parameter_edges
+        return step_units(self.rule, edges, server.parameters, self.gradient, optimizer, units)
 
     def models_to_send(self, tasks: Sequence[Task], client: int = ALL_CLIENTS) -> list[FirstLayers] | None:
         """The first layers of the server's model for each cut and number of bits; None where clients keep their sides.
