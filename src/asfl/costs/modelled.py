@@ -433,7 +433,7 @@ def shape_of(round_: Round, exchange: ExchangeRules, cut: Ints, arrived: float) 
         slices=round_.radio.slices if overlap else 1,
         turns=max(1, round(arrived)) if exchange.mixes else 0,
         whole_client=bool(statistics[np.max(cut)] > 0),
-        whole_server=bool(statistics[-1] > statistics[np.min(cut)]) or round_.profile.num_layers == np.min(cut),
+        whole_server=bool(statistics[-1] > statistics[np.min(cut)]),
         local=exchange.full_local_model,
         in_sequence=exchange.in_sequence,
         joint_backward=exchange.aggregated_share > 0,
@@ -516,7 +516,7 @@ def _cost(
             _timeline(
                 round_,
                 exchange,
-                np.broadcast_to(plan.cut, shape)[row],
+                np.broadcast_to(0 if exchange.full_local_model else plan.cut, shape)[row],
                 np.broadcast_to(arrival, shape)[row],
                 Steps(*(each(step)[row] for step in steps)),
                 passes[:, *row],

@@ -192,7 +192,7 @@ def _serve(
 def schedule(seconds: Any, resource: Any, first: Any, after: Any, servers: int) -> Any:
     """When each step begins [K]. Steps wait for what they need; those of the server besides for the server.
 
-    Plain loops over arrays, so that the optimiser can compile it.
+    Plain loops over arrays, compiled when the first timeline is made.
     """
     count = len(seconds)
     tail = np.zeros(count)
@@ -240,6 +240,13 @@ def schedule(seconds: Any, resource: Any, first: Any, after: Any, servers: int) 
     return begin
 
 
+@lru_cache(maxsize=1)
+def compiled_schedule() -> Any:
+    from numba import njit  # takes some tenths of a second to load
+
+    return njit(cache=True)(schedule)
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """When each step of a round begins and how long it takes."""
@@ -253,7 +260,7 @@ class Timeline:
         """`parts`: seconds of each part for each client, [10, N]."""
         graph = graph_of(shape)
         seconds = graph.seconds(parts)
-        return cls(graph, schedule(seconds, graph.resource, graph.first, graph.after, servers), seconds)
+        return cls(graph, compiled_schedule()(seconds, graph.resource, graph.first, graph.after, servers), seconds)
 
     @property
     def end_s(self) -> Floats:

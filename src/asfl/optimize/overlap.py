@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from asfl.costs.timeline import schedule as plain_schedule
+from asfl.costs.timeline import compiled_schedule
 from asfl.optimize.compiled import _at, _choose, _slope, compiled
 
-schedule = compiled(plain_schedule)
+schedule = compiled_schedule()
 FIRST_STEP, LAST_STEP = 0.4, 0.002
 """Of the round's delay: how much windows are moved at first and at last."""
 
