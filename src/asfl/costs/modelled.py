@@ -307,6 +307,10 @@ class Steps(NamedTuple):
     model_up: Floats
 
 
+STEP_ROWS = (0, 1, 2, 3, 4, 7, 8, 9)
+"""Which of a timeline's parts each step is; the server's are between them."""
+
+
 def seconds(work: Workload, links: Links) -> Steps:
     """Of each step, if it is reached."""
     takes = np.multiply if links.alive else times
@@ -447,7 +451,7 @@ def _timeline(
     """Of one candidate; `server` [2, N] are its forward and its backward passes."""
     shape = shape_of(round_, exchange, cut, float(arrival.sum()))
     parts = np.zeros((len(PARTS), round_.num_clients))
-    for row, part in zip((0, 1, 2, 3, 4, 7, 8, 9), steps, strict=True):
+    for row, part in zip(STEP_ROWS, steps, strict=True):
         parts[row] = part
     if shape.joint_backward and not shape.turns:
         parts[5:7] = server

@@ -23,7 +23,7 @@ rule, optimal where work may be interrupted, and within one packet's time of the
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +86,10 @@ class Graph:
     first: Ints
     """[K + 1] Step k needs steps after[first[k]:first[k + 1]]."""
     after: Ints
+
+    @cached_property
+    def arrays(self) -> tuple[Floats, ...]:
+        return self.part, self.client, self.share, self.resource, self.first, self.after
 
     def seconds(self, parts: Floats) -> Floats:
         """[K] from the seconds of each part and client [10, N]."""

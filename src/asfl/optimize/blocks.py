@@ -19,6 +19,7 @@ What was wrong in print: (55) and (56) replace the logarithm by two Taylor terms
 and the "critical point" of Theorem 4 treat exp(−a/p) as exp(−a)·exp(1/p); (52) has a stray factor B.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import comb, lgamma, log
@@ -28,8 +29,9 @@ from numpy.typing import NDArray
 
 from asfl.config.files import check_memory
 from asfl.config.shapes import Floats, Ints
-from asfl.costs.modelled import Links, Workload, arrived_only, energy, joules, seconds, times
+from asfl.costs.modelled import ExchangeRules, Links, Workload, arrived_only, energy, joules, seconds, shape_of, times
 from asfl.costs.round import Decision
+from asfl.costs.timeline import Shape, Timeline
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import Choices, Pick, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, allowed_bits, one_if_idle, sitting_out_cost, terms_by_bits
@@ -50,6 +52,8 @@ BYTES_PER_CANDIDATE = 128
 ENUMERABLE = 2_000
 """Below this many allocations all are tried, which is exact whatever the objective."""
 UNCOUNTED = 10**12
+TRIED_PLANS = 4
+"""Of how many plans the joint solver improves blocks and powers, where rounds overlap."""
 
 COUNT_TOLERANCE = 1e-7
 """Relative tolerance of the deadline search; small instances are enumerated and exact."""
@@ -104,7 +108,9 @@ class Grid:
         candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
         supply = Supply(problem.round.radio.num_rbs, problem.min_participants, counts, powers)
         spread = problem.plan_cost(terms.cuts, terms.synced)
-        return Choices(candidates, terms.server_s, least_waits(problem, candidates), supply, spread)
+        return Choices(
+            candidates, terms.server_s, least_waits(problem, candidates), supply, spread, *_timing(problem, terms)
+        )
 
     def counts_and_powers(self, candidates: Candidates, cut_index: int, pick: Pick) -> tuple[Floats, Floats]:
         """[N] resource blocks and powers of a choice.
@@ -135,6 +141,8 @@ def best_on_grid(
 
     Where there are many candidates, the most promising cut comes first, and then those that may be better.
     """
+    if problem.round.equations.timing == "overlap":
+        return _best_on_timelines(problem, terms, powers, tolerance, least_scale, coarseness)
     grid, cuts = Grid.of(problem, powers, coarseness), np.arange(len(terms.cuts))
     bounds, groups = np.full(len(cuts), -np.inf), [cuts]
     if len(cuts) > 1 and cuts.size * grid.links.arrival.size > PRUNED_ABOVE:
@@ -159,6 +167,28 @@ def best_on_grid(
     return None if best is None else (*best, min(value, float(bounds.min())))
 
 
+def _best_on_timelines(
+    problem: Problem, terms: CutTerms, powers: Floats, tolerance: float, least_scale: float, coarseness: int
+) -> tuple[int, Floats, Floats, float] | None:
+    """The same where rounds overlap: from the best decision with barriers, the best plan for its blocks and powers,
+    and then the best of both there. Nothing bounds it.
+    """
+    equations = replace(problem.round.equations, timing="stages")
+    barriers = replace(problem, round=replace(problem.round, equations=equations))
+    begin = best_on_grid(barriers, terms, powers, tolerance, least_scale, coarseness)
+    if begin is None:
+        return None
+    index, counts, power, _ = begin
+    grid, best = Grid.of(problem, powers, coarseness), None
+    of_plans = objective_of_cuts(problem, terms, counts, power)
+    for plan in np.argsort(of_plans, kind="stable")[: TRIED_PLANS if coarseness == 1 else 1]:
+        choices = grid.choices(terms.only(int(plan)))
+        found = search_deadlines(choices, problem.delay_penalty, None, tolerance, least_scale=least_scale)
+        if found is not None and (best is None or found.value < best[0]):
+            best = found.value, int(plan), *grid.counts_and_powers(choices.candidates, 0, found.pick)
+    return None if best is None else (*best[1:], -np.inf)
+
+
 def _ladder(most: int, every_count: int) -> Ints:
     """1, 2, … `every_count`, then in steps of 4/`every_count` of the count, up to `most`."""
     counts = list(range(1, min(most, every_count) + 1))
@@ -180,9 +210,27 @@ def _best_links(links: Links, first: Ints, *, errors_pay: bool) -> Links:
     )
 
 
+def _shape(problem: Problem, cut: int, clients: int, arrived: float) -> Shape:
+    exchange = ExchangeRules(mixes=problem.switches.mix)
+    return shape_of(problem.round, exchange, np.asarray(cut), arrived)._replace(clients=clients)
+
+
+def _timing(
+    problem: Problem, terms: CutTerms, clients: int | None = None
+) -> tuple[Callable[[float], Shape] | None, int]:
+    """The last two of `Choices`: where rounds overlap, what is searched has one cut."""
+    if problem.round.equations.timing == "stages":
+        return None, 1
+    number = problem.round.num_clients if clients is None else clients
+    return partial(_shape, problem, int(terms.cuts[0]), number), problem.round.compute.server_processors
+
+
 def among(candidates: Candidates, clients: Ints) -> Candidates:
     """The candidates of these clients."""
-    return Candidates(*(np.ascontiguousarray(values[..., clients]) for values in vars(candidates).values()))
+    own = (
+        None if values is None else np.ascontiguousarray(values[..., clients]) for values in vars(candidates).values()
+    )
+    return Candidates(*own)  # type: ignore[arg-type]
 
 
 def least_waits(problem: Problem, candidates: Candidates) -> Floats:
@@ -208,10 +256,15 @@ def objective_of_cuts(
     candidates = Candidates.of(problem, terms, links, drift)
     waits = np.where(served, candidates.stage_s[:, :, 0], 0.0).max(axis=2)
     waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]
-    load = terms.server_s * candidates.load.sum()
+    delay = waits + terms.server_s * candidates.load.sum()
+    if candidates.parts is not None:
+        servers, arrived = problem.round.compute.server_processors, float(candidates.load[0, served].sum())
+        for cut, parts in enumerate(np.where(served, candidates.parts[:, :, 0], 0.0).swapaxes(0, 1)):
+            shape = _shape(problem, int(terms.cuts[cut]), problem.round.num_clients, arrived)
+            delay[cut] = Timeline.of(shape, parts, servers).delay_s
     costs = np.where(served, candidates.cost[:, 0], sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
     spread = problem.plan_cost(terms.cuts, terms.synced)
-    return np.asarray(problem.delay_drift.value(waits + load) + costs + spread)
+    return np.asarray(problem.delay_drift.value(delay) + costs + spread)
 
 
 def best_rb_counts(
@@ -226,7 +279,7 @@ def best_rb_counts(
     grid = Grid.of(problem, tx_power_w[None])
     choices = grid.choices(here)
     num_rbs, clients, need = problem.round.radio.num_rbs, problem.round.num_clients, problem.min_participants
-    if enumerate_small and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
+    if enumerate_small and choices.shape is None and number_of_allocations(clients, num_rbs, need) <= ENUMERABLE:
         best = _best_of_all(problem, choices, index_of_all_allocations(clients, num_rbs, need))
         return np.asarray(all_allocations(clients, num_rbs, need)[best], dtype=float)
     start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
@@ -294,9 +347,10 @@ def best_bits(problem: Problem, links: Links, decision: Decision) -> Decision | 
     of_rows = Candidates.of(problem, terms, links, problem.energy_penalty)
     # Rows become candidates of a single plan.
     load = np.repeat(of_rows.load, len(terms.bits), axis=0)
-    candidates = among(Candidates(of_rows.stage_s.swapaxes(1, 2), load, of_rows.cost.swapaxes(0, 1)), served)
+    parts = None if of_rows.parts is None else of_rows.parts.swapaxes(1, 2)
+    candidates = among(Candidates(of_rows.stage_s.swapaxes(1, 2), load, of_rows.cost.swapaxes(0, 1), parts), served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
-    choices = Choices(candidates, terms.server_s[:1], fastest, supply=None, once=np.zeros(1))
+    choices = Choices(candidates, terms.server_s[:1], fastest, None, np.zeros(1), *_timing(problem, terms, len(served)))
     found = search_deadlines(choices, problem.delay_penalty, now[served], TOLERANCE)
     if found is None or (found.pick == now[served]).all():
         return None
@@ -371,7 +425,7 @@ def _best_of_powers(
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
     candidates = among(Candidates.of(problem, here, links, problem.energy_penalty), served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
-    choices = Choices(candidates, here.server_s, fastest, supply=None, once=np.zeros(1))
+    choices = Choices(candidates, here.server_s, fastest, None, np.zeros(1), *_timing(problem, here, len(served)))
     start = np.zeros(len(served), dtype=np.int64)
     found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
     best: Floats = grid[0].copy()

@@ -165,24 +165,3 @@ def _swap(
                 value, improved = found, True
                 best[:] = pick
     return improved
-
-
-def improve_thoroughly(parts: Any, cost: Any, *rest: Any) -> Any:
-    """`improve`, and again with each client made to take part, or not to."""
-    best, value, tried = improve(parts, cost, *rest)
-    moved = True
-    while moved:
-        moved = False
-        for n in range(cost.shape[1]):
-            forced = cost.copy()
-            if best[n] == 0:
-                forced[0, n] = np.inf
-            else:
-                forced[1:, n] = np.inf
-            start = best.copy()
-            start[n] = 0 if best[n] else 1
-            found, of_found, more = improve(parts, forced, *rest[:-2], start, rest[-1])
-            tried += more
-            if of_found < value - 1e-9 * abs(value):
-                best, value, moved = found, of_found, True
-    return best, value, tried

@@ -10,16 +10,22 @@ deadlines, gives an upper one. Boxes that can't improve are dropped, and the sea
 bound is within the tolerance: the result is optimal up to `tolerance`, and `lower_bound` proves it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
+from asfl.costs.timeline import Shape, graph_of
 from asfl.optimize.rules import HardBudget, Penalty
 from asfl.optimize.terms import Candidates
 
 Pick = NDArray[np.int64]
+
+WINDOWS = (0.1, 0.005)
+"""Where rounds overlap: by which shares of the delay windows are moved at first and at last."""
 
 BATCH = 16
 """Boxes split before the search asks again which are the most promising."""
@@ -55,6 +61,9 @@ class Choices:
     """The resource blocks that candidates take; None: they are given already."""
     once: Float[Floats, "cuts"]
     """What a cut costs whatever else is chosen."""
+    shape: Callable[[float], Shape] | None = None
+    """Where rounds overlap: the steps of a round in which so many packets arrive; at the only cut there is then."""
+    servers: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +119,33 @@ def search_deadlines(
         (float(tolerance), float(least_scale), float(at_most)),
         (min(BATCH, max(1, BATCH_ELEMENTS // candidates.load.size)), max_boxes),
     )
-    return SearchResult(best_cut, *found) if best_cut >= 0 else None
+    result = SearchResult(best_cut, *found) if best_cut >= 0 else None
+    if choices.shape is None or candidates.parts is None:
+        return result
+    return _on_timeline(choices, delay, start, result, blocks, limits)
+
+
+def _on_timeline(
+    choices: Choices, delay: Penalty, start: Pick | None, stages: SearchResult | None, blocks: Pick, limits: Any
+) -> SearchResult | None:
+    """The best choice found where rounds overlap, from `start` and from the best choice with barriers."""
+    from asfl.optimize.overlap import improve
+
+    candidates, best = choices.candidates, None
+    assert choices.shape is not None
+    assert candidates.parts is not None
+    for pick in (start, None if stages is None else stages.pick):
+        if pick is None:
+            continue
+        arrived = candidates.load[pick, np.arange(len(pick))].sum()
+        graph = graph_of(choices.shape(float(arrived))).arrays
+        found, value, tried = improve(
+            candidates.parts[:, 0], candidates.cost[0], graph, choices.servers, choices.once[0], delay.numbers,
+            blocks, limits, pick, WINDOWS,
+        )  # fmt: skip
+        if best is None or value < best.value:
+            best = SearchResult(0, found, value, np.full(1, -np.inf), tried)
+    return best
 
 
 def compile_search() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.modelled import (
+    STEP_ROWS,
     ExchangeRules,
     Links,
     Plan,
@@ -30,6 +31,7 @@ from asfl.costs.modelled import (
     workload,
 )
 from asfl.costs.round import ALLOWED_BITS, Decision, Round
+from asfl.costs.timeline import PARTS, SERVER
 from asfl.optimize.problem import Problem
 from asfl.optimize.rules import Penalty
 
@@ -103,6 +105,8 @@ class Candidates:
     """1 − packet error rate: how likely the server works for it."""
     cost: Float[Floats, "cuts candidates clients"]
     """Energy penalty + V · error cost + participation; infinite: not possible."""
+    parts: Float[Floats, "parts cuts candidates clients"] | None = None
+    """Where rounds overlap: the seconds of each part of a timeline, for each client."""
 
     @classmethod
     def of(
@@ -129,7 +133,14 @@ class Candidates:
         cost[:, first:] = served
         if sitting_out:
             cost[:, 0] = sitting_out_cost(problem, terms.cuts, energy_penalty)
-        return cls(stage_s, load, cost)
+        if round_.equations.timing == "stages":
+            return cls(stage_s, load, cost)
+        parts = np.zeros((len(PARTS), *shape))
+        for row, of_part in zip(STEP_ROWS, expected, strict=True):
+            parts[row, :, first:] = of_part
+        parts[SERVER, :, first:] = terms.server_s[:, None, None] * links.arrival
+        np.maximum(parts[0], terms.resplit_wait_s[:, None, None], out=parts[0])
+        return cls(stage_s, load, cost, parts)
 
 
 def one_if_idle(rb_count: Floats) -> Floats:
