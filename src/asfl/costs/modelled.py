@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.round import BITS_PER_GROUP, Decision, Overheads, Round, moving_bits, prefix_sums
-from asfl.costs.timeline import PARTS, Shape, Timeline
+from asfl.costs.timeline import PARTS, Shape, Timeline, milestones_s
 from asfl.models.profile import ModelProfile
 
 Bools = NDArray[np.bool_]
@@ -445,19 +445,13 @@ def shape_of(round_: Round, exchange: ExchangeRules, cut: Ints, arrived: float) 
     )
 
 
-def _timeline(
-    round_: Round, exchange: ExchangeRules, cut: Ints, arrival: Floats, steps: Steps, server: Floats
-) -> Timeline:
-    """Of one candidate; `server` [2, N] are its forward and its backward passes."""
-    shape = shape_of(round_, exchange, cut, float(arrival.sum()))
-    parts = np.zeros((len(PARTS), round_.num_clients))
-    for row, part in zip(STEP_ROWS, steps, strict=True):
-        parts[row] = part
-    if shape.joint_backward and not shape.turns:
-        parts[5:7] = server
-    else:
-        parts[5] = server.sum(axis=0)
-    return Timeline.of(shape, parts, round_.compute.server_processors)
+def by_shape(shapes: Sequence[Shape], parts: Floats, servers: int) -> Floats:
+    """[C, 3] milestones of parts [10, C, N], each of its own shape."""
+    found = np.zeros((len(shapes), 3))
+    for shape in set(shapes):
+        rows = [row for row, own in enumerate(shapes) if own == shape]
+        found[rows] = milestones_s(shape, parts[:, rows], servers)
+    return found
 
 
 def _cost(
@@ -516,23 +510,27 @@ def _cost(
     if round_.equations.timing == "overlap" or timelines is not None:
         forward_s = server_seconds(round_, work, arrival, 0.0)
         passes = np.stack([each(forward_s), each(server) - each(forward_s)])
-        found = [
-            _timeline(
-                round_,
-                exchange,
-                np.broadcast_to(0 if exchange.full_local_model else plan.cut, shape)[row],
-                np.broadcast_to(arrival, shape)[row],
-                Steps(*(each(step)[row] for step in steps)),
-                passes[:, *row],
+        rows = (-1, round_.num_clients)
+        shapes = [
+            shape_of(round_, exchange, cut, float(came.sum()))
+            for cut, came in zip(
+                each(np.asarray(0 if exchange.full_local_model else plan.cut)).reshape(rows),
+                each(arrival).reshape(rows),
+                strict=True,
             )
-            for row in np.ndindex(shape[:-1])
         ]
+        if not shapes[0].joint_backward or shapes[0].turns:
+            passes = np.stack([each(server), np.zeros(shape)])
+        parts = np.zeros((len(PARTS), *shape))
+        for row, part in zip(STEP_ROWS, steps, strict=True):
+            parts[row] = part
+        parts[5:7] = passes
+        parts = parts.reshape(len(PARTS), *rows)
         if timelines is not None:
-            timelines.extend(found)
+            timelines.append(Timeline.of(shapes[0], parts[:, 0], round_.compute.server_processors))
         if round_.equations.timing == "overlap":
-            waits = np.array([timeline.milestones_s for timeline in found]).reshape((*shape[:-1], 3))
+            waits = by_shape(shapes, parts, round_.compute.server_processors).reshape((*shape[:-1], 3))
             wait_s = list(np.moveaxis(waits, -1, 0))
-
     return RoundCost(
         resplit_delay_by_client_s=each(of_stages[0]),
         model_down_delay_s=each(steps.model_down),

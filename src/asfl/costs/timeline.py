@@ -251,6 +251,43 @@ def compiled_schedule() -> Any:
     return njit(cache=True)(schedule)
 
 
+@lru_cache(maxsize=1)
+def _compiled_milestones() -> Any:
+    from numba import njit
+
+    schedule = compiled_schedule()
+
+    def milestones(parts: Any, graph: Any, servers: int) -> Any:
+        part, client, share, resource, first, after = graph
+        found = np.zeros((parts.shape[1], 3))
+        seconds = np.zeros(len(part))
+        for row in range(len(found)):
+            for k in range(len(part)):
+                whole = parts[part[k], row, client[k]] if client[k] >= 0 else parts[part[k], row].sum()
+                seconds[k] = share[k] * whole
+            begin = schedule(seconds, resource, first, after, servers)
+            moved = sent = end = 0.0
+            for k in range(len(part)):
+                finished = begin[k] + seconds[k]
+                end = max(end, finished)
+                if part[k] <= UP:
+                    moved = max(moved, finished)
+                elif part[k] == SENT:
+                    sent = max(sent, finished)
+            found[row] = moved, max(sent - moved, 0.0), end - max(sent, moved)
+        return found
+
+    return njit(cache=True)(milestones)
+
+
+def milestones_s(shape: Shape, parts: Floats, servers: int = 1) -> Floats:
+    """[C, 3] of parts [10, C, N]: until layers have moved, from then until the last packet is in, from then to the end.
+
+    They add up to the delay.
+    """
+    return np.asarray(_compiled_milestones()(np.ascontiguousarray(parts), graph_of(shape).arrays, servers))
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """When each step of a round begins and how long it takes."""
@@ -273,12 +310,3 @@ class Timeline:
     @property
     def delay_s(self) -> float:
         return float(self.end_s.max())
-
-    @property
-    def milestones_s(self) -> tuple[float, float, float]:
-        """How long until layers have moved, from then until the last packet is in, and from then to the end."""
-        moved, sent, end = (
-            float(self.end_s[np.isin(self.graph.part, parts)].max(initial=0.0))
-            for parts in ((DOWN, UP), SENT, range(99))
-        )
-        return moved, max(sent - moved, 0.0), end - max(moved, sent)

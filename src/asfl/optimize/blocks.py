@@ -29,9 +29,20 @@ from numpy.typing import NDArray
 
 from asfl.config.files import check_memory
 from asfl.config.shapes import Floats, Ints
-from asfl.costs.modelled import ExchangeRules, Links, Workload, arrived_only, energy, joules, seconds, shape_of, times
+from asfl.costs.modelled import (
+    ExchangeRules,
+    Links,
+    Workload,
+    arrived_only,
+    by_shape,
+    energy,
+    joules,
+    seconds,
+    shape_of,
+    times,
+)
 from asfl.costs.round import Decision
-from asfl.costs.timeline import Shape, Timeline
+from asfl.costs.timeline import Shape
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import Choices, Pick, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, allowed_bits, one_if_idle, sitting_out_cost, terms_by_bits
@@ -259,9 +270,9 @@ def objective_of_cuts(
     delay = waits + terms.server_s * candidates.load.sum()
     if candidates.parts is not None:
         servers, arrived = problem.round.compute.server_processors, float(candidates.load[0, served].sum())
-        for cut, parts in enumerate(np.where(served, candidates.parts[:, :, 0], 0.0).swapaxes(0, 1)):
-            shape = _shape(problem, int(terms.cuts[cut]), problem.round.num_clients, arrived)
-            delay[cut] = Timeline.of(shape, parts, servers).delay_s
+        parts = np.where(served, candidates.parts[:, :, 0], 0.0)
+        shapes = [_shape(problem, int(cut), problem.round.num_clients, arrived) for cut in terms.cuts]
+        delay = by_shape(shapes, parts, servers).sum(axis=1)
     costs = np.where(served, candidates.cost[:, 0], sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
     spread = problem.plan_cost(terms.cuts, terms.synced)
     return np.asarray(problem.delay_drift.value(delay) + costs + spread)
