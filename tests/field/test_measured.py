@@ -29,7 +29,7 @@ from asfl.runs.round import play_round
 from asfl.runs.run import run
 from asfl.runs.state import State, SyntheticLearning
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.schemes.rules import decide, rules_of
+from asfl.schemes.base import decide, rules_of
 from studies.local_links import LocalLink
 
 MEASURED = ("field.costs=measured", "decision.delay_budget_s=auto", "decision.energy_budget_j=auto")
