@@ -16,14 +16,14 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import RoundCost
+from asfl.costs.round import Decision
 from asfl.optimize import Solution, solve
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
 from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.curves import Run
 from asfl.results.summary import still_owed, trained_and_charged
-from asfl.results.words import NO_CLIENT
+from asfl.results.tables import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words, play_all
 from asfl.runs.this_process import usual_threads

@@ -15,11 +15,9 @@ from asfl.cli.reproduce import ALL
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import Budgets
-from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
 from asfl.results.reproduce.archive import joined, read_archive, write_archive
 from asfl.results.reproduce.page import show_found
-from asfl.results.reproduce.plan import usual_seeds, world_name
-from asfl.results.reproduce.recipes import on_traces
+from asfl.results.reproduce.recipes import RECIPES, Plan, Scale, on_traces, plan_recipe, usual_seeds, world_name
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES
@@ -208,7 +206,6 @@ def test_the_command_on_measured_channels(asfl: Asfl, tmp_path: Path, monkeypatc
         (["clients", "--address", "here:1"], "--engine ray"),
         (["fixed-cuts", "--scale", "evidence", "--data-dir", "nowhere"], "nowhere"),
         (["fixed-cuts", "--tuned", "gone.toml"], "gone.toml"),
-        (["fixed-cuts", "--replace"], "--replace doesn't count here"),
         (["--from", "gone.xz"], "can't read gone.xz"),
         (["--from", "gone.xz", "--seeds", "2"], "--seeds doesn't count here"),
     ],
@@ -255,16 +252,8 @@ def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, mo
     tuned.write_text('base = "demo"\n[schemes.asfl]\nlearning_rate = 0.005\n')
     retuned = ["reproduce", "fixed-cuts", *settings, "--tuned", str(tuned), "--archive", "records.xz", "--out", "anew"]
     assert_refused(asfl(*retuned), "with training.learning_rate = ")
-    replaced = asfl(*retuned, "--replace")
-    assert replaced.returncode == 0, replaced.stderr
-    trained = {file.parent.name for file in (tmp_path / "anew").rglob("rounds.jsonl")}
-    assert trained == {"asfl-seed1"}  # the others have no settings of their own
-    asfl_runs = [one.points[0].runs[0] for one in read_archive(tmp_path / "records.xz")]
-    assert [run.config and run.config.training.learning_rate for run in asfl_runs] == [0.005, 0.005]  # in both recipes
-
     elsewhere = ["reproduce", "fixed-cuts", *settings, "--set", "training.learning_rate=0.5", "--archive", "records.xz"]
     assert_refused(asfl(*elsewhere), "fixed-cuts in the world demo,")
-    assert asfl(*elsewhere, "--replace").returncode == 0
 
 
 def test_an_archive_loses_no_point(tmp_path: Path) -> None:
