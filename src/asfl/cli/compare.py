@@ -41,7 +41,6 @@ def compare(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Train all schemes in the same world and compare accuracy, delay and energy. Called again, it goes on."""
@@ -50,7 +49,7 @@ def compare(
     first = config.scenario.seed
     folder = out or Path("runs") / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
-    comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
+    comparison = plan_comparison(config, names, every, folder, data_dir)
     trainer = engine_named(engine, workers, address)
     with writing(folder):
         failed = train_runs([comparison], data_dir, *trainer)
@@ -104,7 +103,6 @@ def sweep(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    changed_data: options.ChangedData = False,
 ) -> None:
     """Compare schemes for every value of some fields. Called again, it does what is left.
 
@@ -118,9 +116,7 @@ def sweep(
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
     wished = options.with_shorthands(overrides, rounds=rounds, seed=seed)
     names = options.schemes_named(schemes)
-    planned = plan_sweep(
-        preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir, changed_data=changed_data
-    )
+    planned = plan_sweep(preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir)
     with writing(planned.folder):
         planned.remember()
         failed = train_runs(planned.comparisons, data_dir, *trainer)

@@ -93,16 +93,6 @@ Address = Annotated[
         help="Of a running Ray cluster. Default: the one on this machine (ray start --head).",
     ),
 ]
-LoseRounds = Annotated[
-    bool,
-    typer.Option(
-        "--lose-rounds",
-        help="If files of a run with measured costs are damaged: give up the rounds that can't be played again.",
-    ),
-]
-ChangedData = Annotated[
-    bool, typer.Option("--changed-data", help="Go on although data, trace or plugin aren't those a run began with.")
-]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where it goes. Default: a folder below runs, by its name.")
 ]

@@ -145,7 +145,6 @@ def fleet(
     overrides: options.Set = None,
     out: options.Out = None,
     data_dir: options.DataDir = None,
-    lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
     """Train with real clients on this machine: `asfl serve`, and an `asfl join` for each client."""
@@ -167,7 +166,7 @@ def fleet(
         conclude(folder, True, as_json)
         return
     if begun is not None:
-        where_to_go_on(folder, begun, lose_rounds=lose_rounds)
+        where_to_go_on(folder, begun)
     check_training(config, data_dir, real_clients=True)
     devices_folder = folder.with_name(f"{folder.name}-devices")
 
@@ -197,7 +196,6 @@ def fleet(
             should_stop=should_stop,
             data_dir=data_dir,
             threads=max(usual_threads() // clients, 1),  # all compute at the same time, on the same cores
-            lose_rounds=lose_rounds,
         )
     if not finished:
         print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")

@@ -1,9 +1,9 @@
 """The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from asfl.config.errors import nearest, short
 from asfl.config.fields import (
@@ -54,7 +54,6 @@ from asfl.config.names import (
     private_shape,
     unknown_data_set,
 )
-from asfl.config.removed import scheme_today
 from asfl.config.units import dbm_to_w
 
 ChannelKind = Annotated[Literal["rayleigh", "trace", "3gpp"] | str, known_name(CHANNELS.__contains__, CHANNELS.unknown)]
@@ -450,11 +449,6 @@ class Config(Section):
     robust: Robustness = Field(default_factory=Robustness)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
     """Settings of single schemes, by their names, as in docs/results/tuned."""
-
-    @field_validator("schemes", mode="before")
-    @classmethod
-    def _as_named_today(cls, values: Any) -> Any:
-        return {scheme_today(name): own for name, own in values.items()} if isinstance(values, dict) else values
 
     def for_scheme(self, name: str) -> Self:
         """The same experiment with what this scheme has of its own."""

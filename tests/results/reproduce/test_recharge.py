@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from made_up import made_up_run
 
-from asfl.config import load_config, recorded_config
+from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
@@ -67,15 +67,6 @@ def test_overheads_can_be_taken_away_and_put_back(runs: dict[str, Run], scheme: 
     for old, new in zip(free.records, runs[scheme].records, strict=True):
         assert old.delay_s < new.delay_s
         assert sum(old.energy_j) < sum(new.energy_j)
-
-
-def test_runs_from_before_there_were_overheads_say_that_they_are_free(runs: dict[str, Run], tmp_path: Path) -> None:
-    assert runs["asfl"].config is not None
-    plain = runs["asfl"].config.model_dump(mode="json")
-    del plain["decision"]["overheads"], plain["decision"]["discrepancy_sample_ratio"]
-    rules = recorded_config(plain).decision
-    assert (rules.overheads, rules.discrepancy_sample_ratio) == ("free", 0.05)
-    assert recorded_config(runs["asfl"].config.model_dump(mode="json")) == runs["asfl"].config
 
 
 def test_an_archive_is_recharged_to_the_digits_it_keeps(runs: dict[str, Run], tmp_path: Path) -> None:

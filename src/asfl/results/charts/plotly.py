@@ -26,7 +26,7 @@ from asfl.results.charts.chart import (
 )
 
 Json = dict[str, Any]
-INK, SOFT, PAPER, LINE, GRID = "#1d1f23", "#5c6270", "#ffffff", "#dedbd4", "#e8e6e0"
+INK, PAPER, LINE, GRID = "#1d1f23", "#ffffff", "#dedbd4", "#e8e6e0"
 _AXIS = {"gridcolor": GRID, "zerolinecolor": LINE, "linecolor": LINE, "automargin": True, "title": {"standoff": 8}}
 TEMPLATE: Json = {
     "layout": {
@@ -39,7 +39,6 @@ TEMPLATE: Json = {
         "hovermode": "closest",
         "hoverlabel": {"bgcolor": PAPER, "bordercolor": LINE, "font": {"color": INK}, "namelength": -1},
         "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right", "font": {"size": 11}},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": SOFT, "activecolor": INK},
         "xaxis": _AXIS,
         "yaxis": _AXIS,
     },

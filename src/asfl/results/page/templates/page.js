@@ -8,11 +8,7 @@ const picked = {};
 let data = JSON.parse(document.getElementById("data").textContent);
 
 // ------------------------------------------------------------------ drawing
-// Only buttons that work on this page alone; none that would send the data anywhere.
-const CONFIG = {
-  responsive: true, displaylogo: false, displayModeBar: "hover", plotlyServerURL: "", topojsonURL: "",
-  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], toImageButtonOptions: { format: "svg", filename: "asfl" },
-};
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false, plotlyServerURL: "", topojsonURL: "" };
 
 const chosen = (key) => picked[key] ?? data.chosen[key];
 const keyOf = (place) => place.dataset.by.split(" ").map((key) => chosen(key) ?? "").join("|");
