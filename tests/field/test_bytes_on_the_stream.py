@@ -10,10 +10,9 @@ import pytest
 from meddling import MeddledLink
 from small_runs import EVERYBODY_ARRIVES, Planned, agreement_of, local_links, over, planned_simulation, tiny
 
-from asfl.costs.account import ModelledAccountant
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, RoundCost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import ModelledAccountant
 from asfl.field.messages import Answer, AnyRequest
 from asfl.field.wire import encode
 from asfl.runs.simulation import Simulation

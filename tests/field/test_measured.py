@@ -14,9 +14,9 @@ from problems import plain_objective, random_problem
 from small_runs import CLIENTS, agreement_of, tiny
 
 from asfl.config.errors import AsflError
-from asfl.costs.account import Accountant, ModelledAccountant
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
+from asfl.costs.round import Decision
+from asfl.costs.world import Accountant, ModelledAccountant
 from asfl.field.client import ClientNode
 from asfl.field.engine import agreement_for, train
 from asfl.field.measured import LinkState, MeasuredCost, MeasuredRound, MeasuredWorld

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from asfl._version import __version__
 from asfl.config import Config, load_config, recorded_config
 from asfl.config.errors import AsflError
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.costs.world import World
 from asfl.runs.estimate import check_count
 from asfl.runs.files import is_untouched, read_sealed_json, safe_name, sealed_json, write_whole

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from asfl.config.errors import AsflError
 from asfl.config.files import MAX_TEXT_BYTES, open_to_read
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.runs.files import append_line, write_whole
 from asfl.runs.manifest import read_manifest
 
