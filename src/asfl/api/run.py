@@ -16,7 +16,7 @@ from asfl.data import load_data
 from asfl.runs.comparison import Comparison, plan_comparison
 from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import Ended, Engine, Job, OnEvent, attempt, train
+from asfl.runs.jobs import Ended, Engine, Job, OnEvent, Train, attempt, train
 from asfl.runs.manifest import comparable
 from asfl.runs.run import ShouldStop, check_training, run as run_in
 from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
@@ -90,7 +90,7 @@ def compare(
     comparison = plan_comparison(wanted, names, range(first, first + seeds), folder, _path(data_dir))
     engine, threads_a_run = engine_named("processes", workers, None)
     if workers == 1:
-        engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
+        engine, threads_a_run = one_by_one, lambda runs: usual_threads()
     with writing(folder):
         failed, stopped = train_shown([comparison], _path(data_dir), engine, threads_a_run, shown=progress)
     return Results(folder, not stopped, failed)
@@ -160,8 +160,13 @@ def _result_fields(config: Config) -> dict[str, Any]:
     return {field: value for field, value in by_name(comparable(config)).items() if field not in _NOT_IN_NAMES}
 
 
-def _one_by_one(
-    jobs: Sequence[Job], *, on_event: OnEvent = lambda job, event: None, should_stop: ShouldStop = lambda: False
+def one_by_one(
+    jobs: Sequence[Job],
+    *,
+    on_event: OnEvent = lambda job, event: None,
+    should_stop: ShouldStop = lambda: False,
+    train: Train = train,
+    workers: int | None = None,
 ) -> dict[str, Ended]:
     """An `Engine` in this process."""
     ended = {}

@@ -1,6 +1,6 @@
 """Folders of many runs, resumable as a whole: a comparison of schemes in one world, a sweep over many worlds.
 
-compare.json                       the resolved configuration, all schemes and seeds so far, versions
+compare.json                       the resolved configuration, all schemes and seeds so far
 <scheme>-seed<k>/                  a run folder each
 summary.json, *.png
 
@@ -11,17 +11,13 @@ data.dirichlet_alpha=0.1/          a comparison for each combination
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from itertools import product
 from pathlib import Path
-from platform import python_version
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from asfl._version import __version__
 from asfl.config import Config, load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.costs.round import Decision
@@ -38,7 +34,7 @@ from asfl.schemes import OURS, check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows
 
 COMPARE_FILE, SWEEP_FILE = "compare.json", "sweep.json"
-FORMAT, SWEEP_FORMAT = 2, 1
+FORMAT, SWEEP_FORMAT = 3, 1
 SLOWEST = ("sl", "asfl-joint")
 """Clients in sequence; the costlier solver. Started first, so that no long run is left over at the end."""
 
@@ -137,7 +133,6 @@ class Comparison:
             "schemes": list(dict.fromkeys([*before.schemes, *self.schemes])),
             "seeds": sorted({*before.seeds, *self.seeds}),
             "threads": {**self.threads, **before.threads},
-            "versions": _versions(),
             "config": with_rounds(before.config, self.config.training.rounds).model_dump(mode="json"),
         }
         write_whole(self.folder / COMPARE_FILE, sealed_json(data))
@@ -152,7 +147,6 @@ class _ComparisonFile(BaseModel):
     schemes: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}(:[A-Za-z0-9_.,=-]{1,100})?$")]]
     seeds: list[Annotated[int, Field(ge=0)]]
     threads: dict[str, Annotated[int, Field(ge=1, le=MOST_THREADS)]]
-    versions: dict[str, str]
     config: dict[str, JsonValue]
 
 
@@ -207,14 +201,6 @@ def plan_comparison(
             if not borrows(scheme_named(scheme)):  # those wait for what ASFL decides
                 run_to_go_on_with(comparison.run_folder(scheme, seed), with_seed(config, seed), scheme)
     return comparison
-
-
-def _versions() -> dict[str, str]:
-    found = {"asfl": __version__, "python": python_version()}
-    for package in ("torch", "numpy"):
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
 
 
 # ---------------------------------------------------------------------- many worlds
