@@ -180,21 +180,6 @@ def test_time_is_counted_once(found: list[tuple[float, float]]) -> None:
     assert _covered(found) == covered.sum()
 
 
-def test_what_was_learnt_survives() -> None:
-    before, again = clocks_of(), clocks_of()
-    before.layers_take({0: np.array([[1.0, 0.5, 0.5], [2.0, 3.0, 1.0]])})
-    before.exchanged(*usual(Forward(at(1)), 300_000))
-    before.estimates.loss.add(1, missed=True)
-    before.server_pass([1], 0.1)
-    before.estimates.fade(0.5)
-    again.restore(before.arrays())
-    np.testing.assert_array_equal(again.profile.forward_flops, before.profile.forward_flops)
-    assert again.estimates.to_json() == before.estimates.to_json()
-    assert again.arrays().keys() == before.arrays().keys()
-    again.estimates.fade(0.5)  # and are its own
-    assert again.estimates.uplink_s_per_bit.relative_error[0] > before.estimates.uplink_s_per_bit.relative_error[0]
-
-
 # ---------------------------------------------------------------------- estimates, against plain weighted means
 amounts = st.floats(1e-9, 1e9)
 rounds = st.lists(st.lists(amounts, max_size=3), min_size=1, max_size=8)

@@ -21,7 +21,7 @@ from asfl.field.fleet import remote_fleet
 from asfl.field.measured import MOST_CLIENT_W
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, MEMORY_ROUNDS
-from asfl.field.roster import Patience
+from asfl.field.roster import BAD_ANSWERS
 from asfl.field.stream import CHUNK, GREETING_LIMIT
 from asfl.field.wire import HEADER_LIMIT, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
 from asfl.runs import http_server
@@ -57,7 +57,7 @@ def ten_to(value: float) -> str:
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
         f"max(log {BOUND:g}, 5 · 1.4826 · MAD)",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
-        f"{WORDS[Patience().bad_answers].capitalize()} rounds in a row",
+        f"{WORDS[BAD_ANSWERS].capitalize()} rounds in a row",
         f"the largest and smallest {'fifth' if Combining().trim == 1 / 5 else '?'} of each number",
         f"two connections per client and {server._STRANGERS} more",
         f"after {server._QUIET_MS / 1e3:g} s, a",
