@@ -76,7 +76,6 @@ def test_what_the_wheel_installs_works(installed: Path) -> None:
     assert str(installed) in subprocess.run(where, capture_output=True, text=True, check=True).stdout
     assert "demo" in said("list", "presets")
     assert "mine.py is written" in said("new", "scheme", "mine")
-    compare = ["--plugin", "mine.py", "compare", "demo", *tiny.split(), "--schemes", "asfl,mine"]
-    said(*compare, "--rounds", "1", "--workers", "1")
-    assert "page: runs/compare-demo/report.html" in said("report", "runs/compare-demo", "--no-figures")
+    said("--plugin", "mine.py", "run", "demo", *tiny.split(), "--scheme", "mine", "--rounds", "1", "--out", "run")
+    assert "page: run/report.html" in said("report", "run", "--no-figures")
     assert "vgg19-cifar100" in said("list", "profiles")

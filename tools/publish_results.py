@@ -17,9 +17,9 @@ from typing import Any
 from PIL import Image
 
 from asfl.config.units import number, percent
-from asfl.results.reproduce import RECIPES
 from asfl.results.reproduce.page import ALIKE
 from asfl.results.reproduce.recharge import RECORDED
+from asfl.results.reproduce.recipes import RECIPES
 from asfl.results.summary import with_note
 from asfl.results.tables import Table
 from asfl.schemes import CEILING, OURS, PLUS

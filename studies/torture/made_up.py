@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 Random = np.random.Generator
@@ -242,30 +241,9 @@ def table(random: Random) -> str:
     return "\n".join(rows)
 
 
-def hdf5(file: Path, random: Random) -> bool:
-    """One of the two layouts, with attributes or shapes that lie; whether it can't be right."""
-    lying = random.random() < 0.4
-    with h5py.File(file, "w") as made:
-        frames = int(10 ** random.integers(6, 13)) if lying else 4
-        if random.random() < 0.5:
-            group, shape = made.create_group("Data"), tuple[int, ...]((frames, 1, 3, 2, 2 * 80))
-            attributes: dict[str, Any] = {"SLOT_SAMP_LEN": 80, "FFT_SIZE": 64, "CP_LEN": 16, "PREFIX_LEN": 0}
-            attributes |= {"POSTFIX_LEN": 0, "BS_FRAME_LEN": 10, "RATE": 5e6, "OFDM_PILOT_F": np.ones(128)}
-        else:
-            group, shape = made, (frames, 2, 4 * 200, 2)
-            attributes = {"num_mob_ant": 4, "samples_per_user": 200, "frame_length": 1000, "symbol_length": 200}
-        dataset = group.create_dataset("Pilot_Samples", shape, dtype="<i2", chunks=(1, *shape[1:]), compression="gzip")
-        dataset[:2] = random.integers(-3000, 3000, (2, *shape[1:]))
-        for key, value in attributes.items():
-            if random.random() < 0.1:
-                value = one_of(random, (0, -1, 1e300, np.nan, np.inf, 2**40, 1e9, "text", [1, 2], np.zeros(0)))
-            group.attrs[key] = value
-    return lying and frames >= 10**9
-
-
 def trace(folder: Path, random: Random) -> Case:
     """A measured channel in any format, damaged or lying."""
-    kind = one_of(random, ("csv", "csv", "csv.gz", "csv.gz", "npz", "npz", "hdf5", "hdf5", "odd"))
+    kind = one_of(random, ("csv", "csv", "csv.gz", "csv.gz", "npz", "npz", "odd"))
     file, lies = folder / f"trace.{kind}", False
     if kind == "csv":
         content = table(random).encode()
@@ -283,16 +261,11 @@ def trace(folder: Path, random: Random) -> Case:
         made = one_of(random, (npz_bytes({"snr_db": values, "dt_s": _odd_number(random)}), npz_of(members)))
         lies = made == npz_of(members)
         file.write_bytes(damaged(made, random) if not lies and random.random() < 0.4 else made)
-    elif kind == "hdf5":
-        lies = hdf5(file, random)
-        if not lies and random.random() < 0.4:
-            file.write_bytes(damaged(file.read_bytes(), random))
     else:
         file, lies = odd_file(folder, random, one_of(random, (".csv", ".npz", ".h5", ".csv.gz"))), True
     channel = [f"scenario.channel.{part}" for part in ('kind="trace"', f'trace_file="{file}"')]
     quantity = one_of(random, ("auto", "auto", "snr_db", "rsrp_dbm"))
-    each = ['scenario.channel.trace_antenna="each"'] if kind == "hdf5" and random.random() < 0.3 else []
-    settings = [*channel, f'scenario.channel.trace_quantity="{quantity}"', "scenario.clients=1", *each]
+    settings = [*channel, f'scenario.channel.trace_quantity="{quantity}"', "scenario.clients=1"]
     command = one_of(random, (["scenario", "--json"], ["scenario"], ["explain"]))
     options = [part for setting in settings for part in ("--set", setting)]
     return Case([*command, *options], must_refuse=lies and command[0] == "scenario")

@@ -122,7 +122,7 @@ def test_mistakes_end_with_one_message(asfl: Asfl, tmp_path: Path, arguments: tu
         (("advise", "--time", "1h", "--page", "x.md"), "--page"),
         (("reproduce", "--from", "records.xz", "--scale", "evidence"), "--scale"),
         (("reproduce", "table3", "--trace", "x.csv"), "--trace"),
-        (("report", "runs", "--no-figures", "--figures", "there"), "--figures"),
+        (("report", "runs", "--no-figures", "--port", "1"), "--port"),
         (("fleet", "--set", "scenario.clients=3"), "--set scenario.clients=3"),
         (("sweep", "--over", "radio.num_rbs=3,4", "--set", "radio.num_rbs=5"), "--set radio.num_rbs=5"),
     ],

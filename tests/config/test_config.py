@@ -12,7 +12,7 @@ from asfl.cli.options import configuration
 from asfl.config import Config, Resolved, by_name, load_config, preset_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.fields import valid_range
-from asfl.config.removed import ANY, SETTINGS
+from asfl.config.load import REMOVED
 from asfl.config.show import as_toml, own_settings, toml_value
 from asfl.costs.world import World
 from conftest import Asfl, assert_refused
@@ -40,21 +40,16 @@ def test_paper_presets_are_table_ii_as_printed(dataset: str) -> None:
     assert (config.scenario.clients, config.data.dirichlet_alpha, config.data.name) == (10, 10, dataset)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_settings_that_are_gone_say_what_to_use_and_run_folders_that_left_them_alone_are_read(name: str) -> None:
-    usual, sentence = SETTINGS[name]
-    with pytest.raises(AsflError) as caught:
-        load_config("demo", {name: "off" if usual is ANY else usual})
-    assert str(caught.value) == f"{name} no longer exists: {sentence}"
+@pytest.mark.parametrize("name", REMOVED)
+def test_archived_settings_that_are_gone_are_left_out_if_they_had_their_usual_values(name: str) -> None:
     *sections, key = name.split(".")
     recorded = Config().model_dump()
     inside = reduce(getitem, sections, recorded)
-    inside[key] = usual
-    assert recorded_config(recorded) == recorded_config(Config().model_dump())
+    inside[key] = REMOVED[name]
+    assert recorded_config(recorded) == Config()
     inside[key] = object()
-    if usual is not ANY:
-        with pytest.raises(AsflError, match="no longer exists"):
-            recorded_config(recorded)
+    with pytest.raises(ValidationError):
+        recorded_config(recorded)
 
 
 @pytest.mark.parametrize("name", preset_names())

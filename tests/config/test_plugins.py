@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from made_up import leave_run, made_up_round
 from own_things import forgotten_afterwards, loud_scheme
 from torch import nn
 
@@ -25,7 +24,6 @@ from asfl.models.load import load_profile
 from asfl.radio.channel import make_channel
 from asfl.radio.link import ChannelState
 from asfl.results.charts.chart import look_of
-from asfl.results.page.collect import collect, run_command
 from asfl.runs.files import sealed_json, write_whole
 from asfl.runs.manifest import MANIFEST_FILE, Manifest
 from asfl.runs.play import play
@@ -346,25 +344,6 @@ def test_a_decision_that_cannot_be_carried_out_is_refused(tmp_path: Path, cut: i
     world = World.of(load_config("demo").config)
     with pytest.raises(AsflError, match=words):
         next(play(world, scheme_named("loud"), 1, Budgets(1, 1)))
-
-
-def test_the_report_says_that_a_plugin_is_needed_to_repeat_a_run(tmp_path: Path) -> None:
-    package.register_channel("fog", Foggy)
-    commands = {}
-    for name, scheme, overrides in (
-        ("scheme", "loud", []),
-        ("channel", "asfl", ["scenario.channel.kind=fog"]),
-        ("nothing", "asfl", []),
-    ):
-        manifest = Manifest(load_config("demo", overrides).config, scheme, Budgets(1, 1), 1, {})
-        leave_run(tmp_path / name, manifest, [made_up_round(1, 0.5)])
-        (found,) = collect([tmp_path / name]).runs
-        commands[name] = run_command(found).partition(" --set")[0]
-    assert commands == {
-        "scheme": "asfl --plugin FILE run demo --scheme loud",
-        "channel": "asfl --plugin FILE run demo --scheme asfl",
-        "nothing": "asfl run demo --scheme asfl",
-    }
 
 
 def test_every_scheme_has_a_look_of_its_own() -> None:

@@ -50,7 +50,8 @@ def test_the_notebook_runs_and_shows_what_is_saved(saved: Any, tmp_path: Path, k
     fresh = deepcopy(saved)
     training = fresh["cells"][2]
     assert FULL_LENGTH in training["source"]
-    training["source"] = training["source"].replace(FULL_LENGTH, "training.rounds=2")  # the same kinds of output
+    shorter = training["source"].replace(FULL_LENGTH, "training.rounds=1").replace("(1, 2, 3)", "(1,)")
+    training["source"] = shorter  # the same kinds of output
     NotebookClient(fresh, **kernel).execute()
     assert outputs(fresh) == outputs(saved)
     assert not list(tmp_path.rglob("manifest.json"))  # it tidies up

@@ -118,7 +118,6 @@ def test_printed_reading_and_its_switches() -> None:
         ("rules.qeue_rule", "printed", "did you mean 'queue_rule'?"),
         ("rules.delay_budget_s", -1, 'rules.delay_budget_s = -1 must be a number > 0 and ≤ 1e9 or "auto", in s'),
         ("rules.min_participants", 4, "rules.min_participants = 4 is more than can be served: 3 clients"),
-        ("rules.rb_sharing", "time", "decision.rb_sharing no longer exists"),
         ("queues.energy", [1, 2], "queues.energy has 2 entries, but there are 3 clients"),
         ("learning.layer_spread", [1, 2], "learning.layer_spread has 2 entries, but there are 19 layers"),
         ("round.outage_s", 3, "round.outage_s: it follows from the rules"),

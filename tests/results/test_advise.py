@@ -22,7 +22,7 @@ from asfl.results.advise import (
     updates_to,
 )
 from asfl.results.charts.chart import Bars, Note
-from asfl.results.charts.comparison import Place, front_of
+from asfl.results.charts.runs import Place, front_of
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import Found, Point, write_archive
 from asfl.results.summary import Statistic

@@ -297,14 +297,11 @@ def test_a_damaged_run_goes_on_from_the_newest_whole_checkpoint(
     assert contents(stopped) == contents(whole)
 
 
-def test_measured_rounds_are_given_up_only_if_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_measured_rounds_are_never_given_up(tmp_path: Path) -> None:
     manifest = unfinished(tmp_path / "run", "measured")
-    with pytest.raises(AsflError, match=r"3 rounds behind it were measured and can't be played again.*--lose-rounds"):
+    with pytest.raises(AsflError, match=r"3 rounds behind it were measured and can't be played again"):
         where_to_go_on(tmp_path / "run", manifest)
     assert len(read_records(tmp_path / "run")) == 3
-    start = where_to_go_on(tmp_path / "run", manifest, lose_rounds=True)
-    assert start.round == 0
-    assert "rounds 1 to 3 are played again" in caplog.text
     # The round between whose record and whose checkpoint a process was killed may be lost.
     manifest = unfinished(tmp_path / "killed", "measured", rounds=1)
     assert where_to_go_on(tmp_path / "killed", manifest).round == 0

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import made_up
@@ -309,14 +308,3 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asfl.runs.engines.ray.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"training on Ray needs an optional dependency: .*asfl\[ray\]"):
         train_on_ray([])
-
-
-def test_mlflow_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (job,) = little_comparison(tmp_path / "out").jobs()
-    output = job.config.output.model_copy(update={"track": "tensorboard,mlflow"})
-    tracked = replace(job, config=job.config.model_copy(update={"output": output}))
-    with pytest.raises(
-        AsflError, match=r'output.track = "tensorboard,mlflow": on Ray, MLflow needs .*MLFLOW_TRACKING_URI'
-    ):
-        train_on_ray([tracked])

@@ -267,8 +267,6 @@ def test_a_budget_that_no_configuration_could_have_is_refused() -> None:
         ("sfl-best:bit=8", "'bit=8' is no parameter of scheme sfl-best: did you mean 'bits'?"),
         ("epsl:share=1.1", "epsl:'share=1.1' must be a number from 0 to 1"),
         ("sl:bits=8", "'bits=8' is no parameter of scheme sl: it has none"),
-        ("fedavg-8bit", "scheme fedavg-8bit is now fedavg:bits=8"),
-        ("energy-delay", "there is no scheme energy-delay any more"),
     ],
 )
 def test_parameters_that_a_scheme_does_not_have_are_refused(name: str, words: str) -> None:
@@ -282,6 +280,8 @@ def test_a_scheme_with_parameters_has_one_name() -> None:
         assert scheme_named(name).name == "sfl-best:bits=4,mix=on"
     assert scheme_named("sfl-best:bits=32,mix=off") == scheme_named("sfl-best")
     assert split_names(["asfl,sfl-best:bits=4,mix=on", "sl , asfl"]) == ["asfl", "sfl-best:bits=4,mix=on", "sl"]
-    own = load_config("demo", ["schemes.epsl:share=0.3.learning_rate=0.5", "schemes.fedavg-8bit.local_steps=2"]).config
+    own = load_config(
+        "demo", ["schemes.epsl:share=0.3.learning_rate=0.5", "schemes.fedavg:bits=8.local_steps=2"]
+    ).config
     assert own.for_scheme("epsl:share=0.3").training.learning_rate == 0.5
     assert own.for_scheme("fedavg:bits=8").training.local_steps == 2

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
-from asfl.results.charts.comparison import accuracy, along_front, fronts
 from asfl.results.charts.files import as_png, draw, save_figure
+from asfl.results.charts.runs import accuracy, along_front, fronts
 from asfl.results.curves import RunFolder, read_run, run_folders
 from asfl.results.frames import load_runs
 from asfl.results.summary import Summary
-from asfl.results.tables import tables_of
-from asfl.results.words import in_words
+from asfl.results.tables import in_words, tables_of
 from asfl.runs.comparison import FRONT, read_comparison
 from asfl.runs.files import write_whole
 

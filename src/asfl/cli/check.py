@@ -95,7 +95,7 @@ _OLDEST_PYTHON = (3, 11)
 _EXTRAS = {
     "train": (("torch", "safetensors"), "training, and profiles of any network"),
     "report": (("plotly", "jinja2", "pandas", "pyarrow"), "asfl report; runs as tables in Python"),
-    "channels": (("h5py", "sionna"), "RENEW/Argos channel measurements; 3GPP channels"),
+    "channels": (("sionna",), "3GPP channels"),
     "city": (("mitsuba",), "asfl data trace: rays through a city"),
     "privacy": (("opacus",), "how much noise tells about a sample"),
     "field": (("grpc", "cryptography"), "asfl fleet, serve and join: clients in other processes and on other machines"),

@@ -17,12 +17,11 @@ from asfl.cli.output import console, json_text, print_json
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
 from asfl.config.units import number, percent
-from asfl.results.charts.comparison import along_front, front_of, fronts, places_at, sweep_chart, write_figures
 from asfl.results.charts.files import save_figure
+from asfl.results.charts.runs import along_front, front_of, fronts, places_at, sweep_chart, write_figures
 from asfl.results.curves import finished_runs
 from asfl.results.summary import Outcome, Statistic, Summary, choose_targets, said_once, trained_and_charged
-from asfl.results.tables import QUANTITIES, Table, amount, tables_of
-from asfl.results.words import in_words
+from asfl.results.tables import QUANTITIES, Table, amount, in_words, tables_of
 from asfl.runs.comparison import PRICES, Axis, Comparison, Sweep, plan_comparison, plan_front, plan_sweep
 from asfl.runs.files import cell, write_whole, writing
 from asfl.runs.jobs import Engine
@@ -42,7 +41,6 @@ def compare(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    changed_data: options.ChangedData = False,
     front: Annotated[
         bool,
         typer.Option("--front", help=f"Also schemes that price energy, at {', '.join(PRICES)}: delay against energy."),
@@ -55,7 +53,7 @@ def compare(
     first = config.scenario.seed
     folder = out or Path("runs") / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
-    comparison = plan_comparison(config, names, every, folder, data_dir, changed_data=changed_data)
+    comparison = plan_comparison(config, names, every, folder, data_dir)
     others = plan_front(comparison, data_dir) if front else []
     trainer = engine_named(engine, workers, address)
     with writing(folder):
@@ -76,7 +74,6 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
     sentences = in_words(summary)
     data = {**summary.to_json(), "words": sentences, "failed": failed}
     write_whole(folder / "summary.json", json_text(data))
-    write_whole(folder / "table.csv", summary.to_csv())
     pictures = write_figures(summary, runs, folder)
     for name, chart in fronts(outcomes) if len(outcomes) > 1 else ():
         pictures.append(folder / f"{name}.png")
@@ -92,7 +89,7 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
             out.print(f"Trained with settings of their own: {own}.")
         for sentence in sentences:
             out.print(sentence)
-        print(f"numbers: {folder / 'summary.json'}, {folder / 'table.csv'}")
+        print(f"numbers: {folder / 'summary.json'}")
         for picture in pictures:
             print(f"picture: {picture}")
     print_failures(failed)
@@ -130,7 +127,6 @@ def sweep(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    changed_data: options.ChangedData = False,
 ) -> None:
     """Compare schemes for every value of some fields. Called again, it does what is left.
 
@@ -144,9 +140,7 @@ def sweep(
             raise AsflError(f"--set {text} doesn't count here: --over gives that field its values")
     wished = options.with_shorthands(overrides, rounds=rounds, seed=seed)
     names = options.schemes_named(schemes)
-    planned = plan_sweep(
-        preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir, changed_data=changed_data
-    )
+    planned = plan_sweep(preset, wished, axes, names, seeds, out or Path("runs/sweep"), data_dir)
     with writing(planned.folder):
         planned.remember()
         failed = train_runs(planned.comparisons, data_dir, *trainer)

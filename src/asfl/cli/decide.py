@@ -23,7 +23,7 @@ from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_r
 from asfl.results.charts.world import decision_chart, playthroughs_chart
 from asfl.results.curves import Run
 from asfl.results.summary import still_owed, trained_and_charged
-from asfl.results.words import NO_CLIENT
+from asfl.results.tables import NO_CLIENT
 from asfl.runs.estimate import check_count
 from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words, play_all
 from asfl.runs.this_process import usual_threads

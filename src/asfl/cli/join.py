@@ -44,8 +44,7 @@ def join(
         str | None, typer.Option("--name", help="What the server calls this device. Default: the machine's name.")
     ] = None,
     home: Annotated[
-        Path,
-        typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate."),
+        Path, typer.Option("--home", metavar="DIR", envvar="ASFL_DEVICE", help="This device's key and certificate.")
     ] = Path("asfl-device"),
     meter: Annotated[
         str, typer.Option("--meter", help="How the device knows what it consumes (docs/field.md).")

@@ -50,7 +50,7 @@ _MODELS = {
 }
 _CHANNELS = {
     "rayleigh": "Rayleigh fading over path loss, drawn anew each round",
-    "trace": "a measured trace: CSV, NPZ or RENEW/Argos HDF5",
+    "trace": "a measured trace: CSV or NPZ",
     "3gpp": "a cell of 3GPP TR 38.901: path loss, shadows, obstacles",
 }
 _DATASETS = {

@@ -45,8 +45,7 @@ def _scheme_names(incomplete: str) -> list[str]:
 
 
 Preset = Annotated[
-    str,
-    typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets),
+    str, typer.Argument(metavar="[PRESET|FILE]", help="A preset's name or a TOML file.", autocompletion=_presets)
 ]
 Set = Annotated[
     list[str] | None,
@@ -93,16 +92,6 @@ Address = Annotated[
         metavar="HOST:PORT",
         help="Of a running Ray cluster. Default: the one on this machine (ray start --head).",
     ),
-]
-LoseRounds = Annotated[
-    bool,
-    typer.Option(
-        "--lose-rounds",
-        help="If files of a run with measured costs are damaged: give up the rounds that can't be played again.",
-    ),
-]
-ChangedData = Annotated[
-    bool, typer.Option("--changed-data", help="Go on although data, trace or plugin aren't those a run began with.")
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where it goes. Default: a folder below runs, by its name.")

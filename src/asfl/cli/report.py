@@ -1,7 +1,6 @@
 """`asfl report` and `asfl export`: runs as one page, as figures and tables for a paper, as data for other programs."""
 
 import signal
-import webbrowser
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,15 +8,12 @@ import typer
 
 from asfl.cli import options
 from asfl.config.errors import AsflError
-from asfl.results.charts.comparison import write_figures
-from asfl.results.charts.files import save_figure
-from asfl.results.charts.one_run import walk
+from asfl.results.charts.runs import write_figures
 from asfl.results.page import Report, chart_library, page, place_for
 from asfl.results.page.collect import signature
 from asfl.results.page.serve import ADDRESS, LivePage, open_server
 from asfl.results.tables import latex_tables
 from asfl.runs.files import write_whole
-from asfl.schemes import OURS
 
 
 def report(
@@ -29,62 +25,47 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="The page. Default: report.html in the folder; here, if there are several."),
     ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where PDF, SVG and LaTeX go. Default: NAME-figures beside the page."),
-    ] = None,
-    no_figures: Annotated[bool, typer.Option("--no-figures", help="The page only.")] = False,
+    no_figures: Annotated[
+        bool, typer.Option("--no-figures", help="The page only; else PDF, SVG and LaTeX go to NAME-figures beside it.")
+    ] = False,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Write nothing; show the page at a local address, renewed as rounds are played."),
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch: on 127.0.0.1; 0 is any free one.")] = 8321,
-    open_browser: Annotated[bool, typer.Option("--open", help="With --watch: open the page in the browser.")] = False,
     targets: options.Targets = None,
-    data_dir: options.DataDir = None,
 ) -> None:
     """Runs and comparisons as one self-contained HTML page, with figures and tables for a paper beside it."""
     if watch:
-        options.refuse_all_but(
-            ["folders", "watch", "port", "open_browser", "targets", "data_dir"], "--watch writes nothing"
-        )
-        _watch(folders, port, open_browser, options.accuracies(targets), data_dir)
+        options.refuse_all_but(["folders", "watch", "port", "targets"], "--watch writes nothing")
+        _watch(folders, port, options.accuracies(targets))
         return
-    for option, given in (("--port", port != 8321), ("--open", open_browser)):
-        if given:
-            raise AsflError(f"{option} doesn't count here: it is for --watch")
+    if port != 8321:
+        raise AsflError("--port doesn't count here: it is for --watch")
     if no_figures:
-        options.refuse_all_but(
-            ["folders", "out", "no_figures", "targets", "data_dir"], "--no-figures makes the page only"
-        )
+        options.refuse_all_but(["folders", "out", "no_figures", "targets"], "--no-figures makes the page only")
     place, library = place_for(folders, out), chart_library()
     made = Report.of(folders, options.accuracies(targets))
     if not made.collected.runs:
         raise AsflError(f"{', '.join(map(str, folders))}: no run has begun yet; there is nothing to report")
-    write_whole(place, page(made, data_dir=data_dir, library=library))
+    write_whole(place, page(made, library=library))
     print(f"page: {place}")
     if no_figures:
         return
-    folder = figures or place.with_name(f"{place.stem}-figures")
+    folder = place.with_name(f"{place.stem}-figures")
     worlds = made.runs()
     for number, (summary, runs) in enumerate(worlds, start=1):
         own = folder / str(number) if len(worlds) > 1 else folder
         write_figures(summary, runs, own, ("pdf", "svg"))
-        ours = next((run for run in runs if run.scheme == OURS), None)
-        if ours is not None and (picture := walk(ours)) is not None:
-            for kind in ("pdf", "svg"):
-                save_figure(picture, own / f"walk.{kind}")
     write_whole(folder / "tables.tex", latex_tables(made.tables()))
     print(f"figures and tables: {folder}")
 
 
-def _watch(
-    folders: list[Path], port: int, open_browser: bool, targets: list[float] | None, data_dir: Path | None
-) -> None:
+def _watch(folders: list[Path], port: int, targets: list[float] | None) -> None:
     """Serve the report while experiments run, until Ctrl-C."""
 
     def build(version: str) -> str:
-        return page(Report.of(folders, targets), data_dir=data_dir, version=version)
+        return page(Report.of(folders, targets), version=version)
 
     Report.of(folders, targets)  # mistakes are told here, not in the browser
     server = open_server(LivePage(lambda: signature(folders), build, chart_library()), port)
@@ -93,8 +74,6 @@ def _watch(
         # Shells start background jobs deaf to Ctrl-C, and Python then leaves it at that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print(f"the report is at {address} (Ctrl-C ends it)", flush=True)
-        if open_browser:
-            webbrowser.open(address)
         server.serve_forever()
     except KeyboardInterrupt:
         print("stopped")

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,9 @@ from asfl.cli.compare import print_failures, train_runs
 from asfl.cli.output import console, print_json
 from asfl.config.errors import AsflError
 from asfl.results.curves import Run
-from asfl.results.reproduce import RECIPES, Found, Plan, Scale, plan_recipe, recipe_named
-from asfl.results.reproduce.archive import RunKey, joined, read_archive, runs_of, write_archive
+from asfl.results.reproduce.archive import Found, RunKey, joined, read_archive, runs_of, write_archive
 from asfl.results.reproduce.recharge import recharge_all
-from asfl.results.reproduce.recipes import on_traces
+from asfl.results.reproduce.recipes import RECIPES, Plan, Scale, on_traces, plan_recipe, recipe_named
 from asfl.results.summary import with_note
 from asfl.results.tables import Table
 from asfl.runs.comparison import Comparison
@@ -43,8 +43,7 @@ def reproduce(
     tuned: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE",
-            help="Instead of the preset it starts from, as in docs/results/tuned; repeatable.",
+            metavar="FILE", help="Instead of the preset it starts from, as in docs/results/tuned; repeatable."
         ),
     ] = None,
     overrides: options.Set = None,
@@ -59,9 +58,6 @@ def reproduce(
             "trained again.",
         ),
     ] = None,
-    anew: Annotated[
-        bool, typer.Option("--replace", help="Train anew, and forget, what --archive has with other settings.")
-    ] = False,
     drawn_from: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Draw from an archive; train nothing.")
     ] = None,
@@ -95,8 +91,6 @@ def reproduce(
         return
     if recharge:
         raise AsflError("--recharge doesn't count here: it is for --from")
-    if anew and archive is None:
-        raise AsflError("--replace doesn't count here: it is for --archive")
     folder = out or Path("runs") / f"reproduce-{scale}"
     plans = [
         plan_recipe(
@@ -112,7 +106,7 @@ def reproduce(
     ]
     trainer = engine_named(engine, workers, address)
     before = read_archive(archive) if archive is not None and archive.exists() else []
-    kept = _still_valid(before, plans, anew)
+    kept = _still_valid(before, plans)
     with writing(folder):
         failed = {} if no_training else _train(plans, kept, data_dir, trainer)
         found = [plan.found(kept) for plan in plans]
@@ -124,19 +118,15 @@ def reproduce(
         raise typer.Exit(2)
 
 
-def _still_valid(before: Sequence[Found], plans: Sequence[Plan], anew: bool) -> dict[RunKey, Run]:
-    """The runs of an archive but for those that would be trained otherwise; they are an error unless wanted anew."""
+def _still_valid(before: Sequence[Found], plans: Sequence[Plan]) -> dict[RunKey, Run]:
+    """The runs of an archive; an error if any of them would be trained otherwise."""
     kept = runs_of(before)
-    outdated = {key: difference for plan in plans for key, difference in plan.outdated(kept).items()}
-    differences = [
-        *(words for plan in plans for words in plan.moved(before)),
-        *(f"{run_name(scheme, seed, world)} with {what}" for (world, scheme, seed), what in outdated.items()),
-    ]
-    if differences and not anew:
-        raise AsflError(
-            f"the archive holds {differences[0]}; give the settings it has, another --archive, or --replace"
-        )
-    return {key: run for key, run in kept.items() if key not in outdated}
+    for plan in plans:
+        moved = plan.moved(before)
+        outdated = (f"{run_name(key[1], key[2], key[0])} with {what}" for key, what in plan.outdated(kept).items())
+        if difference := next(chain(moved, outdated), None):
+            raise AsflError(f"the archive holds {difference}; give the settings it has, or another --archive")
+    return kept
 
 
 def _chosen(names: Sequence[str], with_traces: bool) -> list[str]:

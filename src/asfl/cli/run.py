@@ -19,7 +19,7 @@ from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.curves import Run
 from asfl.results.summary import RunSummary, summarize_run, with_note
-from asfl.results.words import NO_CLIENT
+from asfl.results.tables import NO_CLIENT
 from asfl.runs.folder import is_finished
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, with_rounds
@@ -39,15 +39,13 @@ def run(
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
-    lose_rounds: options.LoseRounds = False,
-    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Train one scheme: split federated rounds over the simulated radio, into a run folder."""
     config = options.configuration(preset, overrides, rounds=rounds, seed=seed).config
     scheme_named(scheme)
     folder = options.run_folder(out, preset, scheme, config.scenario.seed)
-    watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    watching: RunOptions = {"data_dir": data_dir}
     _train(config, scheme, folder, engine, address, as_json, watching)
 
 
@@ -59,8 +57,6 @@ def resume(
     data_dir: options.DataDir = None,
     engine: options.ClientEngine = "local",
     address: options.Address = None,
-    lose_rounds: options.LoseRounds = False,
-    changed_data: options.ChangedData = False,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends as if it never had been. --rounds makes it longer."""
@@ -70,7 +66,7 @@ def resume(
         if rounds < config.training.rounds:
             raise AsflError(f"--rounds {rounds}: {folder} has {config.training.rounds} rounds, and can only have more")
         config = with_rounds(config, rounds)
-    watching: RunOptions = {"data_dir": data_dir, "lose_rounds": lose_rounds, "changed_data": changed_data}
+    watching: RunOptions = {"data_dir": data_dir}
     _train(config, manifest.scheme, folder, engine, address, as_json, watching)
 
 

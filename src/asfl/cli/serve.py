@@ -47,8 +47,7 @@ CodeHours = Annotated[float, typer.Option("--code-hours", min=0.01, max=8760, he
 def serve(
     preset: options.Preset = "demo",
     devices: Annotated[
-        int | None,
-        typer.Option("--devices", min=1, max=1000, help="How many take part. Default: scenario.clients."),
+        int | None, typer.Option("--devices", min=1, max=1000, help="How many take part. Default: scenario.clients.")
     ] = None,
     scheme: options.Scheme = "asfl",
     overrides: options.Set = None,
@@ -63,8 +62,7 @@ def serve(
         ),
     ] = "127.0.0.1:7400",
     host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="NAME", help="This machine's name or address, as devices reach it."),
+        str | None, typer.Option("--host", metavar="NAME", help="This machine's name or address, as devices reach it.")
     ] = None,
     hours: CodeHours = 24.0,
     codes: Annotated[
@@ -75,8 +73,7 @@ def serve(
         float, typer.Option("--wait-s", help="Give up if devices are still missing after this time.")
     ] = float("inf"),
     metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there."),
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there.")
     ] = None,
     log_json: LogJson = False,
     as_json: options.Json = False,
@@ -148,7 +145,6 @@ def fleet(
     overrides: options.Set = None,
     out: options.Out = None,
     data_dir: options.DataDir = None,
-    lose_rounds: options.LoseRounds = False,
     as_json: options.Json = False,
 ) -> None:
     """Train with real clients on this machine: `asfl serve`, and an `asfl join` for each client."""
@@ -170,7 +166,7 @@ def fleet(
         conclude(folder, True, as_json)
         return
     if begun is not None:
-        where_to_go_on(folder, begun, lose_rounds=lose_rounds)
+        where_to_go_on(folder, begun)
     check_training(config, data_dir, real_clients=True)
     devices_folder = folder.with_name(f"{folder.name}-devices")
 
@@ -200,7 +196,6 @@ def fleet(
             should_stop=should_stop,
             data_dir=data_dir,
             threads=max(usual_threads() // clients, 1),  # all compute at the same time, on the same cores
-            lose_rounds=lose_rounds,
         )
     if not finished:
         print(f"stopped after round {len(records_so_far(folder))}; the same command goes on")

@@ -92,7 +92,6 @@ OffSecond = Annotated[Annotated[float, Gt(0), Le(1e9)] | Literal["off"], StoredI
 Joule = Annotated[float, StoredIn("J"), Gt(0), Le(1e12), _number_in("J")]
 OffJoules = Annotated[Joule | Literal["off"] | list[Joule], StoredIn("J"), _number_in("J")]
 AutoShare = Annotated[Annotated[float, Ge(0), Le(1)] | Literal["auto"], _number_in("plain units")]
-EachIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_COUNT)] | Literal["each"]
 ClockCount = Annotated[int, Field(strict=True), Ge(1), Le(MAX_COUNT)] | Literal["clock"]
 AutoPositive = Annotated[Annotated[float, Gt(0), Le(1e12)] | Literal["auto"], _number_in("plain units")]
 AutoIndex = Annotated[int, Field(strict=True), Ge(0), Le(MAX_CLIENTS)] | Literal["auto"]

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.fields import CHECK_NAMES, explain
 from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
-from asfl.config.removed import refuse_removed, without_removed
 from asfl.config.tree import Config
 
 DEFAULT_PRESET = "demo"
+_NOTHING = object()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
         for path, value in _leaves(layer.values):
             _put(merged, path, value, layer.source)
             sources[".".join(path)] = layer.source
-    refuse_removed(sources)
     try:
         config = Config.model_validate(merged, context=CHECK_NAMES)
     except ValidationError as error:
@@ -73,11 +72,17 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
     return Resolved(config, every | sources)
 
 
+REMOVED: Mapping[str, object] = {"scenario.channel.trace_antenna": 0}
+"""Settings that are gone, and the value that archived runs may have of each and be as they would be today."""
+
+
 def recorded_config(values: Mapping[str, Any]) -> Config:
-    """A configuration as a run recorded it. What didn't exist then is as it was."""
-    values = without_removed(values)
-    decision = {"overheads": "free", "discrepancy_sample_ratio": 0.05, **values.get("decision", {})}
-    return Config.model_validate({**values, "decision": decision})
+    """A configuration as a run recorded it."""
+    tree: dict[str, Any] = {}
+    for path, value in _leaves(values):
+        if REMOVED.get(".".join(path), _NOTHING) != value:
+            _put(tree, path, value, "a recorded run")
+    return Config.model_validate(tree)
 
 
 def _base_layers(base: ConfigLike | None) -> list[_Layer]:

@@ -1,9 +1,9 @@
 """The whole experiment as one frozen, validated tree; defaults are Table II of the paper unless a field says so."""
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from asfl.config.errors import nearest, short
 from asfl.config.fields import (
@@ -18,7 +18,6 @@ from asfl.config.fields import (
     ClockCount,
     Count,
     CyclesPerFlop,
-    EachIndex,
     Exponent,
     FileName,
     Hertz,
@@ -55,7 +54,6 @@ from asfl.config.names import (
     private_shape,
     unknown_data_set,
 )
-from asfl.config.removed import scheme_today
 from asfl.config.units import dbm_to_w
 
 ChannelKind = Annotated[Literal["rayleigh", "trace", "3gpp"] | str, known_name(CHANNELS.__contains__, CHANNELS.unknown)]
@@ -101,12 +99,9 @@ class ChannelSettings(Section):
     path_loss_exponent: Exponent = 4.0
     """How fast the path gain falls with distance: 10 dB per decade and unit of exponent."""
     trace_file: FileName = ""
-    """CSV, NPZ or RENEW/Argos HDF5 file with the measurements; needed if kind is "trace"."""
+    """CSV or NPZ file with the measurements; needed if kind is "trace"."""
     trace_quantity: Literal["auto", "gain_db", "snr_db", "rsrp_dbm"] = "auto"
     """Which measurement of a CSV or NPZ file to use; "auto" takes gains (`asfl data trace`) or SNR if there are any."""
-    trace_antenna: EachIndex = 0
-    """Which base-station antenna of an HDF5 file stands for the server. "each": every pair of a client's and a
-    base-station antenna counts as a user, as in the paper, so that a file of few clients can play many."""
     trace_samples_per_round: ClockCount = 1
     """How many samples of the trace pass from one round to the next; "clock": as many as the rounds take time."""
     cell: Cell = Cell()
@@ -454,11 +449,6 @@ class Config(Section):
     robust: Robustness = Field(default_factory=Robustness)
     schemes: dict[SchemeName, SchemeTraining] = Field(default_factory=dict)
     """Settings of single schemes, by their names, as in docs/results/tuned."""
-
-    @field_validator("schemes", mode="before")
-    @classmethod
-    def _as_named_today(cls, values: Any) -> Any:
-        return {scheme_today(name): own for name, own in values.items()} if isinstance(values, dict) else values
 
     def for_scheme(self, name: str) -> Self:
         """The same experiment with what this scheme has of its own."""

@@ -18,7 +18,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from asfl.config.errors import AsflError
 from asfl.config.fields import explain
 from asfl.config.files import parse_json, read_text
-from asfl.config.removed import refuse_removed
 from asfl.config.shapes import Each
 from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import RoundCost, round_cost
@@ -67,8 +66,6 @@ def parse_round(data: Any) -> RoundFile:
     """Validate a round that was read from JSON."""
     if not isinstance(data, dict):
         raise AsflError("a round file is a JSON object with the keys round, rules, queues, decision, …")
-    rules = data.get("rules")
-    refuse_removed(f"decision.{key}" for key in (rules if isinstance(rules, dict) else ()))
     try:
         given = _adapter().validate_python(data)
     except ValidationError as error:

@@ -132,7 +132,7 @@ def _rayleigh(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
 
 def _from_trace(scenario: "config.Scenario", radio: "config.Radio") -> Channel:
     options = scenario.channel
-    trace = read_trace(Path(options.trace_file), options.trace_quantity, options.trace_antenna)
+    trace = read_trace(Path(options.trace_file), options.trace_quantity)
     gains = trace_gains(trace, scenario, radio)
     if len(gains) < scenario.clients:
         raise AsflError(
@@ -197,8 +197,8 @@ def trace_gains(trace: Trace, scenario: "config.Scenario", radio: "config.Radio"
     """Linear channel gains behind measured quantities, one array per user.
 
     SNR is read as that of one resource block at full client power: g = SNR · B N₀ / P^max. RSRP is a received power:
-    g = RSRP / power per resource element. CSI power from an HDF5 file has no absolute scale and is shifted to the
-    path gain at the disc's median distance.
+    g = RSRP / power per resource element. A relative gain, such as the power of pilots, has no absolute scale and
+    is shifted to the path gain at the disc's median distance.
     """
     options = scenario.channel
     if trace.quantity == "gain_db":

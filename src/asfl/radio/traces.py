@@ -1,8 +1,7 @@
-"""Measured channels: a CSV, NPZ or RENEW/Argos HDF5 file becomes one series of values per user.
+"""Measured channels: a CSV or NPZ file becomes one series of values per user.
 
 A trace keeps the unit it was measured in; what an SNR, an RSRP or a relative gain means for the simulated
-link is decided in `asfl.radio.channel`. HDF5 is read by `asfl.radio.renew`. Tables are CSV in a long or a wide layout,
-and NPZ.
+link is decided in `asfl.radio.channel`.
 
 Long CSV, one row per user and time step, as the UCC 5G data set (Raca et al., MMSys 2020)::
 
@@ -15,8 +14,8 @@ Wide CSV, one column per user, all of one quantity that the caller has to name::
     time,alice,bob
     0,12.5,7.1
 
-NPZ: `snr_db` and/or `rsrp_dbm` [users, time]; optional: the time step `dt_s`, else 1 s, and `user_names` or
-`trace_id` [users]. A file of `asfl data trace` has `gain_db` instead (`gain_db`).
+NPZ: `snr_db`, `rsrp_dbm` or `relative_gain` (linear) [users, time]; optional: the time step `dt_s`, else 1 s, and
+`user_names` or `trace_id` [users]. A file of `asfl data trace` has `gain_db` instead.
 """
 
 import csv
@@ -35,11 +34,9 @@ from numpy.typing import NDArray
 from asfl.config.errors import AsflError, nearest
 from asfl.config.files import check_file
 from asfl.data.arrays import read_arrays
-from asfl.radio import renew
 
 Quantity = Literal["gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
 RequestedQuantity = Literal["auto", "gain_db", "snr_db", "rsrp_dbm", "relative_gain"]
-HDF5_SUFFIXES = (".hdf5", ".h5")
 
 MAX_DECIBEL = 500.0
 MAX_MISSING_SHARE = 0.5
@@ -87,38 +84,26 @@ class UserSeries:
     values: NDArray[np.float64]
 
 
-def read_trace(path: Path, quantity: RequestedQuantity = "auto", antenna: renew.Antenna = 0) -> Trace:
+def read_trace(path: Path, quantity: RequestedQuantity = "auto") -> Trace:
     """Read a channel trace; the suffix of the file says how.
 
-    `quantity` picks what to read of a file that holds several ("auto" takes SNR before RSRP); an HDF5 file
-    gives `relative_gain` only. `antenna` counts the base-station antennas of an HDF5 file; with "each", every pair of
-    a client's and a base-station antenna is a user. Tables have no antennas.
+    `quantity` picks what to read of a file that holds several ("auto" takes SNR before RSRP).
     """
     if quantity not in get_args(RequestedQuantity):
         raise AsflError(f"quantity: unknown '{quantity}': {nearest(quantity, get_args(RequestedQuantity))}")
     check_file(path)
     name = path.name.lower()
-    if name.endswith(HDF5_SUFFIXES):
-        if quantity not in ("auto", "relative_gain"):
-            hint = "leave the quantity (scenario.channel.trace_quantity) at auto"
-            raise AsflError(f"{path}: an HDF5 file gives no {quantity}; {hint}")
-        return _of_recording(path, antenna)
+    if name.endswith((".hdf5", ".h5")):
+        raise AsflError(f"{path}: HDF5 recordings are turned into NPZ traces by tools/read_renew.py of the repository")
     if not name.endswith((".csv", ".csv.gz", ".npz")):
-        raise AsflError(f"{path}: unknown kind of file; valid suffixes: .csv, .csv.gz, .npz, .hdf5, .h5")
-    if quantity == "relative_gain":
-        raise AsflError(f"{path}: a table gives no relative_gain; quantity can be auto, snr_db or rsrp_dbm")
+        raise AsflError(f"{path}: unknown kind of file; valid suffixes: .csv, .csv.gz, .npz")
     if name.endswith(".npz"):
         return read_npz(path, quantity)
-    if quantity == "gain_db":
-        raise AsflError(f"{path}: a CSV file gives no gain_db; quantity can be auto, snr_db or rsrp_dbm")
-    return read_csv(path, quantity)
-
-
-def _of_recording(path: Path, antenna: renew.Antenna) -> Trace:
-    names, gains, frame_period_s = renew.read_hdf5(path, antenna)
-    time_s = np.arange(len(gains), dtype=np.float64) * np.float64(frame_period_s)
-    users = [UserSeries(name, time_s, column) for name, column in zip(names, gains.T, strict=True)]
-    return build_trace(path, "relative_gain", users, frame_period_s)
+    match quantity:
+        case "gain_db" | "relative_gain":
+            raise AsflError(f"{path}: a CSV file gives no {quantity}; quantity can be auto, snr_db or rsrp_dbm")
+        case _:
+            return read_csv(path, quantity)
 
 
 def build_trace(
@@ -129,6 +114,8 @@ def build_trace(
     Without a `sample_period_s`, it is the median time step over all users.
     """
     for user in users:
+        if quantity == "relative_gain" and np.nanmin(user.values, initial=0) < 0:
+            raise AsflError(f"{path}: {quantity} of user '{user.name}' is negative; give powers, not amplitudes")
         if quantity != "relative_gain" and np.nanmax(np.abs(user.values), initial=0) > MAX_DECIBEL:
             raise AsflError(f"{path}: {quantity} of user '{user.name}' is beyond ±{MAX_DECIBEL:g} dB; no link is")
     if sample_period_s is None:
@@ -219,6 +206,8 @@ _VALUE_COLUMNS: dict[TableQuantity, tuple[str, ...]] = {
     "snr_db": ("snr", "snr_db", "sinr", "sinr_db"),
     "rsrp_dbm": ("rsrp", "rsrp_dbm"),
 }
+_TABLES: tuple[Quantity, ...] = (*_VALUE_COLUMNS, "relative_gain")
+"""Of an NPZ file."""
 _NAME_ARRAYS = ("user_names", "trace_id")
 MAX_LINE_LENGTH = 1 << 20
 MAX_TABLE_LENGTH = 1 << 28
@@ -353,16 +342,16 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     return value
 
 
-def read_npz(path: Path, quantity: TableQuantity | Literal["auto", "gain_db"]) -> Trace:
+def read_npz(path: Path, quantity: RequestedQuantity) -> Trace:
     """Read arrays [users, time] from an NPZ archive; other arrays in it may be of any kind and stay unread."""
-    arrays, names_in_file = read_arrays(path, (*_VALUE_COLUMNS, "dt_s", *_NAME_ARRAYS))
+    arrays, names_in_file = read_arrays(path, (*_TABLES, "dt_s", *_NAME_ARRAYS))
     if "gain_db" in names_in_file and quantity in ("auto", "gain_db"):
         return read_walk(path)
     if quantity == "gain_db":
         raise AsflError(f"{path}: no array gain_db among: {', '.join(names_in_file) or 'none'}")
-    wanted = next((each for each in _VALUE_COLUMNS if each in arrays), None) if quantity == "auto" else quantity
+    wanted = next((each for each in _TABLES if each in arrays), None) if quantity == "auto" else quantity
     if wanted is None or wanted not in arrays:
-        raise AsflError(f"{path}: no array {wanted or 'snr_db or rsrp_dbm'} among: {', '.join(arrays) or 'none'}")
+        raise AsflError(f"{path}: no array {wanted or ', '.join(_TABLES)} among: {', '.join(arrays) or 'none'}")
     table = arrays[wanted]
     if table.ndim != 2 or table.size == 0 or table.dtype.kind not in "fiu":
         raise AsflError(f"{path}: {wanted} is {table.dtype} {list(table.shape)}; give real numbers [users, time]")

@@ -1,7 +1,5 @@
 """The numbers of a run and of a comparison: the accuracy, what it took to get there, and what the rounds were like."""
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -16,7 +14,6 @@ from numpy.typing import NDArray
 from asfl.config import Config
 from asfl.optimize.rules import budget_scale, queue_weights
 from asfl.results.curves import Curve, Reach, Resource, Run, reach
-from asfl.runs.files import cell
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING, OURS
 
@@ -385,20 +382,6 @@ class Summary:
         ]
         means = {name: _plain(self.over_seeds(scheme, name)) for name in _NUMBERS}
         return {**means, "targets": targets, "runs": [run.to_json() for run in self.runs[scheme]]}
-
-    def to_csv(self) -> str:
-        """One row per run."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        ends = ("round", "delay_s", "energy_j")
-        writer.writerow(
-            ["scheme", "seed", "model", *_NUMBERS, *(f"{end}_to_{t:g}" for t in self.targets for end in ends)]
-        )
-        for run in (run for rows in self.runs.values() for run in rows):
-            reached = [getattr(one, end, None) for one in run.reached for end in ends]
-            numbers = [getattr(run, name) for name in _NUMBERS]
-            writer.writerow([cell(run.scheme), run.seed, cell(run.model), *map(_plain, numbers), *reached])
-        return text.getvalue()
 
 
 @dataclass(frozen=True)

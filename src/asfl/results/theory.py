@@ -17,11 +17,7 @@ Floats = NDArray[np.float64]
 # ---------------------------------------------------------------------- queues: Lemmas 3 to 5, Theorems 2 and 3
 @dataclass(frozen=True)
 class ExcessBounds:
-    """How far from budget a round can be, Lemma 3 (35)–(36), in the unit of the queues.
-
-    |g_0| ≤ √G₁ = max(γ, T_max − γ) and |g_n| ≤ √G₂ = max(δ, E_max − δ). The paper prints "=", which holds only in a
-    round that costs nothing or the most possible.
-    """
+    """How far from budget a round can be, Lemma 3 (35)–(36): |g_0| ≤ √G₁ = max(γ, T_max − γ), |g_n| ≤ √G₂."""
 
     delay: float
     """√G₁. Also Lemma 4 as printed: Q_0 ≤ √G₁ under rule (32)."""
@@ -36,17 +32,13 @@ class ExcessBounds:
 def queue_bound(most_excess: float, rounds: int, *, keep: float, add: float) -> float:
     """Largest backlog after `rounds` rounds: Q ≤ add · (1 + keep + … + keep^(R−1)) · max(g_max, 0).
 
-    The printed rule gives (1 − μ^R) g_max, which is at most Lemma 4's √G (37). The standard rule gives R · g_max: no
-    bound independent of R exists, and none is wanted, since a growing queue is what enforces the budget.
+    The printed rule gives (1 − μ^R) g_max, which is at most Lemma 4's √G (37). The standard rule gives R · g_max.
     """
     return add * sum(keep**age for age in range(rounds)) * max(most_excess, 0.0)
 
 
 def printed_violation_bound(excess_bound: float, rounds: int, memory: float) -> float:
-    """Theorem 2 (42): average excess ≤ (1 + 1/((1−μ)R)) · √G; infinite at μ = 1.
-
-    True but empty: an average excess can never be above g_max ≤ √G, whatever the policy, and this is above √G.
-    """
+    """Theorem 2 (42): average excess ≤ (1 + 1/((1−μ)R)) · √G; infinite at μ = 1. Empty: above √G, the most there is."""
     return excess_bound * (1 + 1 / ((1 - memory) * rounds)) if memory < 1 else math.inf
 
 
@@ -63,18 +55,6 @@ def average_excess_bound(queues: ArrayLike, *, keep: float, add: float) -> Float
     return np.asarray((backlog[1:] - keep * backlog[:-1]).mean(axis=0) / add)
 
 
-def standard_violation_bound(
-    rounds: int, drift_constant: float, slack: float, penalty_weight: float, objective_span: float
-) -> float:
-    """What Theorem 2 should say, for the standard rule: average excess ≤ √(2 (B + C + V·span) / R), which vanishes.
-
-    Needs a comparison policy that keeps every budget in every round (g* ≤ 0) and meets Assumption 5 with C = `slack`;
-    B is `drift_constant`, span how far the comparison's average objective is above this run's. Summing the drift gives
-    ½‖Q^(R+1)‖² ≤ R (B + C + V·span), and the average excess is at most Q^(R+1)/R.
-    """
-    return math.sqrt(2 * max(drift_constant + slack + penalty_weight * objective_span, 0.0) / rounds)
-
-
 def lyapunov_drift(queues: ArrayLike) -> Floats:
     """Δ^r = ½(‖Q^(r+1)‖² − ‖Q^r‖²), (33): [R] from the queues [R+1, N+1]."""
     return np.diff(0.5 * np.square(np.asarray(queues, float)).sum(axis=-1))
@@ -86,10 +66,7 @@ def drift_constant(bounds: ExcessBounds, num_clients: int, *, add: float) -> flo
 
 
 def drift_bound(queues: ArrayLike, excess: ArrayLike, bounds: ExcessBounds, *, keep: float, add: float) -> Floats:
-    """Lemma 5 (38) without the penalty: Δ ≤ ½ add² (G₁ + N G₂) + keep·add Σ_n Q_n g_n; arrays [..., N+1].
-
-    The proof (40) prints "=" where clipping at 0 makes it "≤", and loses the ½ of its left side; the lemma holds.
-    """
+    """Lemma 5 (38) without the penalty: Δ ≤ ½ add² (G₁ + N G₂) + keep·add Σ_n Q_n g_n; arrays [..., N+1]."""
     backlog, over = np.asarray(queues, float), np.asarray(excess, float)
     fixed = drift_constant(bounds, backlog.shape[-1] - 1, add=add)
     return np.asarray(fixed + keep * add * (backlog * over).sum(axis=-1))
@@ -109,9 +86,8 @@ def smallest_slack(
     """The smallest C ≥ 0 with which Assumption 5 (41) holds in every round of a run.
 
     Δ^r + V g_obj^r ≤ B + keep·add Σ_n Q_n^r g_n* + V g_obj* + C, for queues [R+1, N+1], objective [R] and a comparison
-    policy's excess [R, N+1] and objective [R]. C is an assumption of the paper, not a result: "for an arbitrary
-    decision", as printed, it is at least V · (worst gap of round 1) − B, and Theorem 3 says nothing. For the decisions
-    actually taken it is 0 if each minimises Δ + V g_obj over a set that contains the comparison's decision.
+    policy's excess [R, N+1] and objective [R]. C is an assumption of the paper; it is 0 if each decision minimises
+    Δ + V g_obj over a set that contains the comparison's.
     """
     backlog = np.asarray(queues, float)
     reached = lyapunov_drift(backlog) + penalty_weight * np.asarray(objective, float)
@@ -124,7 +100,7 @@ def printed_gap_constant(bounds: ExcessBounds, num_clients: int, memory: float) 
     """W of Theorem 3 (46): ½(1−μ)²(G₁ + N G₂) + μ(1−μ)(√G₁ (T_max − γ) + N √G₂ (E_max − δ)).
 
     Here with max(T_max − γ, 0) and max(E_max − δ, 0): if no round can be over budget the printed product is negative,
-    while Q_0 g_0* may be 0. Rule (32) only; for the standard rule take `drift_constant` and a comparison with g* ≤ 0.
+    while Q_0 g_0* may be 0. Rule (32) only.
     """
     worst = bounds.delay * max(bounds.most_delay, 0.0) + num_clients * bounds.energy * max(bounds.most_energy, 0.0)
     return drift_constant(bounds, num_clients, add=1 - memory) + memory * (1 - memory) * worst
@@ -180,9 +156,7 @@ def printed_gradient_bound(
 
     2(F(w̄¹) − F*)/R + 3(σ² + ψ²) + 2(L+2) · mean(client_spread + lost_server_norm2) + 2(L+2) η² ψ².
 
-    Empty: ‖∇F(w̄)‖² ≤ ψ² by Assumption 3, so the constant 3(σ² + ψ²) alone exceeds the left side for any algorithm, even
-    one that doesn't train; η only ever makes it larger. The server term exists because (23) divides by N what the
-    algorithm divides by the number of arrivals, which would shrink the server-side model with each lost packet.
+    Empty: ‖∇F(w̄)‖² ≤ ψ² by Assumption 3, so the constant 3(σ² + ψ²) alone exceeds the left side for any algorithm.
     """
     c, weight = constants, 2 * (constants.smoothness + 2)
     return GradientBound(
@@ -270,8 +244,7 @@ def preconditioned_gradient_bound(
       the second is in it, too;
     - length2 = ‖D m^s‖² + (1/N) Σ_n β_n ‖D m_n‖²; L·length2 ≤ moved if no D is above 1/L.
 
-    True of what happened, not in expectation: nothing is assumed of noise, of past gradients in m, or of how D came to
-    be. That is also its limit: noise is in misaligned, which needn't fall with η, and 1/a can be large.
+    True of what happened, not in expectation: nothing is assumed of noise, past gradients in m, or how D came to be.
     """
     share, steps = np.asarray(arrived_share, float), constants.smoothness * np.asarray(length2, float)
     unit = smallest_rate * _mean(share)

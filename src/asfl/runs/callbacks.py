@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import fields
 from importlib import util
 from itertools import islice
@@ -23,7 +23,7 @@ from textwrap import shorten
 from typing import Any, Protocol
 from uuid import uuid4
 
-from asfl.config.errors import MissingExtraError
+from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.files import read_file
 from asfl.runs.files import write_whole
 from asfl.runs.records import RoundRecord
@@ -50,7 +50,7 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """Tells several trackers about a run; is a tracker itself, and one that never raises."""
+    """Tells several trackers about a run, and never raises: one that fails is switched off."""
 
     def __init__(self, trackers: Iterable[Tracker]) -> None:
         self._on = list(trackers)
@@ -63,24 +63,21 @@ class Tracking:
 
     def end(self, finished: bool) -> None:
         self._tell(lambda tracker: tracker.end(finished))
-        self._on = []
 
     def _tell(self, call: Callable[[Tracker], None]) -> None:
         for tracker in list(self._on):
             try:
-                call(tracker)
+                with quiet() if type(tracker) in _TRACKERS.values() else nullcontext():
+                    call(tracker)
             except Exception as error:
                 self._on.remove(tracker)
-                self._switch_off(tracker, error)
-
-    def _switch_off(self, tracker: Tracker, error: Exception) -> None:
-        reason = shorten(f"{type(error).__name__}: {error}".splitlines()[0], 200, placeholder=" …")
-        name = type(tracker).__name__
-        print(f"warning: {name} is switched off until the run is resumed ({reason})", file=sys.stderr, flush=True)
-        try:
-            tracker.end(False)  # it may hold files or processes
-        except Exception:
-            return  # that it doesn't work was said
+                reason = shorten(f"{type(error).__name__}: {error}".splitlines()[0], 200, placeholder=" …")
+                name = type(tracker).__name__
+                print(
+                    f"warning: {name} is switched off until the run is resumed ({reason})", file=sys.stderr, flush=True
+                )
+                with suppress(Exception), quiet():
+                    tracker.end(False)  # it may hold files or processes
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
@@ -129,10 +126,7 @@ class TensorBoard:
         from torch.utils.tensorboard.summary import hparams
 
         home = folder / "tensorboard"
-        seconds = [int(file.name.split(".")[3]) for file in home.glob("events.out.tfevents.*")]
-        while seconds and int(time.time()) <= max(seconds) <= time.time() + 1:
-            time.sleep(0.05)  # it reads files in the order of their names, which begin with the second they were opened
-        self._writer = SummaryWriter(home, purge_step=1 if seconds else None)
+        self._writer = SummaryWriter(home, purge_step=1 if any(home.glob("events.out.*")) else None)
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
         _, start, self._success = hparams(words, {})  # type: ignore[no-untyped-call]
         self._writer.file_writer.add_summary(start)
@@ -149,7 +143,18 @@ class TensorBoard:
             if finished:
                 self._writer.file_writer.add_summary(self._success)
             self._writer.close()
-            self._writer = None
+
+
+_PRIVATE = {  # nothing about the machine, its code or its output is sent
+    "silent": True,
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
 
 
 class WeightsAndBiases:
@@ -161,134 +166,96 @@ class WeightsAndBiases:
     """
 
     _run: Any = None
-    _service_is_ours = False
 
     def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
         # W&B reports errors in its own code to its makers; only the user may wish that.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
         mode = os.environ.get("WANDB_MODE") or "offline"
         folder = folder.absolute()
         file = folder / "wandb-run-id"
         if not file.exists():
             write_whole(file, uuid4().hex[:12])
-        with quiet():
-            import wandb
-
-            if mode == "offline":
-                for old in folder.glob("wandb/offline-run-*"):
-                    shutil.rmtree(old)
-            self._service_is_ours = wandb.run is None
-            self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT") or "asfl",
-                id=read_file(file, 1000).decode().strip(),
-                name=f"{folder.parent.name}/{folder.name}",
-                config=dict(settings),
-                dir=folder,
-                mode=mode,
-                resume=None if mode == "offline" else "allow",
-                reinit="create_new",  # a caller from Python may have a run of its own
-                settings=wandb.Settings(
-                    silent=True,
-                    console="off",
-                    disable_code=True,
-                    disable_git=True,
-                    x_disable_machine_info=True,
-                    x_disable_meta=True,
-                    x_disable_stats=True,
-                    x_save_requirements=False,
-                ),
-            )
+        if mode == "offline":
+            for old in folder.glob("wandb/offline-run-*"):
+                shutil.rmtree(old)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "asfl",
+            id=read_file(file, 1000).decode().strip(),
+            name=f"{folder.parent.name}/{folder.name}",
+            config=dict(settings),
+            dir=folder,
+            mode=mode,
+            resume=None if mode == "offline" else "allow",
+            reinit="create_new",  # a caller from Python may have a run of its own
+            settings=wandb.Settings(**_PRIVATE),
+        )
         self._first_unknown = self._run.step
         for record in before:
             self.round(record)
 
     def round(self, record: RoundRecord) -> None:
         if record.round >= self._first_unknown:
-            with quiet():
-                self._run.log(scalars(record), step=record.round, commit=True)
+            self._run.log(scalars(record), step=record.round, commit=True)
 
     def end(self, finished: bool) -> None:
-        with quiet():
-            import wandb
-
-            if self._run is not None:
-                self._run.finish(exit_code=0 if finished else 1)
-                self._run = None
-            if self._service_is_ours:
-                wandb.teardown()  # its process would stay until ours ends
+        if self._run is not None:
+            self._run.finish(exit_code=0 if finished else 1)
 
 
 class MLflow:
-    """One MLflow run for a run folder, under the same id whenever it goes on: where MLFLOW_TRACKING_URI says, else in
-    `mlflow.db` beside the run folder.
+    """One MLflow run for a run folder, under the same id whenever it goes on, where MLFLOW_TRACKING_URI says.
 
     MLflow can't take a number back; rounds that are played again are the same, so those it has are left as they are.
     """
 
     _run_id: str | None = None
-    _last_known = 0
 
     def begin(self, folder: Path, settings: Settings, before: Sequence[RoundRecord]) -> None:
         # MLflow tells its makers who calls what; only the user may wish that.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
         folder = folder.absolute()
         file = folder / "mlflow-run-id"
-        with quiet():
-            from mlflow.entities import Param
-
-            self._client = _mlflow_client(folder)
-            if file.exists():
-                run_id = read_file(file, 1000).decode().strip()
-                self._client.update_run(run_id, status="RUNNING")
-                known = self._client.get_metric_history(run_id, "radio/arrived")  # which every round has
-                self._last_known = max((metric.step for metric in known), default=0)
-            else:
-                run = self._client.create_run(_experiment(self._client), run_name=f"{folder.parent.name}/{folder.name}")
-                run_id, self._last_known = str(run.info.run_id), 0
-                write_whole(file, run_id)
-                params = (Param(name, str(value)) for name, value in settings.items())
-                while some := list(islice(params, 100)):  # no request may have more
-                    self._client.log_batch(run_id, params=some)
+        self._client, self._last_known = MlflowClient(), 0
+        if file.exists():
+            run_id = read_file(file, 1000).decode().strip()
+            self._client.update_run(run_id, status="RUNNING")
+            known = self._client.get_metric_history(run_id, "radio/arrived")  # which every round has
+            self._last_known = max((metric.step for metric in known), default=0)
+        else:
+            run = self._client.create_run(_experiment(self._client), run_name=f"{folder.parent.name}/{folder.name}")
+            run_id = str(run.info.run_id)
+            write_whole(file, run_id)
+            params = (Param(name, str(value)) for name, value in settings.items())
+            while some := list(islice(params, 100)):  # no request may have more
+                self._client.log_batch(run_id, params=some)
         self._run_id = run_id
         for record in before:
             self.round(record)
 
     def round(self, record: RoundRecord) -> None:
         if record.round > self._last_known:
-            now_ms = int(1000 * time.time())
-            with quiet():
-                from mlflow.entities import Metric
+            from mlflow.entities import Metric
 
-                metrics = [Metric(name, value, now_ms, record.round) for name, value in scalars(record).items()]
-                self._client.log_batch(self._run_id, metrics=metrics)  # all of a round or nothing
+            now_ms = int(1000 * time.time())
+            metrics = [Metric(name, value, now_ms, record.round) for name, value in scalars(record).items()]
+            self._client.log_batch(self._run_id, metrics=metrics)  # all of a round or nothing
 
     def end(self, finished: bool) -> None:
         if self._run_id is not None:
-            with quiet():
-                self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED")
-            self._run_id = None
-
-
-def _mlflow_client(folder: Path) -> Any:
-    """Of the store where the run of a folder is shown."""
-    from mlflow import MlflowClient
-
-    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
-        return MlflowClient(uri)
-    from filelock import FileLock
-
-    file = folder.parent / "mlflow.db"
-    with FileLock(f"{file}.lock"):  # MLflow creates the tables here, and fails if another process does so too
-        return MlflowClient(f"sqlite:///{file}")
+            self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED")
 
 
 def _experiment(client: Any) -> str:
     from mlflow.exceptions import MlflowException
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "asfl"
-    if client.get_experiment_by_name(name) is None:
-        with suppress(MlflowException):  # another process may be quicker
-            client.create_experiment(name)
+    with suppress(MlflowException):  # it is there, or another process is quicker
+        client.create_experiment(name)
     return str(client.get_experiment_by_name(name).experiment_id)
 
 
@@ -308,13 +275,15 @@ def trackers_for(track: str) -> list[Tracker]:
 
 
 def check_trackers(track: str) -> None:
-    """Refuse a tracker that was named and isn't installed."""
-    for name in tracker_names(track):
-        packages = [name]
-        if name == "mlflow" and not os.environ.get("MLFLOW_TRACKING_URI"):
-            packages += ["sqlalchemy", "alembic", "filelock"]  # for the database file
-        if not all(map(_is_installed, packages)):
-            raise MissingExtraError(f'output.track = "{track}"', "trackers")
+    """Refuse a tracker that was named and can't work."""
+    names = tracker_names(track)
+    if not all(map(_is_installed, names)):
+        raise MissingExtraError(f'output.track = "{track}"', "trackers")
+    if "mlflow" in names and not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise AsflError(
+            f'output.track = "{track}": MLflow needs the environment variable MLFLOW_TRACKING_URI, such as '
+            "http://127.0.0.1:5000 or sqlite:///runs/mlflow.db"
+        )
 
 
 def _is_installed(package: str) -> bool:

@@ -3,7 +3,7 @@
 compare.json                       the resolved configuration, all schemes and seeds so far, versions
 <scheme>-seed<k>/                  a run folder each
 front/<price>/                     a comparison for each other price of energy, if a front was asked for
-summary.json, table.csv, *.png
+summary.json, *.png
 
 sweep.json                         which fields take which values
 data.dirichlet_alpha=0.1/          a comparison for each combination
@@ -60,8 +60,6 @@ class Comparison:
     """Of each run, by the name of its folder, as it was planned by the first command that was to train it."""
     elsewhere: frozenset[tuple[str, int]] = frozenset()
     """Schemes and seeds whose finished runs are kept somewhere else and needn't be trained here."""
-    changed_data: bool = False
-    """Whether runs may go on with other data than they began with."""
 
     @property
     def num_runs(self) -> int:
@@ -94,7 +92,7 @@ class Comparison:
                     continue
             config, folder = with_seed(self.config, seed), self.run_folder(scheme, seed)
             threads = self.threads.get(folder.name, 1)
-            found.append(Job(scheme, seed, config, folder, data_dir, recorded, threads, self.point, self.changed_data))
+            found.append(Job(scheme, seed, config, folder, data_dir, recorded, threads, self.point))
         return found
 
     def kept(self, elsewhere: Collection[tuple[str, int]]) -> "Comparison":
@@ -126,7 +124,7 @@ class Comparison:
             except AsflError:  # nothing is there yet; or training will say what is wrong
                 continue
             config, where = with_seed(self.config, seed), manifest.data_dir(data_dir)
-            check_sources(folder, manifest, config, where, meant=self.changed_data, needed=False)
+            check_sources(folder, manifest, config, where, needed=False)
 
     def _is_done(self, scheme: str, seed: int) -> bool:
         return is_finished(self.run_folder(scheme, seed), self.rounds_of(scheme))
@@ -182,8 +180,6 @@ def plan_comparison(
     folder: Path,
     data_dir: Path | None = None,
     point: str = "",
-    *,
-    changed_data: bool = False,
 ) -> Comparison:
     """Check everything that can be checked before the first process starts; write nothing."""
     check_count(len(schemes) * len(seeds), config.training.rounds, f"{len(schemes)} schemes × {len(seeds):,} seeds")
@@ -204,7 +200,7 @@ def plan_comparison(
     elif not is_untouched(folder):
         raise AsflError(f"{folder} isn't empty and isn't a comparison; give --out the name of a new folder")
     every = tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(seeds))
-    comparison = Comparison(folder, config, *every, point, threads, changed_data=changed_data)
+    comparison = Comparison(folder, config, *every, point, threads)
     comparison.check_sources(data_dir)
     if comparison.left():
         World.of(config)  # a trace or a profile may be missing
@@ -321,8 +317,6 @@ def plan_sweep(
     seeds: int,
     folder: Path,
     data_dir: Path | None = None,
-    *,
-    changed_data: bool = False,
 ) -> Sweep:
     """Check every point before anything is trained or written."""
     if not axes:
@@ -347,7 +341,7 @@ def plan_sweep(
         first = config.scenario.seed
         name = point_name(settings)
         every = range(first, first + seeds)
-        comparison = plan_comparison(config, schemes, every, folder / name, data_dir, name, changed_data=changed_data)
+        comparison = plan_comparison(config, schemes, every, folder / name, data_dir, name)
         points.append(Point(settings, comparison))
     return Sweep(folder, preset, tuple(overrides), tuple(axes), tuple(points))
 

@@ -191,8 +191,6 @@ class Seal(BaseModel):
     """Of the run."""
     records: RoundsChecksum
     """Checksum of the last of those rounds, in rounds.jsonl."""
-    before: "Seal | None" = None
-    """Of the file that is being replaced: until the new one is in its place, the old one is valid."""
 
 
 def seal_of(file: Path) -> Path:
@@ -200,19 +198,11 @@ def seal_of(file: Path) -> Path:
 
 
 def write_sealed(file: Path, content: bytes, *, round: int, fingerprint: str, records: str, mode: int = 0o666) -> None:
-    """First the content, then the seal that makes it valid. A file that is replaced is valid at every moment."""
+    """First the content, then the seal that makes it valid."""
     sha256 = hashlib.sha256(content).hexdigest()
     seal = Seal(round=round, bytes=len(content), sha256=sha256, fingerprint=fingerprint, records=records)
-    with suppress(DamagedError):
-        before, _ = read_sealed(file)
-        if before.sha256 != sha256:
-            _write_seal(file, seal.model_copy(update={"before": before}))
     write_whole(file, content, mode)
-    _write_seal(file, seal)
-
-
-def _write_seal(file: Path, seal: Seal) -> None:
-    write_whole(seal_of(file), sealed_json(seal.model_dump(exclude_none=True)))
+    write_whole(seal_of(file), sealed_json(seal.model_dump()))
 
 
 class DamagedError(Exception):
@@ -230,17 +220,14 @@ def read_sealed(file: Path) -> tuple[Seal, bytes]:
     except (OSError, ValueError, RecursionError):  # a ValidationError is a ValueError
         raise DamagedError(f"its seal, {seal_of(file).name}, was changed or can't be read") from None
     try:
-        content = read_file(file, max(seal.bytes, seal.before.bytes if seal.before else 0, MAX_TEXT_BYTES))
+        content = read_file(file, max(seal.bytes, MAX_TEXT_BYTES))
     except OSError as error:
         raise DamagedError(f"it can't be read ({error.strerror})") from None
-    checksum = hashlib.sha256(content).hexdigest()
-    if seal.before is not None and checksum == seal.before.sha256:
-        return seal.before, content
     if len(content) != seal.bytes:
         raise DamagedError(f"it has {len(content):,} bytes instead of {seal.bytes:,}")
-    if checksum != seal.sha256:
+    if hashlib.sha256(content).hexdigest() != seal.sha256:
         raise DamagedError("its content was changed: the checksum doesn't match")
-    return seal.model_copy(update={"before": None}), content
+    return seal, content
 
 
 # ---------------------------------------------------------------------- one writer a folder

@@ -137,11 +137,8 @@ class Start:
         return Journal(self.folder, self.rounds, self.round)
 
 
-def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = False) -> Start:
-    """Change nothing yet, and say what is damaged.
-
-    Measured rounds can't be played again: they are given up only if `lose_rounds` says so.
-    """
+def where_to_go_on(folder: Path, manifest: Manifest) -> Start:
+    """Change nothing yet, and say what is damaged."""
     rounds = read_rounds(folder, manifest.fingerprint)
     found, problems = _newest_usable(folder, manifest, rounds)
     if rounds.problem:
@@ -156,12 +153,12 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
     start = Start(folder, found, rounds)
     newest = max((number for number, _ in checkpoint_files(folder)), default=0)
     again = max(rounds.written, newest) - start.round
-    if manifest.config.field.costs == "measured" and again > 1 and not lose_rounds:
+    if manifest.config.field.costs == "measured" and again > 1:
         # One round may be lost: that between whose record and whose checkpoint the process was killed.
         raise AsflError(
             f"{folder}: {'; '.join(problems) or 'there is no checkpoint'}. So the run could only go on after round "
             f"{start.round}, and {again} rounds behind it were measured and can't be played again; bring back the "
-            "files as they were, or give the rounds up with --lose-rounds"
+            "files as they were, or give another --out"
         )
     if again and not newest and not problems:
         problems.append("there is no checkpoint yet")
@@ -173,17 +170,13 @@ def where_to_go_on(folder: Path, manifest: Manifest, *, lose_rounds: bool = Fals
 
 
 def _newest_usable(folder: Path, manifest: Manifest, rounds: Rounds) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from, and why newer ones can't be; none from a round on that is to be played again."""
+    """The checkpoint to go on from, and why newer ones can't be."""
     problems: list[str] = []
-    replayed = sys.maxsize
-    if manifest.replayed in rounds.checksums:
-        replayed = rounds.checksums.index(manifest.replayed) + 1
-    for number, file in checkpoint_files(folder):
-        if number < replayed:
-            found, words = _usable(file, manifest, rounds)
-            if found is not None:
-                return found, problems
-            problems.append(f"{CHECKPOINTS}/{file.name}: {words}")
+    for _, file in checkpoint_files(folder):
+        found, words = _usable(file, manifest, rounds)
+        if found is not None:
+            return found, problems
+        problems.append(f"{CHECKPOINTS}/{file.name}: {words}")
     return None, problems
 
 
@@ -292,33 +285,17 @@ def sources_of(config: Config, scheme: str, data_dir: Path | None) -> dict[str, 
 
 
 def check_sources(
-    folder: Path,
-    manifest: Manifest,
-    config: Config,
-    data_dir: Path | None,
-    *,
-    meant: bool = False,
-    needed: bool = True,
-) -> dict[str, Source]:
-    """What is there now; refused if it isn't what it was when the run began, unless that is `meant`.
-
-    Unless it is `needed`, what can't be read here isn't looked at.
-    """
+    folder: Path, manifest: Manifest, config: Config, data_dir: Path | None, *, needed: bool = True
+) -> None:
+    """Refuse what isn't as it was when the run began; unless it is `needed`, what can't be read isn't looked at."""
     try:
         now = sources_of(config, manifest.scheme, data_dir)
     except AsflError:
         if needed:
             raise
-        return {}
-    other = changes(manifest, now)
-    if other and not meant:
-        raise AsflError(
-            f"{folder}: {'; '.join(other.values())}; bring back what was there, give another --out, or say with "
-            "--changed-data that it is meant"
-        )
-    for sentence in other.values():
-        _log.warning("%s: %s; its rounds from here on have learnt from other data than those before", folder, sentence)
-    return now
+        return
+    if other := changes(manifest, now):
+        raise AsflError(f"{folder}: {'; '.join(other.values())}; bring back what was there, or give another --out")
 
 
 def changes(manifest: Manifest, now: Mapping[str, Source]) -> dict[str, str]:

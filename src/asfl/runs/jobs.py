@@ -1,6 +1,9 @@
 """A run that is to be trained, wherever: what engines are given, and what they tell about it."""
 
+import logging
+import time
 import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,9 @@ from asfl.config.names import in_words_of_plugin
 from asfl.costs.decision import Decision
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import OnRound, ShouldStop, run
+
+_LOOK_EVERY_S = 0.05
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,6 @@ class Job:
     threads: int = 1
     point: str = ""
     """Which point of a sweep it belongs to, if any."""
-    changed_data: bool = False
-    """Whether it may go on with other data than it began with."""
 
     @property
     def rounds(self) -> int:
@@ -90,7 +94,6 @@ def train(job: Job, on_round: OnRound, should_stop: ShouldStop) -> bool:
         on_round=on_round,
         should_stop=should_stop,
         threads=job.threads,
-        changed_data=job.changed_data,
     )
 
 
@@ -105,3 +108,58 @@ def attempt(train: Train, job: Job, on_round: OnRound, should_stop: ShouldStop) 
             return Ended(False, "out of memory: train fewer runs side by side (--workers), or a smaller network")
         reason = in_words_of_plugin(error) or f"{type(error).__name__}: {error}"
         return Ended(False, reason, traceback.format_exc())
+
+
+# ---------------------------------------------------------------------- any workers
+class WorkerDiedError(Exception):
+    """A worker is gone. The message says why."""
+
+
+class Worker(Protocol):
+    """Trains one job after the other."""
+
+    def begin(self, job: Job) -> None: ...
+    def events(self) -> Sequence[Event]: ...  # since the last time; the last one of a job is an `Ended`
+    def stop(self) -> None: ...  # after the round
+    def end(self) -> None: ...  # whatever it does
+
+
+def train_side_by_side(
+    jobs: Sequence[Job], workers: Sequence[Worker], on_event: OnEvent, should_stop: ShouldStop, attempts: int = 1
+) -> dict[str, Ended]:
+    """Train the jobs as an `Engine` does. A job whose worker dies is begun again; it has so many `attempts`."""
+    waiting, idle, busy = deque(jobs), list(workers), dict[str, tuple[Job, Worker]]()
+    deaths, ended, stopping = Counter[str](), dict[str, Ended](), False
+    try:
+        while busy or (waiting and not stopping):
+            if not stopping and should_stop():
+                stopping = True
+                for _, worker in busy.values():
+                    worker.stop()
+            while waiting and idle and not stopping:
+                job, worker = waiting.popleft(), idle.pop()
+                worker.begin(job)
+                busy[job.name] = job, worker
+            time.sleep(_LOOK_EVERY_S)
+            for job, worker in list(busy.values()):
+                try:
+                    events = worker.events()
+                except WorkerDiedError as death:
+                    deaths[job.name] += 1
+                    if deaths[job.name] < attempts and not stopping:
+                        _log.warning("%s: its worker died (%s); it goes on from its last checkpoint", job.name, death)
+                        waiting.appendleft(job)
+                        idle.append(busy.pop(job.name)[1])
+                        continue
+                    times = f"its worker died {attempts} times (the last time: {death})"
+                    reason = str(death) if attempts == 1 else "" if stopping else times
+                    events = [Ended(False, reason)]
+                for event in events:
+                    if isinstance(event, Ended):
+                        ended[job.name] = event
+                        idle.append(busy.pop(job.name)[1])
+                    on_event(job, event)
+    finally:
+        for worker in workers:
+            worker.end()
+    return ended | {job.name: Ended(False) for job in waiting if deaths[job.name]}

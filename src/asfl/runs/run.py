@@ -45,7 +45,7 @@ from asfl.runs.manifest import (
     run_to_go_on_with,
     write_manifest,
 )
-from asfl.runs.records import Journal, RoundRecord, read_rounds
+from asfl.runs.records import Journal, RoundRecord
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
 from asfl.schemes.rules import budgets_of
@@ -72,10 +72,6 @@ class RunOptions(TypedDict, total=False):
     """Where data sets lie."""
     threads: int | None
     """Of PyTorch, for a run that begins; one that goes on keeps its own."""
-    changed_data: bool
-    """Go on although data, trace or plugins aren't what they were when the run began."""
-    lose_rounds: bool
-    """Give up measured rounds whose records or checkpoints are damaged, and go on before them."""
 
 
 def run(
@@ -91,8 +87,9 @@ def run(
 ) -> bool:
     """Train a scheme in a folder: a new run, or the rest of the one that is there. True: all rounds are done.
 
-    A run that had fewer rounds is extended: it ends as if it had been longer from the start. Until the longer run goes
-    on, nothing of the shorter one is changed; its model stays until there is a new one.
+    A run that had fewer rounds is extended: it ends as if it had been longer from the start, but that the round that
+    once was its last keeps the evaluation of a last round. Until the longer run goes on, nothing of the shorter one is
+    changed; its model stays until there is a new one.
 
     `recorded` is what ASFL decided in the same world, round by round, for a scheme that borrows from it.
     `fleet` makes the clients, if they aren't in this process (`asfl.field`); `world` is given if it isn't simulated.
@@ -103,8 +100,7 @@ def run(
     if there is None:
         check_training(config, data_dir, real_clients=world is not None, elsewhere=fleet is not None)  # nothing written
     elif is_finished(folder, config.training.rounds):
-        meant = options.get("changed_data", False)
-        check_sources(folder, there, config, there.data_dir(data_dir), meant=meant, needed=False)
+        check_sources(folder, there, config, there.data_dir(data_dir), needed=False)
         return True
     with writing(folder):
         begun = run_to_go_on_with(folder, config, scheme, recorded)  # no other process changes it from here on
@@ -194,11 +190,8 @@ def _go_on(
     from asfl.train.fleet import LocalFleet, keep_freed_memory
 
     data, shorter = load_data(manifest.config, data_dir), read_manifest(folder)
-    meant = options.get("changed_data", False)
-    manifest = replace(manifest, sources=check_sources(folder, manifest, manifest.config, data_dir, meant=meant))
-    if shorter.rounds < manifest.rounds:
-        manifest = _replaying(folder, shorter, manifest, len(data.test_labels))
-    start = where_to_go_on(folder, manifest, lose_rounds=options.get("lose_rounds", False))
+    check_sources(folder, manifest, manifest.config, data_dir)
+    start = where_to_go_on(folder, manifest)
     keep_freed_memory()
     torch.set_num_threads(manifest.threads)
     scheme = scheme_named(manifest.scheme)
@@ -221,22 +214,6 @@ def _go_on(
     finally:
         tracking.end(finished)
     return finished
-
-
-def _replaying(folder: Path, shorter: Manifest, longer: Manifest, test_images: int) -> Manifest:
-    """The longer manifest, which says so if the shorter run's last round was evaluated otherwise than it is now."""
-    rounds, output = read_rounds(folder, shorter.fingerprint), shorter.config.output
-    if len(rounds.lines) != shorter.rounds:
-        return longer
-    last, on_its_turn = rounds.records[-1], shorter.rounds % output.evaluate_every == 0
-    if last.accuracy is None or (on_its_turn and not 0 < output.test_samples < test_images):
-        return replace(longer, replayed=None)
-    if shorter.config.field.costs == "measured":
-        raise AsflError(
-            f"{folder}: its last round was evaluated as last rounds are, on all test images, and would have to be "
-            "played again; but it was measured, which can't be repeated"
-        )
-    return replace(longer, replayed=rounds.checksums[-1])
 
 
 def _play(

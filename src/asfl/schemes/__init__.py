@@ -11,7 +11,6 @@ from typing import Any
 from asfl.config import Config
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.names import Registry
-from asfl.config.removed import GONE_SCHEMES, RENAMED_SCHEMES
 from asfl.costs.modelled import ExchangeRules
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.adaptsfl import AdaptSflScheme
@@ -63,13 +62,6 @@ class Schemes(Registry[Scheme]):
         base, colon, given = name.partition(":")
         scheme = super().__getitem__(base)
         return _with_parameters(scheme, given) if colon else scheme
-
-    def unknown(self, name: str, inside: str = "") -> str:
-        if name in RENAMED_SCHEMES:
-            return f"scheme {name} is now {RENAMED_SCHEMES[name]}"
-        if name in GONE_SCHEMES:
-            return f"there is no scheme {name} any more: {GONE_SCHEMES[name]}"
-        return super().unknown(name, inside)
 
 
 def parameters_of(scheme: Any) -> Mapping[str, Values]:

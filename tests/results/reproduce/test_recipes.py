@@ -10,17 +10,14 @@ from typing import get_args
 import numpy as np
 import pytest
 from made_up import leave_run, made_up_round, train_here
-from renew_files import channels, lts, sounder_attributes, sounder_samples, write_sounder
 
 from asfl.cli.reproduce import ALL
 from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.costs.world import Budgets
-from asfl.results.reproduce import RECIPES, Plan, Scale, plan_recipe
 from asfl.results.reproduce.archive import joined, read_archive, write_archive
 from asfl.results.reproduce.page import show_found
-from asfl.results.reproduce.plan import usual_seeds, world_name
-from asfl.results.reproduce.recipes import on_traces
+from asfl.results.reproduce.recipes import RECIPES, Plan, Scale, on_traces, plan_recipe, usual_seeds, world_name
 from asfl.runs.jobs import Job
 from asfl.runs.manifest import Manifest
 from asfl.schemes import SCHEMES
@@ -56,13 +53,14 @@ def _pretend(job: Job) -> None:
 
 
 def trace_files(folder: Path) -> tuple[Path, Path]:
-    """A table of ten users as UCC's, and a RENEW file of three clients and two antennas."""
+    """SNR of ten users as UCC's, and relative gains of six as RENEW's."""
     folder.mkdir()
     rng = np.random.default_rng(1)
     table = folder / "ucc.npz"
     np.savez(table, snr_db=rng.normal(10, 3, (10, 20)), dt_s=1.0)
-    samples = sounder_samples(channels(3), np.fft.ifftshift(lts()))
-    return table, write_sounder(folder / "renew.hdf5", samples, sounder_attributes(lts()))
+    pilots = folder / "renew.npz"
+    np.savez(pilots, relative_gain=rng.exponential(size=(6, 4)), dt_s=0.1)
+    return table, pilots
 
 
 def shows_something_new(name: str) -> bool:
@@ -175,15 +173,15 @@ def test_every_scale_can_be_planned() -> None:
 
 def test_the_command_on_measured_channels(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
-    table, hdf5 = trace_files(tmp_path / "traces")
-    words = ["--trace", str(table), "--trace", str(hdf5), "--out", "out"]
+    table, pilots = trace_files(tmp_path / "traces")
+    words = ["--trace", str(table), "--trace", str(pilots), "--out", "out"]
     words += [word for one in (*TINY, "scenario.clients=4", "training.rounds=2") for word in ("--set", one)]
     result = asfl("reproduce", "measured-channel", *words)
     assert result.returncode == 0, result.stderr
-    assert "total delay below that of sfl-best (renew.hdf5)" in result.stdout
+    assert "total delay below that of sfl-best (renew.npz)" in result.stdout
     shown = tmp_path / "out" / "measured-channel"
     data = json.loads((shown / "results.json").read_text())
-    assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.hdf5"]
+    assert list(data["summaries"]["demo"]) == ["ucc.npz", "renew.npz"]
     assert (shown / "totals.png").stat().st_size > 1000
     assert len(list((tmp_path / "out" / "worlds").iterdir())) == 2
     monkeypatch.setattr("asfl.results.reproduce.page.save_figure", lambda *_: None)
@@ -208,7 +206,6 @@ def test_the_command_on_measured_channels(asfl: Asfl, tmp_path: Path, monkeypatc
         (["clients", "--address", "here:1"], "--engine ray"),
         (["fixed-cuts", "--scale", "evidence", "--data-dir", "nowhere"], "nowhere"),
         (["fixed-cuts", "--tuned", "gone.toml"], "gone.toml"),
-        (["fixed-cuts", "--replace"], "--replace doesn't count here"),
         (["--from", "gone.xz"], "can't read gone.xz"),
         (["--from", "gone.xz", "--seeds", "2"], "--seeds doesn't count here"),
     ],
@@ -255,28 +252,20 @@ def test_what_an_archive_has_is_not_trained_again(asfl: Asfl, tmp_path: Path, mo
     tuned.write_text('base = "demo"\n[schemes.asfl]\nlearning_rate = 0.005\n')
     retuned = ["reproduce", "fixed-cuts", *settings, "--tuned", str(tuned), "--archive", "records.xz", "--out", "anew"]
     assert_refused(asfl(*retuned), "with training.learning_rate = ")
-    replaced = asfl(*retuned, "--replace")
-    assert replaced.returncode == 0, replaced.stderr
-    trained = {file.parent.name for file in (tmp_path / "anew").rglob("rounds.jsonl")}
-    assert trained == {"asfl-seed1"}  # the others have no settings of their own
-    asfl_runs = [one.points[0].runs[0] for one in read_archive(tmp_path / "records.xz")]
-    assert [run.config and run.config.training.learning_rate for run in asfl_runs] == [0.005, 0.005]  # in both recipes
-
     elsewhere = ["reproduce", "fixed-cuts", *settings, "--set", "training.learning_rate=0.5", "--archive", "records.xz"]
     assert_refused(asfl(*elsewhere), "fixed-cuts in the world demo,")
-    assert asfl(*elsewhere, "--replace").returncode == 0
 
 
 def test_an_archive_loses_no_point(tmp_path: Path) -> None:
-    table, hdf5 = trace_files(tmp_path / "traces")
+    table, pilots = trace_files(tmp_path / "traces")
     first, second = (
         plan_recipe(on_traces(RECIPES["measured-channel"], [file]), "demo", tmp_path / "out", overrides=TINY)
-        for file in (table, hdf5)
+        for file in (table, pilots)
     )
     for plan in (first, second):
         pretend_all(plan)
     (found,) = joined([first.found()], [second.found()])
-    assert [point.label for point in found.points] == ["renew.hdf5", "ucc.npz"]
+    assert [point.label for point in found.points] == ["renew.npz", "ucc.npz"]
     assert found.command == f"{second.command()}\n$ {first.command()}"  # as a page shows two commands
     (again,) = joined([found], [second.found()])
     assert (again.command, len(again.points)) == (found.command, 2)

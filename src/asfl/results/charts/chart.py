@@ -18,7 +18,7 @@ GOOD, MEDIAN, BAD, BUDGET = "#1b7f5c", "#3565a8", "#c2452d", "#333333"
 OTHER, SECOND, FAINT = "#b9c4d4", "#e0a33e", "#999999"
 """Bars beside the point, the second of two quantities, notes."""
 SHADES = ("#f3f1ec", "#bcd3e8", "#7fa3c7", "#4d7bab", "#2c568a", "#17355c", "#0b1d36")
-"""From none to many, where each number has a bar of its own."""
+"""Of a heat map, from none to many."""
 CUT_LABEL = "cut: layers on the client"
 LOGARITHMIC_FROM = 10
 """Ratio of the largest to the smallest value from which on a scale is logarithmic."""
@@ -54,12 +54,12 @@ class Line:
     """Opacity of the band."""
     step: bool = False
     hover: str = "%{x}: %{y:.4~g}"
-    """What the page says of a point, as Plotly's templates have it; empty: nothing."""
+    """What the page says of a point, as Plotly's templates have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Markers, with whiskers where ends are given; coloured by `values` if there are any."""
+    """Markers, with whiskers where ends are given; coloured by `values` if there are any, which only files show."""
 
     x: ArrayLike
     y: ArrayLike
@@ -67,7 +67,7 @@ class Points:
     """One for each point, or the same for all."""
     name: str = ""
     group: str = ""
-    marker: Literal["o", ".", "^", "x"] = "o"
+    marker: Literal["o", "^", "x"] = "o"
     size: float = 6.0
     hollow: bool = False
     x_ends: tuple[ArrayLike, ArrayLike] | None = None
@@ -76,7 +76,6 @@ class Points:
     values: ArrayLike | None = None
     value_label: str = ""
     value_range: tuple[float, float] | None = None
-    hover: str | Sequence[str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,6 @@ class Bars:
     base: ArrayLike | None = None
     width: float = 0.8
     horizontal: bool = False
-    hover: str | Sequence[str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +128,6 @@ class Note:
     place: Literal["center", "right", "above"] = "right"
     """Where the words are, seen from the point."""
     size: float = 8.0
-    italic: bool = False
 
 
 Series = Line | Points | Bars | Heat | Level | Note
@@ -165,8 +162,6 @@ class Panel:
     """Whether its names stand in the panel, unless those of its chart stand beside all panels."""
     equal: bool = False
     """Whether a metre is as long on both axes."""
-    choice: Literal["", "x", "y"] = ""
-    """Of which axis a reader of the page may choose the scale."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +219,6 @@ def _another_colour(number: int) -> str:
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
-def shade(place: int, of: int) -> str:
-    """The colour of one of so many steps from none to many."""
-    return SHADES[round(place * (len(SHADES) - 1) / max(of - 1, 1)) if of > len(SHADES) else place]
-
-
 # ---------------------------------------------------------------------- numbers
 def spans_magnitudes(values: Iterable[float]) -> bool:
     """Whether positive values differ so much that on a linear scale the small ones would be squeezed flat."""
@@ -269,21 +259,18 @@ def lines_panel(
     look: Callable[[str], Look] = look_of,
     *,
     step: bool = False,
-    choice: Literal["", "y"] = "",
 ) -> Panel:
     """A line from round 1 on for each name; logarithmic where the largest values of lines differ that much."""
     lines = [over_rounds(of_one, look(name), name, group=name, step=step) for name, of_one in values.items()]
     tops = [float(np.max(of_one)) for of_one in values.values() if len(of_one)]
-    return Panel(title, lines, ROUND, scaled(label, tops), choice=choice)
+    return Panel(title, lines, ROUND, scaled(label, tops))
 
 
-def stacked(
-    places: ArrayLike, parts: Mapping[str, tuple[ArrayLike, Look]], hover: str = "", width: float = 0.8
-) -> list[Bars]:
+def stacked(places: ArrayLike, parts: Mapping[str, tuple[ArrayLike, Look]], width: float = 0.8) -> list[Bars]:
     """Bars on top of each other."""
     made, base = list[Bars](), np.zeros(np.size(places))
     for name, (lengths, look) in parts.items():
-        made.append(Bars(places=places, lengths=lengths, look=look, name=name, base=base, width=width, hover=hover))
+        made.append(Bars(places=places, lengths=lengths, look=look, name=name, base=base, width=width))
         base = base + np.asarray(lengths, float)
     return made
 

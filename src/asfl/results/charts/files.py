@@ -237,7 +237,7 @@ def _draw_note(axes: "Axes", note: Note, order: float) -> None:
     where: Any = ("axes fraction" if note.x is None else "data", "data")
     offset = {"center": (0, 0), "right": (7, 0), "above": (7, 7)}[note.place]
     looks: Any = {"ha": "center" if note.place == "center" else "left", "va": "center", "color": note.color}
-    looks |= {"fontsize": note.size, "style": "italic" if note.italic else "normal", "zorder": order + 1}
+    looks |= {"fontsize": note.size, "zorder": order + 1}
     axes.annotate(note.text, (0 if note.x is None else note.x, note.y), offset, where, "offset points", **looks)
 
 

@@ -1,4 +1,7 @@
-"""Panels as the page reads them: plain JSON for Plotly's script, in the colours of a light page and of a dark one."""
+"""Panels as the page reads them: plain JSON for Plotly's script, in the colours of a light page and of a dark one.
+
+Only what the page shows is drawn here: lines, rows of bars, heat maps; `files` draws all of `chart`.
+"""
 
 import base64
 import colorsys
@@ -53,24 +56,21 @@ TEMPLATE: Json = {
         "yaxis": _AXIS,
     },
 }
-_LOG, _LINEAR = {"type": "log", "dtick": "D2", "tickformat": ",~r"}, {"type": "linear", "rangemode": "tozero"}
 
 
-def figure(panel: Panel) -> Json:
-    """Traces and layout, the scale it begins with, and how the layout changes with another one."""
+def figure(panel: Panel, *, legend: bool = False) -> Json:
+    """Traces and layout; a click on a name in the legend hides all that is drawn of it."""
     traces: list[Json] = []
     layout: Json = {
         "margin": {"l": 48, "r": 12, "t": 34 if panel.title else 30, "b": 42},
         "xaxis": _axis(panel.x),
         "yaxis": _axis(panel.y),
-        "showlegend": panel.legend,
+        "showlegend": panel.legend or legend,
         "shapes": [],
         "annotations": [],
     }
     if panel.title:
         layout["title"] = {"text": f"<b>{plain(panel.title)}</b>"}
-    if panel.equal:
-        layout["yaxis"]["scaleanchor"] = "x"
     for series in panel.series:
         if isinstance(series, Line):
             traces += _line(series)
@@ -85,15 +85,13 @@ def figure(panel: Panel) -> Json:
         else:
             layout["annotations"].append(_note(series, panel.x.scale == "log"))
     traces.sort(key=lambda trace: trace.get("fill") != "toself")  # bands behind all lines
-    axis = f"{panel.choice}axis"
-    when = {"log": {axis: _LOG}, "linear": {axis: _LINEAR}} if panel.choice else {}
-    return {"data": traces, "layout": layout, "when": when, "scale": getattr(panel, panel.choice or "x").scale}
+    return {"data": traces, "layout": layout}
 
 
 def _axis(axis: Axis) -> Json:
     made: Json = {"title": {"text": axis.label}, "showgrid": axis.grid}
     if axis.scale == "log":
-        made |= _LOG
+        made |= {"type": "log", "dtick": "D2", "tickformat": ",~r"}
     elif axis.whole:
         made["tickformat"] = "d"
     if axis.ticks is not None:
@@ -101,8 +99,6 @@ def _axis(axis: Axis) -> Json:
     if axis.low is not None and axis.high is not None:
         ends = [math.log10(end) for end in (axis.low, axis.high)] if axis.scale == "log" else [axis.low, axis.high]
         made["range"] = ends[::-1] if axis.reversed else ends
-    elif axis.reversed:
-        made["autorange"] = "reversed"
     elif axis.low == 0:
         made["rangemode"] = "tozero"
     return made
@@ -110,20 +106,14 @@ def _axis(axis: Axis) -> Json:
 
 # ---------------------------------------------------------------------- series
 def _line(line: Line) -> list[Json]:
-    look, named, x = line.look, {"name": plain(line.name), "meta": line.group}, np.asarray(line.x, float)
-    traces = [
+    look, x = line.look, np.asarray(line.x, float)
+    stroke = {"color": look.color, "width": look.width, "dash": _dash(look), "shape": "hvh" if line.step else "linear"}
+    traces: list[Json] = [
         {
-            **{"type": "scatter", **named, "x": packed(x), "y": packed(line.y), "opacity": look.opacity},
-            "mode": "lines" if len(x) > 1 else "markers",
-            "line": {
-                "color": look.color,
-                "width": look.width,
-                "dash": _dash(look),
-                "shape": "hvh" if line.step else "linear",
-            },
-            "marker": {"color": look.color},
-            "showlegend": bool(line.name),
-            **({"hovertemplate": line.hover} if line.hover else {"hoverinfo": "skip"}),
+            **{"type": "scatter", "mode": "lines" if len(x) > 1 else "markers", "legendgroup": line.group},
+            **{"x": packed(x), "y": packed(line.y), "opacity": look.opacity, "hovertemplate": line.hover},
+            **{"line": stroke, "marker": {"color": look.color}},
+            **{"name": plain(line.name), "showlegend": bool(line.name)},
         }
     ]
     if line.low is not None and line.high is not None:
@@ -131,96 +121,70 @@ def _line(line: Line) -> list[Json]:
         traces[0]["customdata"] = packed(np.stack([low, high], axis=1))
         traces.append(
             {
-                **{"type": "scatter", "mode": "lines", "meta": line.group, "hoverinfo": "skip", "showlegend": False},
+                **{"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False},
                 **{"x": packed([*x, *x[::-1]]), "y": packed([*high, *low[::-1]]), "fill": "toself"},
-                **{"fillcolor": look.color, "opacity": line.band, "line": {"width": 0}},
+                **{"fillcolor": look.color, "opacity": line.band, "line": {"width": 0}, "legendgroup": line.group},
             }
         )
     return traces
 
 
 def _points(points: Points) -> Json:
-    colours: Any = points.look.color if isinstance(points.look, Look) else [look.color for look in points.look]
-    symbol = {"o": "circle", ".": "circle", "^": "triangle-up", "x": "x"}[points.marker] + "-open" * points.hollow
-    marker: Json = {"color": colours, "size": 1.4 * points.size, "symbol": symbol}
-    if points.values is not None:
-        bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": points.value_label}}
-        marker |= {"color": packed(points.values), "colorscale": "Viridis", "showscale": True, "colorbar": bar}
+    """Their markers are circles, whatever they are in files."""
+    colours = _colours(points.look)
     trace: Json = {
-        **{"type": "scatter", "mode": "markers", "meta": points.group, "marker": marker},
-        **{"x": packed(np.atleast_1d(points.x)), "y": packed(np.atleast_1d(points.y)), "name": plain(points.name)},
-        **_hover(points.hover),
-        "showlegend": bool(points.name),
+        **{"type": "scatter", "mode": "markers", "hoverinfo": "skip", "showlegend": False},
+        **{"x": packed(np.atleast_1d(points.x)), "y": packed(np.atleast_1d(points.y))},
+        **{"marker": {"color": colours, "size": 1.4 * points.size}, "legendgroup": points.group},
     }
-    for ends, which in ((points.x_ends, "x"), (points.y_ends, "y")):
-        if ends is not None:
-            middle = np.atleast_1d(np.asarray(getattr(points, which), float))
-            less, more = (np.nan_to_num(np.abs(np.atleast_1d(np.asarray(end, float)) - middle)) for end in ends)
-            trace[f"error_{which}"] = {
-                "type": "data", "symmetric": False, "array": packed(more), "arrayminus": packed(less),
-                "color": colours if isinstance(colours, str) else INK, "thickness": 1.2, "width": 3,
-            }  # fmt: skip
+    if points.x_ends is not None:
+        middle = np.atleast_1d(np.asarray(points.x, float))
+        less, more = (np.nan_to_num(np.abs(np.asarray(end, float) - middle)) for end in points.x_ends)
+        trace["error_x"] = {
+            "type": "data", "symmetric": False, "array": packed(more), "arrayminus": packed(less),
+            "color": colours if isinstance(colours, str) else INK, "thickness": 1.2, "width": 3,
+        }  # fmt: skip
     return trace
 
 
 def _bars(bars: Bars) -> Json:
-    along, across = ("x", "y") if bars.horizontal else ("y", "x")
-    colours: Any = bars.look.color if isinstance(bars.look, Look) else [look.color for look in bars.look]
+    """Rows."""
     return {
-        **{"type": "bar", "orientation": "h" if bars.horizontal else "v", "name": plain(bars.name)},
-        **{across: packed(bars.places), along: packed(bars.lengths), "width": bars.width, "marker": {"color": colours}},
-        **({} if bars.base is None else {"base": packed(bars.base)}),
-        **_hover(bars.hover),
-        "showlegend": bool(bars.name),
+        **{"type": "bar", "orientation": "h", "y": packed(bars.places), "x": packed(bars.lengths)},
+        **{"width": bars.width, "marker": {"color": _colours(bars.look)}, "hoverinfo": "skip", "showlegend": False},
     }
 
 
 def _heat(heat: Heat) -> Json:
+    """From none to many, between edges that are given."""
     values = np.asarray(heat.values, float)
-    left, right, bottom, top = heat.extent or (-0.5, values.shape[1] - 0.5, -0.5, values.shape[0] - 0.5)
+    assert heat.extent is not None
+    left, right, bottom, top = heat.extent
     wide, high = (right - left) / values.shape[1], (top - bottom) / values.shape[0]
-    ramp: Any = [[place / (len(SHADES) - 1), colour] for place, colour in enumerate(SHADES)]
-    bar = {"thickness": 10, "outlinewidth": 0, "title": {"text": heat.label, "side": "top"}}
     return {
         **{"type": "heatmap", "z": packed(values), "zmin": heat.low, "zmax": heat.high, "hoverongaps": False},
         **{"x0": left + wide / 2, "dx": wide, "y0": bottom + high / 2, "dy": high, "hovertemplate": heat.hover},
-        "colorscale": {"ramp": ramp, "viridis": "Viridis", "grey": "Greys"}[heat.colours],
-        **({"colorbar": bar} if heat.label else {"showscale": False}),
+        "colorscale": [[place / (len(SHADES) - 1), colour] for place, colour in enumerate(SHADES)],
+        "colorbar": {"thickness": 10, "outlinewidth": 0, "title": {"text": heat.label, "side": "top"}},
     }
 
 
 def _level(level: Level) -> Json:
-    along, across = ("y", "x") if level.upright else ("x", "y")
+    """Across the panel."""
     line = {"color": level.look.color, "width": level.look.width, "dash": _dash(level.look)}
-    ends = {
-        f"{along}ref": "paper",
-        f"{along}0": 0,
-        f"{along}1": 1,
-        f"{across}0": level.value,
-        f"{across}1": level.value,
-    }
-    named = {"name": level.name, "showlegend": True} if level.name else {}
-    return {"type": "line", "line": line, **ends, **named}
+    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": level.value, "y1": level.value}
+    return {"type": "line", "line": line, **ends, "name": level.name, "showlegend": bool(level.name)}
 
 
 def _note(note: Note, log_x: bool) -> Json:
     where = {"x": 0, "xref": "paper"} if note.x is None else {"x": math.log10(note.x) if log_x else note.x}
-    anchor = {} if note.place == "center" else {"xanchor": "left", "xshift": 7, "yshift": 8 * (note.place == "above")}
-    text = f"<i>{plain(note.text)}</i>" if note.italic else plain(note.text)
-    return {
-        **where,
-        "y": note.y,
-        "text": text,
-        "showarrow": False,
-        "font": {"size": 1.35 * note.size, "color": note.color},
-        **anchor,
-    }
+    anchor = {} if note.place == "center" else {"xanchor": "left", "xshift": 7}
+    looks = {"showarrow": False, "font": {"size": 1.35 * note.size, "color": note.color}}
+    return {**where, **anchor, **looks, "y": note.y, "text": plain(note.text)}
 
 
-def _hover(hover: str | Sequence[str]) -> Json:
-    if isinstance(hover, str):
-        return {"hovertemplate": hover} if hover else {"hoverinfo": "skip"}
-    return {"hoverinfo": "text", "hovertext": [plain(text) for text in hover]}
+def _colours(look: Look | Sequence[Look]) -> str | list[str]:
+    return look.color if isinstance(look, Look) else [one.color for one in look]
 
 
 def _dash(look: Look) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
 from asfl.optimize.blocks import objective_of_cuts
 from asfl.optimize.terms import CutTerms
-from asfl.radio.channel import Channel, ClockedChannel, make_channel
 from asfl.radio.city import ROOF_M
 from asfl.radio.traces import Surroundings, Trace
 from asfl.results.charts.chart import (
@@ -29,7 +27,6 @@ from asfl.results.charts.chart import (
     GOOD,
     MEDIAN,
     OTHER,
-    ROUND,
     Axis,
     Bars,
     Chart,
@@ -42,12 +39,10 @@ from asfl.results.charts.chart import (
     Points,
     Series,
     lines_panel,
-    look_of,
     over_rounds,
     scaled,
     stacked,
 )
-from asfl.results.curves import Run
 from asfl.results.summary import trained_and_charged
 from asfl.runs.play import Playthrough
 from asfl.schemes import OURS
@@ -61,40 +56,9 @@ _COMPUTE, _SEND, _WORK = Look("#5b7fb8"), Look("#e0a33e"), Look("#38706b")
 
 
 # ---------------------------------------------------------------------- SNR and positions
-@dataclass(frozen=True, eq=False)
-class SnrHistory:
-    """T moments of a world: what the server receives of each client, and where they are."""
-
-    snr_db: Floats
-    """[T, N] of one resource block at full power."""
-    position_m: Floats | None
-    """[T, N, 2]"""
-    surroundings: Surroundings | None
-
-
 def full_power_snr_db(gain: Floats, radio: Radio) -> Floats:
     """SNR of one resource block if a client sends with all its power."""
     return to_db(radio.max_tx_power_w * gain / (radio.rb_bandwidth_hz * radio.noise_psd_w_per_hz))
-
-
-def snr_history(run: Run) -> SnrHistory | None:
-    """At the beginning of every round of a run; None where no clock moves the links, or the trace is gone."""
-    config = run.config
-    if config is None or config.scenario.channel.kind == "rayleigh" or config.field.costs == "measured":
-        return None
-    try:
-        channel: Channel = make_channel(config.scenario, config.radio)
-    except AsflError:
-        return None
-    if not isinstance(channel, ClockedChannel) or not run.records:
-        return None
-    times = [record.total_delay_s - record.delay_s for record in run.records]
-    where: Any = getattr(channel, "position_at", lambda _: None)
-    positions = [where(time_s) for time_s in times]
-    known = all(position is not None for position in positions)
-    gains = np.array([channel.at_time(time_s).channel_gain for time_s in times])
-    around = getattr(channel, "surroundings", None)
-    return SnrHistory(full_power_snr_db(gains, config.radio), np.array(positions) if known else None, around)
 
 
 def city(around: Surroundings | None, position_m: Floats, snr_db: Floats) -> Panel:
@@ -220,14 +184,12 @@ def _disc(view: WorldView) -> Panel:
         title = "SNR of every client (measured; positions unknown)"
         return Panel(title, [bars], Axis(f"mean {SNR_LABEL}"), Axis("client, by SNR", ticks={}))
     angle = np.linspace(0, 2 * np.pi, 200)
-    rim = Line(
-        x=scenario.radius_m * np.cos(angle), y=scenario.radius_m * np.sin(angle), look=Look(FAINT, (), 1), hover=""
-    )
+    rim = Line(x=scenario.radius_m * np.cos(angle), y=scenario.radius_m * np.sin(angle), look=Look(FAINT, (), 1))
     x, y = clients.position_m.T
     points = Points(x=x, y=y, size=8, values=snr_db, value_label=f"mean {SNR_LABEL}")
     series: list[Series] = [
         rim,
-        *(Line(x=way[:, 0], y=way[:, 1], look=Look(FAINT), hover="") for way in _ways(view.world)),
+        *(Line(x=way[:, 0], y=way[:, 1], look=Look(FAINT)) for way in _ways(view.world)),
     ]
     series += [points, Points(x=[0], y=[0], look=Look(BUDGET), marker="^", size=10)]
     for label, client in view.examples().items():
@@ -284,16 +246,15 @@ def layer_panels(profile: ModelProfile) -> tuple[Panel, Panel]:
     x = Axis(ticks={unit: f"{unit} {name}" for unit, name in enumerate(profile.unit_names, 1)}, grid=False)
     if profile.num_layers > 24:
         x = Axis("unit", whole=True, grid=False)
-    hover = [f"{unit} {name}" for unit, name in enumerate(profile.unit_names, 1)]
     points = [
-        Points(x=units, y=bits / 1e6, look=look, name=name, hover=hover)
+        Points(x=units, y=bits / 1e6, look=look, name=name)
         for name, bits, look in (
             ("parameters (moved when the cut moves)", profile.param_bits, _COMPUTE),
             ("activations of a sample", profile.activation_bits, _SEND),
         )
     ]  # fmt: skip
     bars = [
-        Bars(places=units + off, lengths=flops / 1e6, look=look, name=name, width=0.4, hover="%{y:.4~g} MFLOP")
+        Bars(places=units + off, lengths=flops / 1e6, look=look, name=name, width=0.4)
         for name, flops, look, off in (
             ("forward", profile.forward_flops, Look("#7aa6a1"), -0.2),
             ("backward", profile.backward_flops, _WORK, 0.2),
@@ -360,8 +321,7 @@ class LabelMix:
 def label_panel(mix: LabelMix) -> Panel:
     """Which labels each client holds."""
     shares = 100 * mix.counts / np.maximum(mix.counts.sum(axis=1, keepdims=True), 1)
-    hover = "client %{x}, label %{y}: %{z:.1f} %<extra></extra>"
-    heat = Heat(values=shares.T, label="%", low=0, high=float(shares.max()), hover=hover)
+    heat = Heat(values=shares.T, label="%", low=0, high=float(shares.max()))
     return Panel("Label mix of every client", [heat], Axis("client", whole=True), Axis("label", whole=True))
 
 
@@ -442,24 +402,17 @@ def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
 
 
 def budget_chart(playthroughs: Sequence[Playthrough], model: str) -> Chart:
-    """Time left, batteries left (the median client, and all of them as a band) and cuts over rounds, by scheme."""
-    time, battery, cuts = list[Series](), list[Series](), list[Series]()
-    for played in playthroughs:
-        rounds, look, first = np.arange(len(played.rounds) + 1), look_of(played.scheme), played.rounds[0]
-        if first.time_left_s is not None:
-            left_s = np.array([first.time_left_s + first.delay_s, *(one.time_left_s for one in played.rounds)])
-            time.append(Line(x=rounds, y=100 * left_s / left_s[0], look=look))
-        if first.battery_left_j is not None:
-            total_j = np.add(first.battery_left_j, first.energy_j)
-            left = 100 * np.array([total_j, *(one.battery_left_j for one in played.rounds)]) / total_j
-            low, high = left.min(axis=1), left.max(axis=1)
-            battery.append(Line(x=rounds, y=np.median(left, axis=1), look=look, low=low, high=high))
-        chosen = [one.mean_cut if one.scheduled_count else np.nan for one in played.rounds]
-        cuts.append(over_rounds(chosen, look, played.scheme, step=True))
-    percent = Axis("%", low=0, high=103)
-    titles = {"Time left": time, "Batteries left: the median client, and from the emptiest to the fullest": battery}
-    panels = [
-        Panel(name if series else f"{name} (no limit)", series, ROUND, percent) for name, series in titles.items()
-    ]
-    rows = [[panel] for panel in (*panels, Panel("Cut", cuts, ROUND, Axis("layers on the client")))]
-    return Chart(rows, 11, 8, f"{model}: what the budget buys, without training", legend="right")
+    """Time and batteries left, where they are limited, and cuts over rounds, by scheme."""
+    first, rounds = playthroughs[0].rounds[0], {played.scheme: played.rounds for played in playthroughs}
+    panels = []
+    if first.time_left_s is not None:
+        time = {name: [one.time_left_s or 0.0 for one in played] for name, played in rounds.items()}
+        panels.append(lines_panel("Time left", "s", time))
+    if first.battery_left_j is not None:
+        left = {name: [float(np.median(one.battery_left_j or 0.0)) for one in of] for name, of in rounds.items()}
+        panels.append(lines_panel("Battery left: the median client", "J", left))
+    panels = [replace(panel, y=Axis(panel.y.label, low=0)) for panel in panels]
+    cuts = {name: [one.mean_cut for one in played] for name, played in rounds.items()}
+    panels.append(lines_panel("Cut", "layers on the client", cuts, step=True))
+    title = f"{model}: what the budget buys, without training"
+    return Chart([[panel] for panel in panels], 11, 8, title, legend="right")

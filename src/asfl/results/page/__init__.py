@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from importlib import resources
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,14 @@ from asfl.config.errors import AsflError, MissingExtraError
 from asfl.config.show import own_settings
 from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
-from asfl.results.charts import comparison, one_run
-from asfl.results.charts.chart import DASHES, Look, Panel, is_ours, lines_panel, look_of
-from asfl.results.charts.plotly import TEMPLATE, Json, dark_twin, dark_twins, figure
-from asfl.results.charts.world import label_panel, layer_panels
+from asfl.results.charts import runs
+from asfl.results.charts.chart import DASHES, Look, Panel, lines_panel, look_of
+from asfl.results.charts.plotly import TEMPLATE, Json, dark_twins, figure
 from asfl.results.curves import Curve, Run, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
-from asfl.results.page.collect import (
-    Collected,
-    RunGroup,
-    collect,
-    compare_command,
-    label_mixes,
-    mix_key,
-    profile_of,
-    run_command,
-)
+from asfl.results.page.collect import Collected, RunGroup, collect
 from asfl.results.summary import Summary, said_once, trained_and_charged
-from asfl.results.tables import CURVE_AXES, Table, tables_of
-from asfl.results.words import in_words
+from asfl.results.tables import CURVE_AXES, Table, in_words, tables_of
 from asfl.schemes import CEILING, OURS, SCHEMES
 
 PLOTLY_PATH = "plotly.js"
@@ -101,7 +89,7 @@ def chart_library() -> str:
     return str(get_plotlyjs())
 
 
-def page(report: Report, *, data_dir: Path | None = None, version: str = "", library: str | None = None) -> str:
+def page(report: Report, *, version: str = "", library: str | None = None) -> str:
     """One HTML file. With a `version` it is a served page, which asks for newer ones and loads the library apart."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -112,7 +100,7 @@ def page(report: Report, *, data_dir: Path | None = None, version: str = "", lib
     def file(name: str) -> Markup:
         return Markup((resources.files(__package__) / "templates" / name).read_text("utf-8"))
 
-    drawn = _Drawn(report, data_dir)
+    drawn = _Drawn(report)
     environment = Environment(
         loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -126,10 +114,6 @@ def page(report: Report, *, data_dir: Path | None = None, version: str = "", lib
         sentences=_sentences,
         bounds={label: bounds_of(run, _beside(report.collected, run)) for label, (_, run) in drawn.inside.items()},
         charged=said_once(trained_and_charged(group.config) for group in report.collected.groups),
-        commands=[
-            (group.title, compare_command(group), "\n".join(map(run_command, group.runs)))
-            for group in report.collected.groups
-        ],
         versions=_versions(report.collected),
         fields=_fields(report.collected),
         version=version,
@@ -150,37 +134,26 @@ def _as_script(data: Json) -> str:
 class _Drawn:
     """All charts, by the id of their place and the choice under which they are shown; and what can be chosen."""
 
-    def __init__(self, report: Report, data_dir: Path | None) -> None:
+    def __init__(self, report: Report) -> None:
         collected = report.collected
-        self.looks, self.charts, self.chosen = _looks(collected), dict[str, dict[str, Json | str]](), dict[str, str]()
-        self.notes = list(collected.notes)
+        self.looks, self.charts = _looks(collected), dict[str, dict[str, Json]]()
+        self.chosen = {"axis": "delay", "map": "rbs"}
         self.labels = _labels(collected)
         self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
-        self.maps = {name: found[0] for name, found in one_run.MAPS.items() if name not in ("uplink", "snr")}
+        self.maps = {name: runs.MAPS[name][0] for _, run in self.inside.values() for name in runs.maps_of(run)}
         self._accuracy(report)
         self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
-        self._inside(collected, data_dir)
-        self._of_all_rounds(collected)
-        self.layers = [found for n, group in enumerate(collected.groups) if (found := self._layers(n, group))]
+        self._inside(collected)
+        self._discrepancy(collected)
+        self.cuts = [self._cuts(n, group) for n, group in enumerate(collected.groups)]
 
     @property
     def data(self) -> Json:
         return {"charts": self.charts, "chosen": self.chosen, "dark": dark_twins(self.charts), "template": TEMPLATE}
 
-    def legend(self) -> list[Json]:
-        """How each series looks, on a light page and on a dark one."""
-        return [
-            {
-                **{"name": name, "light": look.color, "dark": dark_twin(look.color), "width": look.width + 0.6},
-                **{"dash": " ".join(f"{part * look.width:.3g}" for part in look.dash), "ours": is_ours(name)},
-            }
-            for name, look in self.looks.items()
-        ]
-
-    def _put(self, place: str, panel: Panel | None, key: str = "", **chosen: str) -> None:
-        if panel is not None and panel.series:
-            self.charts.setdefault(place, {})[key] = figure(panel)
-            self.chosen |= chosen
+    def _put(self, place: str, panel: Panel, key: str = "", *, legend: bool = False) -> None:
+        if panel.series:
+            self.charts.setdefault(place, {})[key] = figure(panel, legend=legend)
 
     def _accuracy(self, report: Report) -> None:
         """Finished seeds as median and range, unfinished runs one by one."""
@@ -188,68 +161,48 @@ class _Drawn:
         targets = sorted({target for summary in report.summaries for target in summary.targets})
         for axis in CURVE_AXES if every else ():
             costs = report.collected.costs if axis == "delay" else ""
-            panel = comparison.accuracy_panel(every, axis, targets, unit=costs)
-            self._put("chart-accuracy", panel, axis, axis="delay")
+            panel = runs.accuracy_panel(every, axis, targets, unit=costs)
+            self._put("chart-accuracy", panel, axis, legend=True)
 
     def _way(self, n: int, group: RunGroup, summary: Summary) -> Json:
         main, names = summary.main_target(), [percent(target) for target in summary.targets]
-        chosen = {f"target-{n}": names[0] if main is None else percent(main)}
+        self.chosen[f"target-{n}"] = names[0] if main is None else percent(main)
 
         def look(scheme: str) -> Look:
             return self.looks[group.series(scheme)]
 
         for name, target in zip(names, summary.targets, strict=True):
-            self._put(f"chart-delay-{n}", comparison.way_panel(summary, target, "delay_s", look), name, **chosen)
-            self._put(f"chart-energy-{n}", comparison.way_panel(summary, target, "energy_j", look), name)
-        return {
-            "number": n,
-            "title": group.title,
-            "targets": {name: name for name in names},
-            "size": _size(summary.runs),
-        }
+            self._put(f"chart-delay-{n}", runs.way_panel(summary, target, "delay_s", look), name)
+            self._put(f"chart-energy-{n}", runs.way_panel(summary, target, "energy_j", look), name)
+        targets = {name: name for name in names}
+        return {"number": n, "title": group.title, "targets": targets, "size": _size(summary.runs)}
 
-    def _inside(self, collected: Collected, data_dir: Path | None) -> None:
-        mixes, notes = label_mixes(collected.runs, data_dir)
-        self.notes += notes
-        columns = one_run.map_columns(collected.runs)
+    def _inside(self, collected: Collected) -> None:
+        columns = runs.map_columns(collected.runs)
         first = next((label for label, (_, run) in self.labels.items() if run.scheme == OURS and run.records), None)
-        chosen = {"run": first or next(iter(self.inside), ""), "map": "rbs"}
-        for key, mix in mixes.items():
-            self._put("chart-mix", label_panel(mix), f"mix of {key}", **chosen)
+        self.chosen["run"] = first or next(iter(self.inside), "")
         for label, (series, run) in self.inside.items():
-            if (key := mix_key(run.manifest.config)) in mixes:
-                self.charts["chart-mix"][label] = f"mix of {key}"  # drawn once, however many runs share it
-            for name, panel in one_run.panels(run, self.looks[series].color, queue_bounds(run)).items():
-                self._put(f"chart-{name}", panel, label, **chosen)
-            for name in one_run.maps_of(run) if run.records else ():
-                self._put("chart-map", one_run.client_map(run, name, columns), f"{label}|{name}", **chosen)
-                self.maps[name] = one_run.MAPS[name][0]
+            for name, panel in runs.panels(run, self.looks[series].color, queue_bounds(run)).items():
+                self._put(f"chart-{name}", panel, label)
+            for name in runs.maps_of(run) if run.records else ():
+                self._put("chart-map", runs.client_map(run, name, columns), f"{label}|{name}")
 
-    def _of_all_rounds(self, collected: Collected) -> None:
-        """Discrepancy, spread and packet errors by series."""
+    def _discrepancy(self, collected: Collected) -> None:
         counted = {
             group.series(scheme): [run for run in group.counted if run.scheme == scheme]
             for group in collected.groups
             for scheme in group.schemes
             if scheme != CEILING
         }
-        for name, label in (("discrepancy", "discrepancy, updates"), ("spread", "spread, squared weights")):
-            means = comparison.means_over_runs(counted, attrgetter(name))
-            panel = lines_panel("", label, means, self.looks.__getitem__, choice="y")
-            self._put("chart-discrepancy", panel, name, drift="discrepancy")
-        self._put("chart-losses", comparison.losses_panel(counted))
+        means = runs.means_over_runs(counted, lambda record: record.discrepancy)
+        panel = lines_panel("", "discrepancy, updates", means, self.looks.__getitem__)
+        self._put("chart-discrepancy", panel, legend=True)
 
-    def _layers(self, n: int, group: RunGroup) -> Json | None:
-        profile, why = profile_of(group)
-        if profile is None:
-            self.notes += [why] if why not in self.notes else []
-            return None
-        for place, panel in zip((f"chart-bits-{n}", f"chart-flops-{n}"), layer_panels(profile), strict=True):
-            self._put(place, panel)
-        first = comparison.first_of_each([run for run in group.runs if not run.is_ceiling])
-        self._put(f"chart-cuts-{n}", comparison.cuts_panel(first) if first else None)
-        title = profile.name + (f" ({group.title})" if group.title else "")
-        return {"number": n, "title": title, "size": _size(first)}
+    def _cuts(self, n: int, group: RunGroup) -> Json:
+        first = runs.first_of_each([run for run in group.runs if not run.is_ceiling])
+        if first:
+            self._put(f"chart-cuts-{n}", runs.cuts_panel(first))
+        return {"number": n, "title": group.title, "size": _size(first)}
 
 
 def _size(rows: Sized) -> str:
@@ -269,19 +222,18 @@ def _looks(collected: Collected) -> dict[str, Look]:
     return found
 
 
-def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[comparison.Learnt]:
+def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[runs.Learnt]:
     for scheme in group.schemes:
         series = group.series(scheme)
         known = [(run, curve) for run in group.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
         done = [curve for run, curve in known if run.finished]
         if done:
-            said = f"median of {len(done)} seeds" if len(done) > 1 else ""
-            yield comparison.Learnt(scheme, series, done, looks[series], said)
+            yield runs.Learnt(scheme, series, done, looks[series])
         for run, curve in known:
             if not run.finished:
                 thin = replace(looks[series], width=1, opacity=0.75)
-                said = f"seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
-                yield comparison.Learnt(scheme, series, [curve], thin, said, ends=False)
+                name = f"{series} seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
+                yield runs.Learnt(scheme, name, [curve], thin, ends=False)
 
 
 def _finite(run: RunFolder) -> Curve:

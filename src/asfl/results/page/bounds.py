@@ -8,7 +8,6 @@ of the average model in a few rounds, and L, σ² and ψ² with it (`asfl.train.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from asfl.results import theory
 from asfl.results.curves import Run, RunFolder
 from asfl.results.summary import Excess
 from asfl.results.tables import Table
-from asfl.runs.records import RoundRecord
 from asfl.schemes import SCHEMES
 
 Floats = NDArray[np.float64]
@@ -132,7 +130,7 @@ def _root(excess: Floats) -> float:
 
 def bounds_of(run: RunFolder, others: Sequence[RunFolder]) -> list[Table | str]:
     """Theorems 2 and 3, then 1, of one run; or why they can't be told. `others`: of the same world and seed."""
-    return [why_not(run) or _queue_table(run, others), *(theorem_1(run) if run.records else [])]
+    return [why_not(run) or _queue_table(run, others), *([theorem_1(run)] if run.records else [])]
 
 
 def _queue_table(run: RunFolder, others: Sequence[RunFolder]) -> Table:
@@ -163,91 +161,6 @@ _NEEDED = frozenset({"norm2", "noise2", "client_norm2", "smoothness"})
 _OF_STEPS = frozenset({"smallest_rate", "largest_rate", "misaligned", "moved", "length2"})
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What was measured of the gradient of the average model, and of the steps, up to some round."""
-
-    records: Sequence[RoundRecord]
-    constants: theory.LearningConstants
-    gradients: list[dict[str, float]]
-    rounds: Floats
-    """[K] how many each measurement stands for: those since the one before, as no round between was measured."""
-    share: Floats
-    """[R] of clients that arrived."""
-
-    @classmethod
-    def of(cls, records: Sequence[RoundRecord], learning_rate: float) -> "Seen | None":
-        """Up to the last round that was measured; None if there is none."""
-        records = records[: max((record.round for record in records if record.gradient), default=0)]
-        at = [(record.round, record.gradient) for record in records if record.gradient]
-        losses = [record.train_loss for record in records if record.train_loss is not None]
-        found = [gradient for _, gradient in at]
-        if not losses or not all(gradient.keys() >= _NEEDED for gradient in found):
-            return None
-        worst = {name: max(gradient[name] for gradient in found) for name in _NEEDED}
-        constants = theory.LearningConstants(
-            smoothness=worst["smoothness"],
-            noise2=worst["noise2"],
-            gradient2=max(worst["client_norm2"], worst["norm2"]),
-            initial_gap=losses[0],
-            learning_rate=learning_rate,
-        )
-        share = np.array([fmean(record.arrived) for record in records])
-        return cls(records, constants, found, np.diff([0, *(number for number, _ in at)]).astype(float), share)
-
-    def mean(self, *, by_arrivals: bool = False) -> float:
-        """Of ‖∇F(w̄)‖² so far; each round counts as much as any, or by its share of arrivals."""
-        norm2, weights = [gradient["norm2"] for gradient in self.gradients], self.rounds
-        if by_arrivals and self.share.any():
-            ends = np.cumsum(self.rounds).astype(int)
-            weights = np.diff([0.0, *np.cumsum(self.share)[ends - 1]])
-        return float(np.average(norm2, weights=weights))
-
-    @property
-    def largest_rate(self) -> float:
-        """D of any number; η without memory."""
-        return max([self.constants.learning_rate, *(gradient.get("largest_rate", 0.0) for gradient in self.gradients)])
-
-    def plain(self) -> dict[str, theory.GradientBound]:
-        """Of plain gradient steps. ‖w̄ˢ‖² isn't recorded, so the printed bound lacks its losses."""
-        arrived = np.array([record.arrived for record in self.records], float)  # [R, N]
-        rates = np.array([record.packet_error_rate for record in self.records], float)
-        spread, count = np.array([record.spread for record in self.records]), arrived.sum(axis=1)
-        inverse = np.divide(1.0, count, out=np.zeros_like(count), where=count > 0)
-        constants, shift = self.constants, self._shift()
-        return {
-            "as printed, (22)": theory.printed_gradient_bound(constants, spread, np.zeros(len(spread))),
-            "corrected": theory.corrected_gradient_bound(constants, spread, 1 - arrived.mean(axis=1), inverse, shift),
-            "weighed by arrivals": theory.arrival_weighted_gradient_bound(constants, spread, rates, shift),
-        }
-
-    def with_memory(self) -> theory.GradientBound | None:
-        """For steps −D m; None if none were measured."""
-        known = [(g, n) for g, n in zip(self.gradients, self.rounds, strict=True) if g.keys() >= _OF_STEPS]
-        if not known:
-            return None
-        weights = [rounds for _, rounds in known]
-        stepped = float((self.share > 0).mean())  # a round without arrivals has no step
-        of = {name: stepped * float(np.average([g[name] for g, _ in known], weights=weights)) for name in _OF_STEPS}
-        least = min(gradient["smallest_rate"] for gradient, _ in known)
-        return theory.preconditioned_gradient_bound(
-            self.constants, least, of["misaligned"], of["moved"], of["length2"], self.share, self._shift()
-        )
-
-    def _shift(self) -> Floats:
-        return np.sqrt([record.resplit_shift for record in self.records])
-
-    def verdict(self, bound: theory.GradientBound, measured: float, rate: float) -> str:
-        """`rate`: the largest of any number, η without memory."""
-        if measured > bound.total * (1 + 1e-6):
-            return "does not hold"
-        if bound.total < self.constants.gradient2:
-            return "holds"
-        steps = rate * self.constants.smoothness
-        long = f", with steps of {_signed(steps)}/L" if steps > 1 else ""
-        return f"holds, but says nothing: it is above ψ²{long}"
-
-
 def not_covered(run: Run) -> str:
     """Why Theorem 1 for plain steps isn't about this run; empty if it is."""
     assert run.config is not None
@@ -262,67 +175,107 @@ def not_covered(run: Run) -> str:
     return ""
 
 
-def theorem_1(run: Run) -> list[Table | str]:
-    """Printed, corrected, weighed by arrivals and for steps with memory, part by part; then that for this run's steps
-    along it. Or why there is nothing to show.
+def theorem_1(run: Run) -> Table | str:
+    """Printed, corrected, weighed by arrivals and for steps with memory, part by part; or why there is nothing.
+
+    A measurement stands for all rounds since the one before. ‖w̄ˢ‖² isn't recorded: the printed bound lacks its losses.
     """
     if run.scheme not in SCHEMES or replace(SCHEMES.named(run.scheme).exchange, reports=True) != ASFL:
-        return ["Theorem 1 is about ASFL's round; this scheme trains in another way."]
+        return "Theorem 1 is about ASFL's round; this scheme trains in another way."
     assert run.config is not None
-    rate, reason = run.config.for_scheme(run.scheme).training.learning_rate, not_covered(run)
-    seen = Seen.of(run.records, rate)
-    if seen is None:
-        return ["Theorem 1: this run hasn't measured a gradient yet, so there is nothing to compare with."]
-    rows = []
-    for name, bound in seen.plain().items():
-        measured = seen.mean(by_arrivals="weighed" in name)
-        verdict = "not covered" if reason else seen.verdict(bound, measured, rate)
-        rows.append([name, *_parts(bound), _signed(measured), verdict])
-    memory = seen.with_memory()
-    if memory is not None:
-        measured = seen.mean(by_arrivals=True)
-        verdict = seen.verdict(memory, measured, seen.largest_rate)
-        rows.append(["for steps −D m", *_parts(memory), _signed(measured), verdict])
+    records = run.records[: max((record.round for record in run.records if record.gradient), default=0)]
+    measured = {record.round: record.gradient for record in records if record.gradient}
+    losses = [record.train_loss for record in records if record.train_loss is not None]
+    if not losses or not all(gradient.keys() >= _NEEDED for gradient in measured.values()):
+        return "Theorem 1: this run hasn't measured a gradient yet, so there is nothing to compare with."
+    found, rounds = list(measured.values()), np.diff([0, *measured]).astype(float)
+    worst = {name: max(gradient[name] for gradient in found) for name in _NEEDED}
+    constants = theory.LearningConstants(
+        smoothness=worst["smoothness"],
+        noise2=worst["noise2"],
+        gradient2=max(worst["client_norm2"], worst["norm2"]),
+        initial_gap=losses[0],
+        learning_rate=run.config.for_scheme(run.scheme).training.learning_rate,
+    )
+    arrived, rates = (
+        np.array([getattr(record, name) for record in records], float) for name in ("arrived", "packet_error_rate")
+    )  # [R, N]
+    share, count = arrived.mean(axis=1), arrived.sum(axis=1)
+    inverse = np.divide(1.0, count, out=np.zeros_like(count), where=count > 0)
+    spread = np.array([record.spread for record in records])
+    shift = np.sqrt([record.resplit_shift for record in records])
+
+    norm2 = [gradient["norm2"] for gradient in found]
+    of_rounds = float(np.average(norm2, weights=rounds))
+    arrivals = np.diff([0.0, *np.cumsum(share)[np.array([*measured]) - 1]])
+    by_arrivals = float(np.average(norm2, weights=arrivals if arrivals.any() else rounds))
+    printed = theory.printed_gradient_bound(constants, spread, np.zeros(len(spread)))
+    corrected = theory.corrected_gradient_bound(constants, spread, 1 - share, inverse, shift)
+    weighed = theory.arrival_weighted_gradient_bound(constants, spread, rates, shift)
+    plain = (
+        ("as printed, (22)", printed, of_rounds),
+        ("corrected", corrected, of_rounds),
+        ("weighed by arrivals", weighed, by_arrivals),
+    )
+    reason = not_covered(run)
+    rows = [
+        _row(name, bound, mean, "not covered" if reason else _verdict(bound, mean, constants, constants.learning_rate))
+        for name, bound, mean in plain
+    ]
+    if memory := _bound_with_memory(found, rounds, constants, share, shift):
+        largest = max(gradient.get("largest_rate", 0.0) for gradient in found)
+        rows.append(_row("for steps −D m", memory, by_arrivals, _verdict(memory, by_arrivals, constants, largest)))
     header = ["bound of mean ‖∇F‖²", "start", "noise", "drift", "losses", "re-split", "total", "measured", "verdict"]
-    title = "Theorem 1 along the run."
-    table = Table(key="theorem-1", title=title, note=_note(reason, seen), header=header, rows=rows)
-    return [table, _along(run, rate, reason, with_memory=memory is not None)]
+    note = _note(reason, constants, len(found))
+    return Table(key="theorem-1", title="Theorem 1 along the run.", note=note, header=header, rows=rows)
 
 
-def _along(run: Run, rate: float, reason: str, *, with_memory: bool) -> Table:
-    """What was measured so far beside the bound of that many rounds: for steps −D m where there are such."""
-    rows = []
-    for record in run.records:
-        seen = Seen.of(run.records[: record.round], rate) if record.gradient else None
-        if seen is None:
-            continue
-        memory = seen.with_memory()
-        bound, mean = memory or seen.plain()["corrected"], seen.mean(by_arrivals=memory is not None)
-        verdict = "not covered" if reason and memory is None else seen.verdict(bound, mean, seen.largest_rate)
-        numbers = (seen.gradients[-1]["norm2"], mean, bound.total, seen.largest_rate * seen.constants.smoothness)
-        rows.append([str(record.round), *map(_signed, numbers), verdict])
-    which = "for steps −D m, by arrivals" if with_memory else "corrected"
-    header = ["round", "‖∇F‖² after it", "mean so far", f"bound ({which})", "largest rate · L", "verdict"]
-    note = "Constants are those seen until then. Each measurement stands for the rounds since the one before."
-    return Table(key="theorem-1-along", title="Theorem 1, round by round.", note=note, header=header, rows=rows)
+def _bound_with_memory(
+    found: Sequence[dict[str, float]],
+    rounds: Floats,
+    constants: theory.LearningConstants,
+    share: Floats,
+    shift: Floats,
+) -> theory.GradientBound | None:
+    """For steps −D m; None if none were measured."""
+    known = [(gradient, count) for gradient, count in zip(found, rounds, strict=True) if gradient.keys() >= _OF_STEPS]
+    if not known:
+        return None
+    weights = [count for _, count in known]
+    stepped = float((share > 0).mean())  # a round without arrivals has no step
+    of = {name: stepped * float(np.average([g[name] for g, _ in known], weights=weights)) for name in _OF_STEPS}
+    least = min(gradient["smallest_rate"] for gradient, _ in known)
+    return theory.preconditioned_gradient_bound(
+        constants, least, of["misaligned"], of["moved"], of["length2"], share, shift
+    )
 
 
-def _parts(bound: theory.GradientBound) -> list[str]:
-    parts = (bound.start, bound.noise, bound.drift, bound.losses, bound.resplit, bound.total)
-    return [_signed(part) for part in parts]
+def _verdict(
+    bound: theory.GradientBound, measured: float, constants: theory.LearningConstants, largest_rate: float
+) -> str:
+    if measured > bound.total * (1 + 1e-6):
+        return "does not hold"
+    if bound.total < constants.gradient2:
+        return "holds"
+    steps = largest_rate * constants.smoothness
+    return "holds, but says nothing: it is above ψ²" + (f", with steps of {_signed(steps)}/L" if steps > 1 else "")
 
 
-def _note(reason: str, seen: Seen) -> str:
-    constants = seen.constants
+def _row(name: str, bound: theory.GradientBound, measured: float, verdict: str) -> list[str]:
+    parts = (bound.start, bound.noise, bound.drift, bound.losses, bound.resplit, bound.total, measured)
+    return [name, *map(_signed, parts), verdict]
+
+
+def _note(reason: str, constants: theory.LearningConstants, measurements: int) -> str:
     values = (constants.gradient2, constants.smoothness, constants.noise2, constants.initial_gap)
     how = "; ".join(
         f"{name} = {_signed(value)}: {text}" for (name, text), value in zip(_CONSTANTS, values, strict=True)
     )
     warning = f"{reason}: those bounds are what they would be for plain steps, and guarantee nothing. "
     return (
-        f"{warning if reason else ''}Measured: ‖∇F(w̄)‖² after {len(seen.gradients)} of the rounds, on other mini-"
-        f"batches than were trained with. Estimated from the records: {how}. As L is a lower estimate, a verdict is no "
-        "proof. ‖w̄ˢ‖² isn't recorded, so the printed bound lacks its losses and is larger still."
+        f"{warning if reason else ''}Measured: ‖∇F(w̄)‖² after {measurements} of the rounds, on other mini-batches than "
+        f"were trained with. Estimated from the records: {how}. As L is a lower estimate, a verdict is no proof. ‖w̄ˢ‖² "
+        "isn't recorded, so the printed bound lacks its losses and is larger still."
     )
 
 

@@ -1,4 +1,4 @@
-"""Folders → runs, grouped by world, and where they come from: what a report is about; nothing is written.
+"""Folders → runs, grouped by world: what a report is about; nothing is written.
 
 Runs share a world if their configurations differ in nothing but the seed (and in what doesn't change results), or in
 what a comparison sets for single schemes. Only such runs may be averaged over seeds or held against each other in a
@@ -6,32 +6,21 @@ table.
 """
 
 import json
-import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from asfl.config import Config, by_name, differing_names, load_config, preset_names
+from asfl.config import Config, by_name, differing_names
 from asfl.config.errors import AsflError
-from asfl.config.names import CHANNELS, MODELS, Dataset, is_own_file
-from asfl.config.show import toml_value
-from asfl.config.units import number
-from asfl.costs.world import charged_profile
-from asfl.data import load_data
-from asfl.models.profile import ModelProfile
-from asfl.results.charts.world import LabelMix, rule_of
 from asfl.results.curves import RunFolder, read_run
-from asfl.results.reproduce.plan import WORLDS
 from asfl.results.summary import Summary
-from asfl.runs.comparison import COMPARE_FILE, SWEEP_FILE, read_comparison
+from asfl.runs.comparison import COMPARE_FILE, read_comparison
 from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
 from asfl.runs.manifest import MANIFEST_FILE, comparable
 from asfl.runs.records import RECORDS_FILE
-from asfl.schemes import SCHEMES, usual_schemes
+from asfl.schemes import SCHEMES
 
 WATCHED = (COMPARE_FILE, MANIFEST_FILE, RECORDS_FILE, MODEL_SEAL)
 """The files of a folder that a report depends on."""
@@ -47,8 +36,6 @@ class RunGroup:
     """Its seed has no meaning."""
     runs: Sequence[RunFolder]
     """By scheme, then seed."""
-    is_comparison: bool
-    """Whether `asfl compare` made them."""
 
     @property
     def finished(self) -> list[RunFolder]:
@@ -125,15 +112,8 @@ def signature(folders: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- reading
 def _points(folders: Sequence[Path]) -> list[Path]:
-    """A sweep is the comparisons in it; what recipes made is their worlds; any other folder is whatever lies below."""
-    found: list[Path] = []
-    for folder in folders:
-        several = folder if (folder / SWEEP_FILE).is_file() else folder / WORLDS
-        if several.is_dir():
-            found += [child for child in _below(several) if (child / COMPARE_FILE).is_file()]
-        else:
-            found += _runs_and_comparisons(folder) or [folder]
-    return list(dict.fromkeys(found))
+    """All runs and comparisons in and below these folders; a folder without any stands for itself."""
+    return list(dict.fromkeys(found for folder in folders for found in _runs_and_comparisons(folder) or [folder]))
 
 
 def _runs_and_comparisons(folder: Path) -> list[Path]:
@@ -184,7 +164,7 @@ def _groups(runs: Sequence[RunFolder], compared: set[Path], worlds: Sequence[Con
         by_world.setdefault(_world_key(config), []).append(run)
     titles = _titles([group[0] for group in by_world.values()], list(configs.values()), compared)
     return [
-        RunGroup(title, config, sorted(group, key=_place), compared >= {run.folder for run in group})
+        RunGroup(title, config, sorted(group, key=_place))
         for title, config, group in zip(titles, configs.values(), by_world.values(), strict=True)
     ]
 
@@ -239,97 +219,3 @@ def _stamp(file: Path) -> tuple[str, int, int]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-# ---------------------------------------------------------------------- label mix
-def mix_key(config: Config) -> str:
-    """The same for runs whose clients hold the same samples."""
-    scenario = config.scenario
-    return f"{config.data.name}, {rule_of(config)}, {scenario.clients} clients, seed {scenario.seed}"
-
-
-def label_mixes(runs: Sequence[RunFolder], data_dir: Path | None) -> tuple[dict[str, LabelMix], list[str]]:
-    """Which labels each client holds, by `mix_key`; and why some aren't known. Nothing is downloaded."""
-    found: dict[str, LabelMix] = {}
-    notes: dict[str, None] = {}
-    for run in runs:
-        config, key = run.manifest.config, mix_key(run.manifest.config)
-        if key in found:
-            continue
-        try:
-            found[key] = LabelMix.of(config, load_data(config, run.manifest.data_dir(data_dir)))
-        except (AsflError, OSError) as error:
-            said = ", ".join(number(samples) for samples in run.manifest.samples)
-            how_many = f". They say they train with {said} images" if said else ""
-            about = "" if config.data.private else f"The label mix of {config.data.name} isn't shown: "
-            notes[f"{about}{str(error).splitlines()[0]}{how_many}"] = None
-    return found, list(notes)
-
-
-# ---------------------------------------------------------------------- layers
-def profile_of(group: RunGroup) -> tuple[ModelProfile | None, str]:
-    """The layers of the model that is charged; or why they aren't known."""
-    try:
-        return charged_profile(group.config), ""
-    except (AsflError, ImportError) as error:
-        return None, f"The layers of {group.config.model_spec.name} aren't shown: {error}"
-
-
-# ---------------------------------------------------------------------- commands
-def run_command(run: RunFolder) -> str:
-    """`asfl run …`, or `serve` where devices have the images, with as few `--set` as possible."""
-    preset, changed = nearest_preset(run.manifest.config, run.scheme)
-    command = "serve" if run.manifest.config.data.private else "run"
-    return _command([*_asfl(run.manifest.config, [run.scheme]), command, preset, "--scheme", run.scheme], changed)
-
-
-def compare_command(group: RunGroup) -> str | None:
-    """`asfl compare …` if that is what made these runs, with every scheme and consecutive seeds."""
-    seeds = sorted({run.seed for run in group.runs})
-    if not group.is_comparison or seeds != list(range(seeds[0], seeds[0] + len(seeds))):
-        return None
-    first = group.config.scenario.model_copy(update={"seed": seeds[0]})
-    preset, changed = nearest_preset(group.config.model_copy(update={"scenario": first}))
-    words = [*_asfl(group.config, group.schemes), "compare", preset]
-    if set(group.schemes) != set(usual_schemes()):
-        words += ["--schemes", ",".join(group.schemes)]
-    return _command([*words, *(["--seeds", str(len(seeds))] if len(seeds) > 1 else [])], changed)
-
-
-def _asfl(config: Config, schemes: Sequence[str]) -> list[str]:
-    """The command, and that a plugin is needed if something doesn't ship; its file isn't known here."""
-    ships = [
-        all(SCHEMES.ships(scheme) for scheme in schemes),
-        CHANNELS.ships(config.scenario.channel.kind),
-        MODELS.ships(config.model.architecture),
-        config.data.private or config.data.name in get_args(Dataset) or is_own_file(config.data.name),
-    ]
-    return ["asfl"] if all(ships) else ["asfl", "--plugin", "FILE"]
-
-
-def nearest_preset(config: Config, scheme: str = "") -> tuple[str, dict[str, Any]]:
-    """The preset that needs the fewest changes, and those changes; as this scheme sees it, if one is given."""
-    wanted = by_name(comparable(config))
-    found: dict[str, dict[str, Any]] = {}
-    for name in preset_names():
-        preset = _preset(name, scheme)
-        found[name] = {field: value for field, value in wanted.items() if preset.get(field) != value}
-    best = min(found, key=lambda name: len(found[name]))
-    return best, found[best]
-
-
-@lru_cache
-def _preset(name: str, scheme: str) -> dict[str, Any]:
-    config = load_config(name).config
-    return by_name(comparable(config.for_scheme(scheme) if scheme else config))
-
-
-def _command(words: Sequence[str], changed: dict[str, Any]) -> str:
-    settings = [part for field, value in changed.items() for part in ("--set", f"{field}={_as_toml(value)}")]
-    return shlex.join([*words, *settings])
-
-
-def _as_toml(value: Any) -> str:
-    """As `--set` reads it; words need no quotes."""
-    is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w-]*", value)
-    return value if is_word and value not in ("true", "false", "nan", "inf") else toml_value(value)

@@ -16,7 +16,6 @@ import numpy as np
 from asfl.config import recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.files import open_to_read
-from asfl.config.removed import GONE_SCHEMES, scheme_today
 from asfl.costs.world import Budgets
 from asfl.results.curves import Run
 from asfl.results.summary import Outcome, Summary, choose_targets
@@ -143,10 +142,9 @@ def read_archive(file: Path) -> list[Found]:
         head, *lines = _lines(file)
         if head["format"] != FORMAT:
             raise ValueError(f"format {head['format']}, not {FORMAT}")
-        known = (line for line in lines if line["scheme"] not in GONE_SCHEMES)
         runs, charged = dict[RunKey, Run](), dict[str, dict[RunKey, Run]]()
-        for line in known:
-            key = line["world"], scheme_today(line["scheme"]), line["seed"]
+        for line in lines:
+            key = line["world"], line["scheme"], line["seed"]
             runs[key] = _run_of_json(line)
             for name, other in line.get("otherwise", {}).items():
                 rounds = {**line["rounds"], **other["rounds"]}
@@ -163,8 +161,8 @@ def read_archive(file: Path) -> list[Found]:
 def _points(recipe: dict[str, Any], runs: Mapping[RunKey, Run]) -> list[Point]:
     points = []
     for p in recipe["points"]:
-        keys = [(p["world"], scheme_today(scheme), seed) for scheme, seed in p["runs"] if scheme not in GONE_SCHEMES]
-        points.append(Point(p["preset"], p["label"], p["world"], [runs[key] for key in keys]))
+        found = [runs[p["world"], scheme, seed] for scheme, seed in p["runs"]]
+        points.append(Point(p["preset"], p["label"], p["world"], found))
     return points
 
 
@@ -197,7 +195,7 @@ def _run_of_json(line: dict[str, Any]) -> Run:
     budgets = line["budgets"] and Budgets(*(np.inf if one is None else one for one in line["budgets"]))
     config = line["config"] and recorded_config(line["config"])
     records = from_columns(line["rounds"])
-    return Run(scheme_today(line["scheme"]), line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
+    return Run(line["scheme"], line["seed"], records, budgets, config, line["commit"], line["cpu_s"])
 
 
 def _finite(values: Iterable[float] | None) -> list[float | None] | None:

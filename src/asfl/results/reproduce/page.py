@@ -10,9 +10,9 @@ import numpy as np
 
 from asfl.config.errors import AsflError
 from asfl.config.units import number, percent
-from asfl.results.charts import comparison
 from asfl.results.charts.chart import Chart
 from asfl.results.charts.files import save_figure
+from asfl.results.charts.runs import ablation, fronts, headline, quantities, resplits, sweep_chart, way
 from asfl.results.reproduce.archive import NEXT_COMMAND, Found
 from asfl.results.reproduce.claims import Finding
 from asfl.results.reproduce.recipes import Recipe, recipe_named
@@ -187,11 +187,11 @@ def _charts(recipe: Recipe, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, 
     labels, summaries = [outcome.label for outcome in outcomes], [outcome.summary for outcome in outcomes]
     for picture in recipe.pictures:
         if picture == "accuracy" and len(outcomes) == 1:
-            yield "accuracy", comparison.quantities(summaries[0], ["final_accuracy"])
+            yield "accuracy", quantities(summaries[0], ["final_accuracy"])
         elif picture in VARIED:
-            yield picture, comparison.sweep_chart(recipe.varied, labels, summaries, VARIED[picture])
+            yield picture, sweep_chart(recipe.varied, labels, summaries, VARIED[picture])
         elif picture == "pareto":
-            yield from comparison.fronts(outcomes)
+            yield from fronts(outcomes)
         else:
             most = max(len(outcome.summary.runs) for outcome in outcomes)
             shown = [outcome for outcome in outcomes if len(outcome.summary.runs) > 1 or most == 1]
@@ -211,12 +211,12 @@ VARIED = {
 def _of_one_world(picture: str, outcome: Outcome) -> Iterator[tuple[str, Chart]]:
     target = outcome.summary.main_target()
     if picture == "curves":
-        yield "accuracy-delay-energy", comparison.headline(outcome.runs, outcome.summary.targets)
+        yield "accuracy-delay-energy", headline(outcome.runs, outcome.summary.targets)
     elif picture == "way" and target is not None:
-        yield "time-to-accuracy", comparison.way(outcome.summary, target)
+        yield "time-to-accuracy", way(outcome.summary, target)
     elif picture == "ablation" and target is not None:
-        yield "ablation", comparison.ablation(outcome.summary, target)
+        yield "ablation", ablation(outcome.summary, target)
     elif picture == "errors":
-        yield "errors-discrepancy", comparison.quantities(outcome.summary, ["packet_error_rate", "discrepancy"])
+        yield "errors-discrepancy", quantities(outcome.summary, ["packet_error_rate", "discrepancy"])
     elif picture == "resplits":
-        yield "resplits", comparison.resplits([run for run in outcome.runs if run.scheme == OURS])
+        yield "resplits", resplits([run for run in outcome.runs if run.scheme == OURS])

@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
 from asfl.costs.account import ModelledAccountant, draw_arrivals
 from asfl.costs.crossing import Holdings
-from asfl.costs.decision import ALLOWED_BITS, Decision
-from asfl.costs.modelled import in_time, round_cost
+from asfl.costs.decision import Decision
+from asfl.costs.modelled import in_time
 from asfl.costs.round import Round
 from asfl.costs.world import Budgets, World
 from asfl.results.curves import Run
@@ -36,16 +35,9 @@ CHARGES = (
 )  # fmt: skip
 """Settings that say what a round costs, and neither whose packets arrive nor what is learnt from them."""
 
-
 RECORDED = "as recorded"
 ALWAYS = ("decision.overheads=charged", "decision.discrepancy_sample_ratio=auto")
 """Settings of every recharge: nothing crosses for free."""
-
-
-CLOSE = 0.01
-HALVINGS = 40
-"""Of the powers in question, nine decades: to a billionth."""
-Floats = NDArray[np.float64]
 
 
 def recharge_all(
@@ -69,7 +61,7 @@ def recharge_all(
     left = sorted({f"{key[1]} in {key[0]}" for key, run in charged.items() if _is_left(run, here[key])})
     if left:
         print(
-            f"left as recorded, as their archive leaves out what decided their costs: {', '.join(left)}",
+            f"left as recorded, as their archive has no powers: {', '.join(left)}",
             file=sys.stderr,
         )
     sets = "".join(f" --set {one}" for one in settings)
@@ -121,20 +113,17 @@ def check_charges(settings: Sequence[str]) -> None:
 
 
 def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
-    """The run with its rounds charged by its configuration and these settings."""
+    """The run with its rounds charged by its configuration and these settings; without powers, as it is."""
     if run.config is None or run.is_ceiling:
         return run
     check_chargeable(run)
     if not any(power for record in run.records for power in record.tx_power_w):
-        found = replace(run, records=_charged(run, run.config, early=True))
-        if not _cost_the_same(run, found):
-            return run
-        run = found
+        return run
     config = load_config(run.config, settings).config
     return replace(run, records=_charged(run, config), config=config)
 
 
-def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundRecord]:
+def _charged(run: Run, config: Config) -> list[RoundRecord]:
     world, scheme = World.of(config), scheme_named(run.scheme)
     budgets, accountant = budgets_of(world, scheme), ModelledAccountant(config.decision.charge)
     records, previous_cut, holdings = [], None, None
@@ -142,8 +131,6 @@ def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundReco
     for record in run.records:
         round_ = world.begin_round(record.round - 1, previous_cut, time_s)
         round_, decision = _met(round_, record, scheme, budgets, holdings)
-        if early:
-            decision = _found_again(round_, decision, record, scheme, accountant, config.scenario.seed)
         finishes = in_time(round_, decision, scheme.exchange)
         arrived = np.array(record.arrived, dtype=np.bool_)
         # A late client lost its packet either way; whether the channel lost it, too, says who is served in stage 3.
@@ -153,8 +140,6 @@ def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundReco
         records.append(
             replace(
                 record,
-                tx_power_w=decision.tx_power_w.tolist(),
-                bits=np.broadcast_to(decision.bits, len(arrived)).tolist() if early else record.bits,
                 delay_s=float(charge.delay_s),
                 resplit_delay_s=float(charge.resplit_delay_s),
                 uplink_stage_delay_s=float(charge.uplink_stage_delay_s),
@@ -173,58 +158,6 @@ def _charged(run: Run, config: Config, *, early: bool = False) -> list[RoundReco
             if np.ndim(decision.cut) == 0 or scheme.exchange.on_demand:
                 previous_cut = int(np.max(decision.cut))
     return records
-
-
-def _cost_the_same(run: Run, found: Run) -> bool:
-    """Whether what was found again explains what the rounds of an early archive cost."""
-    before, after = (
-        (sum(one.delay_s for one in r.records), sum(sum(one.energy_j) for one in r.records)) for r in (run, found)
-    )
-    return bool(np.allclose(before, after, rtol=CLOSE, atol=0))
-
-
-def _found_again(
-    round_: Round, decision: Decision, record: RoundRecord, scheme: Scheme, accountant: ModelledAccountant, seed: int
-) -> Decision:
-    """The decision with powers, and with the bits with which each client's energy comes nearest to the recorded one;
-    late clients have those of most others.
-    """
-    decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, seed))
-    arrived, late = (
-        np.array(record.arrived, dtype=np.bool_),
-        decision.scheduled & (np.array(record.packet_error_rate) == 1),
-    )
-    spent = [
-        accountant.charge(round_, replace(decision, bits=bits), scheme.exchange, arrived).energy_j
-        for bits in ALLOWED_BITS
-    ]
-    bits = np.array(ALLOWED_BITS)[np.abs(np.array(spent) - np.array(record.energy_j)).argmin(axis=0)]
-    known = bits[decision.scheduled & ~late]
-    bits[late] = np.bincount(known).argmax() if known.size else BITS_PER_VALUE
-    decision = replace(decision, bits=bits)
-    if late.any():
-        decision = replace(decision, tx_power_w=_powers(round_, decision, record, scheme, seed))
-    return decision
-
-
-def _powers(round_: Round, decision: Decision, record: RoundRecord, scheme: Scheme, seed: int) -> Floats:
-    """[N] in W, where an early archive leaves them out: a packet error rate has one power. So has the energy of a
-    client that was late, whose rate says nothing.
-    """
-    rate, energy_j = np.array(record.packet_error_rate), np.array(record.energy_j)
-    arrived, late = np.array(record.arrived, dtype=np.bool_), decision.scheduled & (rate == 1)
-    most = round_.radio.max_tx_power_w
-    low, high = np.full(round_.num_clients, np.log(1e-9)), np.zeros(round_.num_clients)
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        decision = replace(decision, tx_power_w=most * np.exp(middle))
-        too_low = round_.packet_error_rate(decision.rb_count, decision.tx_power_w) > rate
-        if late.any():
-            received = np.where(late, draw_arrivals(round_, decision, seed), arrived)
-            spent = round_cost(round_, decision, received, scheme.exchange).energy_j
-            too_low = np.where(late, spent < energy_j, too_low)
-        low, high = np.where(too_low, middle, low), np.where(too_low, high, middle)
-    return np.where(decision.scheduled, most * np.exp(high), 0.0)
 
 
 def check_chargeable(run: Run) -> None:

@@ -1,27 +1,20 @@
 """Train many runs side by side in processes of this machine.
 
-Each process is a pool of its own, so that one that is killed takes nothing down but its run, and talks to the parent
-through a pipe. Whatever arrives in the pipe during a run, the end of the pipe included, means: finish the round, write
-a checkpoint, leave. So does SIGTERM. No run outlives its parent: on Linux it is killed with it, elsewhere it ends after
-the round.
+A process is given jobs through a pipe, and answers with rounds and how a job ended. Whatever arrives in the pipe
+during a run, the end of the pipe included, means: finish the round, write a checkpoint, leave. So does SIGTERM. No run
+outlives its parent: on Linux it is killed with it, elsewhere it ends after the round.
 """
 
-import logging
 import multiprocessing
 import os
 import signal
-import time
-from collections import Counter, deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Protocol
+from multiprocessing.context import SpawnProcess
 
 from asfl.runs.estimate import check_run
-from asfl.runs.jobs import Ended, Event, Job, OnEvent, Train, attempt, train
+from asfl.runs.jobs import Ended, Event, Job, OnEvent, Train, WorkerDiedError, attempt, train, train_side_by_side
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import ShouldStop
 from asfl.runs.this_process import (
@@ -33,66 +26,8 @@ from asfl.runs.this_process import (
 )
 
 TOLD_TO_END = "its process was told to end (SIGTERM), and saved what it had; the same command goes on"
-_LOOK_EVERY_S = 0.05
-_log = logging.getLogger(__name__)
 
 
-# ---------------------------------------------------------------------- any workers
-class WorkerDiedError(Exception):
-    """A worker is gone. The message says why."""
-
-
-class Worker(Protocol):
-    """Trains one job after the other."""
-
-    def begin(self, job: Job) -> None: ...
-    def events(self) -> Sequence[Event]: ...  # since the last time; the last one of a job is an `Ended`
-    def stop(self) -> None: ...  # after the round
-    def end(self) -> None: ...  # whatever it does
-
-
-def train_side_by_side(
-    jobs: Sequence[Job], workers: Sequence[Worker], on_event: OnEvent, should_stop: ShouldStop, attempts: int = 1
-) -> dict[str, Ended]:
-    """Train the jobs as an `Engine` does. A job whose worker dies is begun again; it has so many `attempts`."""
-    waiting, idle, busy = deque(jobs), list(workers), dict[str, tuple[Job, Worker]]()
-    deaths, ended, stopping = Counter[str](), dict[str, Ended](), False
-    try:
-        while busy or (waiting and not stopping):
-            if not stopping and should_stop():
-                stopping = True
-                for _, worker in busy.values():
-                    worker.stop()
-            while waiting and idle and not stopping:
-                job, worker = waiting.popleft(), idle.pop()
-                worker.begin(job)
-                busy[job.name] = job, worker
-            time.sleep(_LOOK_EVERY_S)
-            for job, worker in list(busy.values()):
-                try:
-                    events = worker.events()
-                except WorkerDiedError as death:
-                    deaths[job.name] += 1
-                    if deaths[job.name] < attempts and not stopping:
-                        _log.warning("%s: its worker died (%s); it goes on from its last checkpoint", job.name, death)
-                        waiting.appendleft(job)
-                        idle.append(busy.pop(job.name)[1])
-                        continue
-                    times = f"its worker died {attempts} times (the last time: {death})"
-                    reason = str(death) if attempts == 1 else "" if stopping else times
-                    events = [Ended(False, reason)]
-                for event in events:
-                    if isinstance(event, Ended):
-                        ended[job.name] = event
-                        idle.append(busy.pop(job.name)[1])
-                    on_event(job, event)
-    finally:
-        for worker in workers:
-            worker.end()
-    return ended | {job.name: Ended(False) for job in waiting if deaths[job.name]}
-
-
-# ---------------------------------------------------------------------- processes
 def threads_a_run(runs: int, workers: int | None = None) -> int:
     """How many threads each of so many runs gets, if they share the cores. A plan: how many are left doesn't count."""
     cores = usual_threads()
@@ -120,36 +55,41 @@ class _Process:
 
     def __init__(self, train: Train, should_stop: ShouldStop) -> None:
         self._train, self._should_stop = train, should_stop
-        self._pool: ProcessPoolExecutor | None = None
-        self._process: BaseProcess
+        self._process: SpawnProcess | None = None
+        self._busy = False
 
     def begin(self, job: Job) -> None:
-        if self._pool is not None and self._process.is_alive():
-            self._future: Future[Ended] = self._pool.submit(_work, self._train, job)
-            return
-        self.end()
-        context = multiprocessing.get_context("spawn")  # PyTorch's threads don't survive a fork
-        self._pipe, theirs = context.Pipe()
-        self._pool = ProcessPoolExecutor(1, context, _begin, (theirs, os.getpid()))
-        with deaf_to_signals():
-            self._future = self._pool.submit(_work, self._train, job)
-        (self._process,) = self._pool._processes.values()  # which alone knows why it died
-        theirs.close()
+        if self._process is not None and not self._process.is_alive():
+            self.end()
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")  # PyTorch's threads don't survive a fork
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_work, args=(theirs, os.getpid(), self._train))
+            with deaf_to_signals():
+                self._process.start()
+            theirs.close()
+        self._busy = True
+        with suppress(OSError):  # it is dead already, as `events` will tell
+            self._pipe.send(job)
 
     def events(self) -> list[Event]:
-        over, found = self._future.done(), list[Event]()
-        with suppress(EOFError, OSError):
+        found = list[Event]()
+        try:
             while self._pipe.poll():
-                found.append(self._pipe.recv())
-        if over and not found:
-            try:
-                ended = self._future.result()
-            except BrokenProcessPool:
-                self._process.join(10)
-                self.end()
-                raise WorkerDiedError(_cause_of_death(self._process.exitcode)) from None
-            # SIGTERM may have been sent to all processes, and then to us, too.
-            found.append(Ended(False) if ended.reason == TOLD_TO_END and self._should_stop() else ended)
+                event: Event = self._pipe.recv()
+                if isinstance(event, Ended):
+                    self._busy = False
+                    # SIGTERM may have been sent to all processes, and then to us, too.
+                    event = Ended(False) if event.reason == TOLD_TO_END and self._should_stop() else event
+                found.append(event)
+        except (EOFError, OSError):
+            if found:
+                return found  # and the next call says the rest
+            assert self._process is not None
+            self._process.join(10)
+            exit_code = self._process.exitcode
+            self.end()
+            raise WorkerDiedError(_cause_of_death(exit_code)) from None
         return found
 
     def stop(self) -> None:
@@ -157,12 +97,12 @@ class _Process:
             self._pipe.send(None)
 
     def end(self) -> None:
-        if self._pool is not None:
-            if not self._future.done():
+        if self._process is not None:
+            if self._busy:
                 self._process.kill()
-            self._pool.shutdown()
             self._pipe.close()
-            self._pool = None
+            self._process.join()
+            self._process, self._busy = None, False
 
 
 def _cause_of_death(exit_code: int | None) -> str:
@@ -172,23 +112,19 @@ def _cause_of_death(exit_code: int | None) -> str:
     return f"its process was killed ({name})" + ("; out of memory?" if name == "SIGKILL" else "")
 
 
-_pipe: Connection
-_told: ToldToEnd
-
-
-def _begin(pipe: Connection, parent: int) -> None:
-    """The first thing a process does."""
-    global _pipe, _told
+def _work(pipe: Connection, parent: int, train: Train) -> None:
+    """What a process does from its first moment on."""
     end_with_parent(parent)
     leave_ctrl_c_to_the_parent()
-    _pipe, _told = pipe, ToldToEnd()
+    told = ToldToEnd()
 
-
-def _work(train: Train, job: Job) -> Ended:
     def tell(record: RoundRecord) -> None:
-        with suppress(OSError):  # without a parent, `_pipe.poll` says stop
-            _pipe.send(record)
+        with suppress(OSError):  # without a parent, `pipe.poll` says stop
+            pipe.send(record)
 
-    _told.asked = False
-    ended = attempt(train, job, tell, lambda: _told.asked or _pipe.poll())
-    return Ended(False, TOLD_TO_END) if _told.asked and not ended.finished and not ended.reason else ended
+    with suppress(EOFError, OSError):  # the parent has closed the pipe, or is gone
+        while (job := pipe.recv()) is not None:
+            told.asked = False
+            ended = attempt(train, job, tell, lambda: told.asked or pipe.poll())
+            unsaid = told.asked and not ended.finished and not ended.reason
+            pipe.send(Ended(False, TOLD_TO_END) if unsaid else ended)

@@ -1,8 +1,7 @@
 """Train many runs on the nodes of a Ray cluster that was started before, on this machine or on many.
 
-A worker trains in a folder of its own node and sends home what changed there, so that no disk has to be seen by both
-and the run folder at home can be resumed at any moment. If a worker dies, another one goes on from the last checkpoint
-that came home. What a run itself does wrong is its failure, and isn't tried again.
+Run folders are on a disk that all nodes share. If a worker dies, another one goes on from the last checkpoint. What a
+run itself does wrong is its failure, and isn't tried again.
 """
 
 import logging
@@ -11,27 +10,17 @@ import os
 import queue
 import signal
 import socket
-import stat
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import util
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.config.files import MAX_FILE_BYTES, read_file
-from asfl.runs.callbacks import tracker_names
-from asfl.runs.engines.processes import WorkerDiedError, train_side_by_side
-from asfl.runs.files import DamagedError, Seal, read_sealed, write_sealed, write_whole, writing
-from asfl.runs.folder import MODEL_SEAL
-from asfl.runs.jobs import Ended, Event, Job, OnEvent, Train, attempt, train
-from asfl.runs.manifest import CHECKPOINTS, MANIFEST_FILE, MODEL_FILE
-from asfl.runs.records import RoundRecord
+from asfl.runs.jobs import Ended, Event, Job, OnEvent, Train, WorkerDiedError, attempt, train, train_side_by_side
 from asfl.runs.run import ShouldStop
 
 if TYPE_CHECKING:
@@ -190,120 +179,32 @@ def check_version(there: object) -> str | None:
     return f"has asfl {there}, and here it is {__version__}; all nodes need the same version"
 
 
-# ---------------------------------------------------------------------- a run folder on its way
-Stamps = dict[str, tuple[int, int]]
-"""When each file of a run folder was written, and its size."""
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """What changed in a run folder."""
-
-    files: Mapping[str, bytes]
-    """By name below the folder, in an order that is safe: what others rely on comes first."""
-    model: tuple[Seal, bytes] | None
-    gone: tuple[str, ...]
-
-
-News = RoundRecord | Parcel | Ended
-"""What is heard of a run; `Ended` is the last word."""
-
-
-def list_files(folder: Path) -> Stamps:
-    """The manifest, other files, checkpoints; not what is being written, whose names begin with a dot."""
-    found = Stamps()
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(root) / name for name in files if not name.startswith(".")):
-            with suppress(FileNotFoundError):  # an old checkpoint, removed this moment
-                facts = path.lstat()
-                if stat.S_ISREG(facts.st_mode):
-                    found[path.relative_to(folder).as_posix()] = facts.st_mtime_ns, facts.st_size
-    return {name: found[name] for name in sorted(found, key=_turn)}
-
-
-def _turn(name: str) -> tuple[int, str, bool]:
-    path = PurePosixPath(name)
-    if path.parts[0] == CHECKPOINTS:
-        return 2, path.stem, path.suffix == ".json"  # the seal after what it seals
-    return int(name != MANIFEST_FILE), name, False
-
-
-def pack(folder: Path, known: Stamps) -> tuple[Parcel, Stamps]:
-    """What changed since `known`, read last things first: so what they rely on is no older than they are."""
-    here, model, files = list_files(folder), None, dict[str, bytes]()
-    for name in reversed([name for name, stamp in here.items() if stamp != known.get(name)]):
-        try:
-            if name == MODEL_FILE:
-                model = read_sealed(folder / name)
-            elif name != MODEL_SEAL:
-                files[name] = read_file(folder / name, MAX_FILE_BYTES)
-        except (FileNotFoundError, DamagedError):  # removed by now
-            continue
-        except OSError as error:
-            raise AsflError(f"can't read {folder / name}: {error.strerror or error}") from None
-    return Parcel(dict(reversed(files.items())), model, tuple(name for name in known if name not in here)), here
-
-
-def unpack(parcel: Parcel, folder: Path) -> None:
-    """Put each file in place in one step; the model, which says that a run is finished, is valid at every moment."""
-    for name, content in parcel.files.items():
-        write_whole(folder / name, content, 0o600 if name.startswith(CHECKPOINTS) else 0o666)
-    if parcel.model is not None:
-        seal, content = parcel.model
-        place = folder / MODEL_FILE
-        write_sealed(place, content, round=seal.round, fingerprint=seal.fingerprint, records=seal.records)
-    for name in sorted(parcel.gone, key=_turn, reverse=True):  # a seal before what it sealed
-        (folder / name).unlink(missing_ok=True)
-
-
 # ---------------------------------------------------------------------- on a node
 PATIENCE_S = 0.5
 """How long `report` waits for news: a question costs little, but not nothing."""
 
 
 class Trainer(Actor):
-    """Trains the runs it is given, one after the other, each in a folder of its own. The driver asks for news."""
+    """Trains the runs it is given, one after the other, in a thread. The driver asks for news."""
 
-    def begin(self, job: Job, train: Train, luggage: Parcel) -> None:
-        """Begin a run, or go on with one whose folder is in the luggage."""
-        self._open = ExitStack()
-        scratch = tempfile.TemporaryDirectory(prefix="asfl-run-", ignore_cleanup_errors=True)
-        # By the last two parts of its folder's name trackers name a run.
-        self._folder = Path(self._open.enter_context(scratch)).joinpath(*job.folder.absolute().parts[-2:])
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        unpack(luggage, self._folder)
-        self._home, self._at_home = job.folder, list_files(self._folder)
-        self._rounds: queue.SimpleQueue[RoundRecord | None] = queue.SimpleQueue()
-        self._stop, self._ended = threading.Event(), Ended(False)
-        self._thread = threading.Thread(target=self._work, args=(replace(job, folder=self._folder), train), daemon=True)
-        self._thread.start()
+    def begin(self, job: Job, train: Train) -> None:
+        self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        threading.Thread(target=self._work, args=(job, train), daemon=True).start()
 
     def _work(self, job: Job, train: Train) -> None:
-        self._ended = attempt(train, job, self._rounds.put, self._stop.is_set)
-        self._rounds.put(None)  # so that `report` doesn't wait for another one
+        self._news.put(attempt(train, job, self._news.put, self._stop.is_set))
 
-    def report(self, stop: bool) -> list[News]:
-        """What happened since the last time: rounds, and files whenever there is a new checkpoint."""
+    def report(self, stop: bool) -> list[Event]:
+        """What happened since the last time; waits a moment if nothing has."""
         if stop:
             self._stop.set()
-        rounds = list[RoundRecord | None]()
+        news = list[Event]()
         with suppress(queue.Empty):
-            rounds.append(self._rounds.get(timeout=PATIENCE_S))
-        over = not self._thread.is_alive()  # if so, nothing new appears behind our back
-        while not self._rounds.empty():
-            rounds.append(self._rounds.get())
-        news: list[News] = [record for record in rounds if record is not None]
-        manifest = list_files(self._folder).get(MANIFEST_FILE)  # it is written again after each checkpoint
-        if over or manifest != self._at_home.get(MANIFEST_FILE):
-            parcel, self._at_home = pack(self._folder, self._at_home)
-            news.append(parcel)
-        if not over:
-            return news
-        self._open.close()
-        # What is told at home, where this folder is unknown.
-        here, home, end = str(self._folder), str(self._home), self._ended
-        return [*news, replace(end, reason=end.reason.replace(here, home), traceback=end.traceback.replace(here, home))]
+            news.append(self._news.get(timeout=PATIENCE_S))
+            while True:
+                news.append(self._news.get_nowait())
+        return news
 
 
 # ---------------------------------------------------------------------- on the driver
@@ -317,12 +218,6 @@ def train_on_ray(
     train: Train = train,
 ) -> dict[str, Ended]:
     """An `Engine` of `workers` workers (default: as many as the cluster has room for)."""
-    for job in jobs:
-        if "mlflow" in tracker_names(job.config.output.track) and not os.environ.get("MLFLOW_TRACKING_URI"):
-            raise AsflError(
-                f'output.track = "{job.config.output.track}": on Ray, MLflow needs the environment variable '
-                "MLFLOW_TRACKING_URI, because runs are trained in folders that don't stay"
-            )
     threads = max((job.threads for job in jobs), default=1)
     with ray_cluster(address):
         import ray
@@ -342,64 +237,38 @@ class _Worker:
     def __init__(self, threads: int, train: Train) -> None:
         self._threads, self._train = threads, train
         self._actor: Any = None
-        self._held = ExitStack()
-        """The lock of the run folder at home."""
 
     def begin(self, job: Job) -> None:
-        import ray
-
-        self._job, self._stopping, self._answer = job, False, None
-        self._silent_until, self._refused = time.monotonic() + SILENCE_S, ""
-        try:
-            self._held.enter_context(writing(job.folder))
-            luggage = ray.put(pack(job.folder, {})[0])
-        except AsflError as error:
-            self._refused = str(error)
-            return
+        self._job, self._stopping = job, False
+        self._silent_until = time.monotonic() + SILENCE_S
         if self._actor is None:
             self._actor = start_actor(Trainer, cpus=self._threads, threads=self._threads)
             self._hello = self._actor.hello.remote()
-        self._answer = self._actor.begin.remote(job, self._train, luggage)
+        self._answer = self._actor.begin.remote(job, self._train)
 
     def events(self) -> list[Event]:
-        """Bring home what is heard of the run."""
+        import ray
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            return self._ask()
+            if not ray.wait([self._answer], timeout=0)[0]:
+                if time.monotonic() > self._silent_until:
+                    _log.warning("%s waits for a worker: the Ray cluster may be busy with other things", self._job.name)
+                    self._silent_until = math.inf
+                return []
+            self._silent_until = math.inf
+            if mismatch := check_version(ray.get(self._hello)):
+                self.end()
+                return [Ended(False, f"a node of the Ray cluster {mismatch}")]
+            found: list[Event] = ray.get(self._answer) or []
         except RayTaskError as error:
-            failure = Ended(False, cause_of_failure(error), str(error))
+            self.end()
+            return [Ended(False, cause_of_failure(error), str(error))]
         except RayError as error:
             self.end()
             raise WorkerDiedError(cause_of_death(error)) from None
-        except AsflError as error:  # such as a full disk at home
-            failure = Ended(False, str(error))
-        self.end()
-        return [failure]
-
-    def _ask(self) -> list[Event]:
-        import ray
-
-        if self._answer is None:
-            raise AsflError(self._refused)
-        if not ray.wait([self._answer], timeout=0)[0]:
-            if time.monotonic() > self._silent_until:
-                _log.warning("%s waits for a worker: the Ray cluster may be busy with other things", self._job.name)
-                self._silent_until = math.inf
-            return []
-        self._silent_until = math.inf
-        if mismatch := check_version(ray.get(self._hello)):
-            raise AsflError(f"a node of the Ray cluster {mismatch}")
-        found: list[Event] = []
-        for news in ray.get(self._answer) or ():
-            if isinstance(news, Ended):
-                self._held.close()
-                return [*found, news]
-            if isinstance(news, Parcel):
-                unpack(news, self._job.folder)
-            else:
-                found.append(news)
-        self._answer = self._actor.report.remote(self._stopping)
+        if not any(isinstance(event, Ended) for event in found):
+            self._answer = self._actor.report.remote(self._stopping)
         return found
 
     def stop(self) -> None:
@@ -408,4 +277,3 @@ class _Worker:
     def end(self) -> None:
         end_actor(self._actor)
         self._actor = None
-        self._held.close()

@@ -5,24 +5,18 @@ const root = document.documentElement;
 const all = (selector) => [...document.querySelectorAll(selector)];
 const narrow = () => window.innerWidth < 560;
 const isDark = () => root.dataset.theme === "dark";
-const picked = {}, hidden = new Set();
+const picked = {};
 let data = JSON.parse(document.getElementById("data").textContent);
 
 // ------------------------------------------------------------------ drawing
 // Only buttons that work on this page alone; none that would send the data anywhere.
-const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false, plotlyServerURL: "", topojsonURL: "" };
-const TOOLS = { ...CONFIG, displayModeBar: "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], toImageButtonOptions: { format: "svg", filename: "asfl" } };
+const CONFIG = {
+  responsive: true, displaylogo: false, displayModeBar: "hover", plotlyServerURL: "", topojsonURL: "",
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], toImageButtonOptions: { format: "svg", filename: "asfl" },
+};
 
 const chosen = (key) => picked[key] ?? data.chosen[key];
 const keyOf = (place) => place.dataset.by.split(" ").map((key) => chosen(key) ?? "").join("|");
-
-function figureOf(place) {
-  const figures = data.charts[place.id];
-  const found = figures[keyOf(place)];
-  return typeof found === "string" ? figures[found] : found; // a chart that several runs share
-}
-
-const scaleOf = (place) => picked[`${place.id} ${keyOf(place)}`] ?? figureOf(place)?.scale;
 
 // A copy in the colours of the page: plotly may change what it is given.
 function themed(value) {
@@ -31,31 +25,22 @@ function themed(value) {
   return value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, part]) => [key, themed(part)])) : value;
 }
 
-function merged(old, newer = {}) {
-  const parts = Object.entries(newer).map(([key, part]) => [key, part && part.constructor === Object ? merged(old[key] ?? {}, part) : part]);
-  return { ...old, ...Object.fromEntries(parts) };
-}
-
 function draw(place) {
-  const figure = figureOf(place);
+  const figure = data.charts[place.id][keyOf(place)];
   place.hidden = !figure;
   if (!figure) return;
-  const scale = scaleOf(place), cases = [scale, ...(narrow() ? ["narrow", `${scale} narrow`] : [])];
-  const layout = cases.reduce((made, one) => merged(made, figure.when[one]), { ...figure.layout, template: data.template, dragmode: narrow() ? false : "zoom" });
-  const traces = figure.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.meta) }));
-  const wanted = [keyOf(place), ...cases, root.dataset.theme, ...traces.map((trace) => trace.visible)].join("|");
+  const wanted = [keyOf(place), root.dataset.theme, narrow()].join("|");
   if (place.drawn === wanted) return; // a click changes few of many charts
   place.drawn = wanted;
-  Plotly.react(place, themed(traces), themed(layout), "tools" in place.dataset ? TOOLS : CONFIG);
+  // What the reader hid in a legend stays hidden, whatever is chosen.
+  const layout = { ...figure.layout, template: data.template, dragmode: narrow() ? false : "zoom", legend: { uirevision: "kept" } };
+  Plotly.react(place, themed(figure.data), themed(layout), CONFIG);
 }
 
 function drawAll() {
   for (const group of all("[data-choice]")) {
-    const value = group.dataset.of ? scaleOf(document.getElementById(group.dataset.of)) : chosen(group.dataset.choice);
-    for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+    for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.value === chosen(group.dataset.choice)));
   }
-  for (const button of all("[data-name]")) button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.name)));
-  for (const button of all(".every")) button.textContent = hidden.size ? "show all" : "hide all";
   for (const part of all("[data-of-run]")) part.hidden = part.dataset.ofRun !== chosen("run");
   for (const select of all("[data-run]")) select.value = chosen("run");
   all(".chart").forEach(draw);
@@ -64,10 +49,7 @@ function drawAll() {
 // ------------------------------------------------------------------ what the reader does
 document.addEventListener("click", ({ target }) => {
   const button = target.closest("button"), group = button?.closest("[data-choice]");
-  if (group?.dataset.of) picked[`${group.dataset.of} ${keyOf(document.getElementById(group.dataset.of))}`] = button.dataset.value;
-  else if (group) picked[group.dataset.choice] = button.dataset.value;
-  else if (button?.matches(".every")) hidden.size ? hidden.clear() : all("[data-name]").forEach((one) => hidden.add(one.dataset.name));
-  else if (button?.matches("[data-name]")) hidden.delete(button.dataset.name) || hidden.add(button.dataset.name);
+  if (group) picked[group.dataset.choice] = button.dataset.value;
   else if (button?.matches(".sort")) return sortBy(button.closest("th"));
   else if (button?.matches(".csv")) return saveAsCsv(button.closest("figure"));
   else if (button?.matches(".theme")) paint(isDark() ? "light" : "dark");

@@ -1,4 +1,4 @@
-"""Charts of several schemes: accuracy against what it cost, the way to a target, cuts and queues, and the recipes'."""
+"""Charts of runs: the inside of one, and several side by side: accuracy, the way to a target, cuts, the recipes'."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +10,10 @@ import numpy as np
 
 from asfl.config.units import number, percent
 from asfl.results.charts.chart import (
+    BAD,
     BUDGET,
     FAINT,
+    MOST_POINTS,
     OTHER,
     ROUND,
     SECOND,
@@ -31,18 +33,167 @@ from asfl.results.charts.chart import (
     lines_panel,
     look_of,
     no_cut,
+    over_rounds,
     scaled,
     spans_magnitudes,
+    stacked,
     trailing_mean,
 )
 from asfl.results.charts.files import save_figure
-from asfl.results.charts.one_run import blocks, is_measured, links
 from asfl.results.curves import Curve, Resource, Run, finished_runs, together
 from asfl.results.summary import Outcome, Statistic, Summary, moves, paired, summarize_run
-from asfl.results.tables import CURVE_AXES, QUANTITIES, amount, partly, share
+from asfl.results.tables import CURVE_AXES, QUANTITIES, partly
 from asfl.runs.comparison import Comparison, read_front
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING, OURS, PLUS
+
+MOST_CELLS = 800_000
+"""Of the maps of all runs together: about 4 MB in the page."""
+MOST_MAPPED_CLIENTS = 200
+_THIN = Look(SECOND, (), 1.3)
+_CLIENT_COLOURS = ("#3565a8", "#c2452d", "#1b7f5c", "#e0952b", "#8a4fa3", "#2aa3b8", "#6b6b6b", "#a0522d")
+
+
+# ---------------------------------------------------------------------- clients × rounds
+MAPS: Mapping[str, tuple[str, str, str, Callable[[RoundRecord], Sequence[float]]]] = {
+    "rbs": ("Blocks", "Resource blocks of every client", "blocks", lambda record: record.rb_count),
+    "power": ("Power", "Transmit power", "W", lambda record: record.tx_power_w),
+    "errors": ("Packet errors", "Expected packet error rate", "rate", lambda record: record.packet_error_rate),
+    "energy": ("Energy", "Energy of every client", "J", lambda record: record.energy_j),
+    "queue": ("Energy queues", "Energy queue of every client", "backlog", lambda record: record.energy_queue),
+    "uplink": ("Uplink", "Uplink of every client, as measured", "Mbit/s", lambda record: _uplink_mbps(record)),
+}
+"""Button, title, unit, and the numbers of a round."""
+
+
+def _uplink_mbps(record: RoundRecord) -> Sequence[float]:
+    rates = record.measured["uplink_bps"] if record.measured else [None] * len(record.arrived)
+    return [math.nan if rate is None else rate / 1e6 for rate in rates]
+
+
+def maps_of(run: Run) -> list[str]:
+    return [name for name in MAPS if name != "uplink" or is_measured(run)]
+
+
+def map_columns(runs: Sequence[Run]) -> int:
+    """How many columns a map may have, so that all of them fit into the page."""
+    clients = sum(min(len(run.records[0].rb_count), MOST_MAPPED_CLIENTS) for run in runs if run.records)
+    return int(np.clip(MOST_CELLS // max(1, clients * len(MAPS)), 20, MOST_POINTS))
+
+
+def client_map(run: Run, name: str, columns: int) -> Panel:
+    _, title, unit, of_round = MAPS[name]
+    table = np.array([of_round(record) for record in run.records], float)
+    values, rounds = binned(table[:, :MOST_MAPPED_CLIENTS], columns).T, len(run.records)
+    most = float(values[np.isfinite(values)].max(initial=0.0)) or 1.0
+    heat = Heat(
+        values=values, label=unit, low=0, high=most, extent=(0.5, rounds + 0.5, -0.5, len(values) - 0.5),
+        hover="round %{x:.0f}, client %{y}: %{z:.3~g}<extra></extra>",
+    )  # fmt: skip
+    more = f" (means of {math.ceil(rounds / columns)} rounds)" if rounds > columns else ""
+    y = Axis("client", low=-0.5, high=len(values) - 0.5, whole=True, reversed=True)
+    return Panel(title + more, [heat], ROUND, y)
+
+
+# ---------------------------------------------------------------------- round after round
+def panels(run: Run, color: str, bounds: tuple[float, float]) -> dict[str, Panel]:
+    """All its charts over rounds, by name; `bounds`: Lemma 4's, of the delay queue and of energy queues."""
+    records, budgets, own = run.records, run.budgets, Look(color, (), 1.8)
+    if not records or budgets is None:
+        return {}
+
+    def of(name: str, value: Callable[[RoundRecord], float], look: Look = own) -> Line:
+        return over_rounds([value(record) for record in records], look, name)
+
+    def panel(title: str, unit: str, *series: Series) -> Panel:
+        return Panel(title, series, ROUND, Axis(unit, low=0), legend=True)
+
+    def level(name: str, value: float) -> list[Level]:
+        return [Level(value, name)] if math.isfinite(value) else []
+
+    revealed = [math.nan if record.epsilon is None else record.epsilon for record in records]
+    made = {
+        "cut": _cut(records, own),
+        "round-delay": panel(
+            "Delay of a round", "s", of("delay", lambda r: r.delay_s),
+            of("of it re-split", lambda r: r.resplit_delay_s, _THIN), *level("budget", budgets.delay_s),
+        ),
+        "delay-queue": panel(
+            "Delay queue", "backlog", of("queue", lambda r: r.delay_queue), *level("Lemma 4", bounds[0])
+        ),
+        "energy-queue": panel(
+            "Energy queues", "backlog", of("largest", lambda r: max(r.energy_queue), _THIN),
+            of("mean", lambda r: float(np.mean(r.energy_queue))), *level("Lemma 4", bounds[1]),
+        ),
+        "round-energy": panel(
+            "Energy of a client in a round", "J", of("largest", lambda r: max(r.energy_j), _THIN),
+            of("mean", lambda r: float(np.mean(r.energy_j))), *level("budget", budgets.energy_j),
+        ),
+        "lost": panel(
+            "Packets lost", "%", of("realised", _share_lost, replace(_THIN, width=1)),
+            of("expected", lambda r: 100 * r.mean_packet_error_rate),
+        ),
+    }  # fmt: skip
+    if not np.isnan(revealed).all():
+        made["epsilon"] = panel("What one image of a client has revealed", "ε", over_rounds(revealed, own, "ε"))
+    return made
+
+
+def _cut(records: Sequence[RoundRecord], look: Look) -> Panel:
+    cuts = [record.mean_cut for record in records]
+    none = all(map(math.isnan, cuts))
+    series: list[Series] = [no_cut(len(cuts), 0.5) if none else over_rounds(cuts, look, "cut", step=True)]
+    return Panel("Cut: layers on the client", series, ROUND, Axis(low=0, high=1 if none else None))
+
+
+def _share_lost(record: RoundRecord) -> float:
+    """Per cent of the packets of the round; NaN if none was sent."""
+    return 100 * (1 - record.arrived_count / record.scheduled_count) if record.scheduled_count else math.nan
+
+
+# ---------------------------------------------------------------------- a real network
+def is_measured(run: Run) -> bool:
+    return any(record.measured for record in run.records)
+
+
+def links(run: Run) -> Chart:
+    """Uplink rates as the server estimated them, the cut, and the time of a round against its budget."""
+    records = [record for record in run.records if record.measured]
+    rounds = [record.round for record in records]
+    x = Axis("round", low=rounds[0] - 0.5, high=rounds[-1] + 0.5, whole=True)
+    rate, error = (_measured(records, name) for name in ("uplink_bps", "uplink_bps_error"))
+    spread = np.exp(np.where(np.isfinite(error), error, 0.0))
+    lines: list[Series] = []
+    for client in range(rate.shape[1]):
+        look, mbps = Look(_CLIENT_COLOURS[client % len(_CLIENT_COLOURS)]), rate[:, client] / 1e6
+        name = f"client {client}" if client < len(_CLIENT_COLOURS) else ""
+        low, high = mbps / spread[:, client], mbps * spread[:, client]
+        lines.append(Line(x=rounds, y=mbps, look=look, name=name, low=low, high=high))
+    lost = [place for place, record in enumerate(records) if record.faults]
+    if lost:
+        y = np.nanmin(rate, axis=1)[lost] / 1e6
+        lines.append(
+            Points(x=[rounds[place] for place in lost], y=y, look=Look(BAD), marker="x", name="a client was lost")
+        )
+    rates = Panel("Uplink as estimated, ± one standard error", lines, x, Axis("Mbit/s", "log"), legend=True)
+    cut = Line(x=rounds, y=[record.mean_cut for record in records], look=Look(BUDGET, (), 2), step=True)
+    stages = {
+        "re-split": ([record.resplit_delay_s for record in records], Look(BAD)),
+        "activations up": ([record.uplink_stage_delay_s for record in records], Look("#9db7d9")),
+        "server, gradients down": ([record.server_stage_delay_s for record in records], Look(OTHER)),
+    }
+    seconds: list[Series] = [*stacked(rounds, stages, 1.0)]
+    if run.budgets is not None:
+        seconds.append(Level(run.budgets.delay_s, "budget"))
+    delays = Panel("Time of a round, by the clock", seconds, x, Axis("s", low=0), legend=True)
+    cuts = Panel("Cut: layers on the client", [cut], x, Axis(low=0))
+    return Chart([[rates], [cuts], [delays]], 9.5, 7.2, heights=(3, 1.6, 2))
+
+
+def _measured(records: Sequence[RoundRecord], name: str) -> np.ndarray:
+    """[rounds, clients]; NaN where nothing is known."""
+    return np.array([record.measured[name] for record in records if record.measured], dtype=float)
+
 
 CROWDED = 6
 """With more schemes than this, only the bands of our own are more than a hint."""
@@ -59,8 +210,6 @@ class Learnt:
     name: str
     curves: Sequence[Curve]
     look: Look
-    said: str = ""
-    """More about them, for who points at them."""
     ends: bool = True
     """Whether the last point is marked: the run is finished."""
 
@@ -90,7 +239,7 @@ def accuracy_panel(
         several = len(one.curves) > 1
         spread = " (%{customdata[0]:.1f} – %{customdata[1]:.1f})" if several else ""
         line = Line(
-            x=x, y=middle, look=one.look, name=_named(one), group=one.name,
+            x=x, y=middle, look=one.look, name=one.name, group=one.name,
             low=100 * accuracy.min(axis=0) if several else None, high=100 * accuracy.max(axis=0) if several else None,
             band=0.06 if len(every) > CROWDED and not is_ours(one.scheme) else 0.15,
             hover=f"%{{y:.1f}} %{spread} after %{{x:,.4~g}} {of_axis or 'rounds'}",
@@ -103,7 +252,7 @@ def accuracy_panel(
     levels = [Level(100 * target, look=Look(BUDGET, (1, 2), 0.9)) for target in targets]
     label = (f"{words}, {of_axis}" if of_axis else words) + (f" ({unit})" if unit else "")
     bottom = Axis("accuracy, %", low=0)
-    return Panel(title, [*levels, *lines, *ceilings], scaled(label, reach[1::2]), bottom, choice="x")
+    return Panel(title, [*levels, *lines, *ceilings], scaled(label, reach[1::2]), bottom)
 
 
 def _ceiling(one: Learnt, from_to: Sequence[float]) -> Line:
@@ -111,14 +260,10 @@ def _ceiling(one: Learnt, from_to: Sequence[float]) -> Line:
     best = [100 * max(curve.smoothed) for curve in one.curves]
     several = len(best) > 1
     return Line(
-        x=from_to, y=[float(np.median(best))] * 2, look=one.look, name=f"{_named(one)} (ceiling)", group=one.name,
+        x=from_to, y=[float(np.median(best))] * 2, look=one.look, name=f"{one.name} (ceiling)", group=one.name,
         low=[min(best)] * 2 if several else None, high=[max(best)] * 2 if several else None, band=0.08,
         hover="at best %{y:.1f} %, with all data in one place",
     )  # fmt: skip
-
-
-def _named(one: Learnt) -> str:
-    return f"{one.name}\n{one.said}" if one.said else one.name
 
 
 def accuracy(runs: Sequence[Run], axis: str, targets: Sequence[float] = ()) -> Chart:
@@ -147,7 +292,6 @@ def bars_panel(
     look: Callable[[str], Look] = look_of,
     *,
     texts: Mapping[str, str] | None = None,
-    hover: Mapping[str, str] | None = None,
     levels: Sequence[Level] = (),
 ) -> Panel:
     """A row for each name, the first on top: the median over seeds, its interval, a dot per seed, and a text behind.
@@ -158,13 +302,12 @@ def bars_panel(
     known = [place for place, name in enumerate(names) if rows[name]]
     stats = [Statistic.of(rows[names[place]]) for place in known]
     medians, looks = [stat.median for stat in stats], [look(names[place]) for place in known]
-    said = [(hover or {}).get(names[place], "") for place in known]
     every = [value for values in rows.values() for value in values if value > 0]
     logarithmic = spans_magnitudes(every)
     series: list[Series] = [
-        Points(x=medians, y=known, look=looks, size=9, hover=said)
+        Points(x=medians, y=known, look=looks, size=9)
         if logarithmic
-        else Bars(places=known, lengths=medians, look=looks, width=0.66, horizontal=True, hover=said)
+        else Bars(places=known, lengths=medians, look=looks, width=0.66, horizontal=True)
     ]
     several = [(place, stat) for place, stat in zip(known, stats, strict=True) if stat.seeds > 1]
     if several:
@@ -175,7 +318,7 @@ def bars_panel(
         series.append(Points(x=[x for x, _ in dots], y=[y for _, y in dots], look=Look(BUDGET), size=2.5))
     for place, name in enumerate(names):
         if not rows[name]:
-            series.append(Note("not reached", None, place, FAINT, italic=True))
+            series.append(Note("not reached", None, place, FAINT))
         elif name in texts:
             series.append(Note(texts[name], max(rows[name]), place))
     floor, top = (min(every) / 2 if logarithmic else 0.0), max(every, default=1.0)
@@ -196,24 +339,13 @@ def way_panel(
     summary: Summary, target: float, resource: Resource, look: Callable[[str], Look] = look_of, title: str = ""
 ) -> Panel:
     """Delay or energy to a target by scheme, the fastest on top; schemes that didn't reach it are named, too."""
-    unit, rows, texts, hover = "s" if resource == "delay_s" else "J", {}, {}, {}
+    unit, rows, texts = "s" if resource == "delay_s" else "J", {}, {}
     for name in summary.fastest_first(target):
         rows[name] = list(summary.reached(name, target, resource).values())
         stat = Statistic.of(rows[name])
-        some = partly(stat, len(summary.runs[name]))
-        texts[name] = number(stat.median) + some
-        saved = _saves(summary, name, target, resource)
-        hover[name] = f"{name}: {amount(stat)}{some} {unit}" + (f"\n{saved}" if saved else "")
+        texts[name] = number(stat.median) + partly(stat, len(summary.runs[name]))
     title = title or f"{'Delay' if unit == 's' else 'Energy'} to {percent(target)}"
-    return bars_panel(title, unit, rows, look, texts=texts, hover=hover)
-
-
-def _saves(summary: Summary, scheme: str, target: float, resource: Resource) -> str:
-    saving = summary.saving(scheme, target)
-    if saving is None or not saving.delay.seeds:
-        return ""
-    text = share(saving.delay if resource == "delay_s" else saving.energy, 0)
-    return f"ASFL needs {text[1:]} % more" if text.startswith("-") else f"ASFL saves {text} %"
+    return bars_panel(title, unit, rows, look, texts=texts)
 
 
 def way(summary: Summary, target: float) -> Chart:
@@ -224,7 +356,7 @@ def way(summary: Summary, target: float) -> Chart:
     return side_by_side([delay, energy], 10.5, note if len(summary.seeds) > 1 else "")
 
 
-# ---------------------------------------------------------------------- cuts, queues, discrepancy, packet errors
+# ---------------------------------------------------------------------- cuts, queues, discrepancy
 def cuts_panel(runs: Mapping[str, Run]) -> Panel:
     """A strip per scheme: the darker, the more layers are on the client; blank without a cut."""
     shown = {name: binned([record.mean_cut for record in run.records]) for name, run in runs.items()}
@@ -277,31 +409,6 @@ def cuts_and_queues(runs: Sequence[Run]) -> Chart:
     return Chart([[cuts_panel(first)], queues], 11, 5.2 + 0.24 * len(first), legend="bottom", heights=heights)
 
 
-def losses_panel(runs: Mapping[str, Sequence[Run]]) -> Panel | None:
-    """Per cent of the packets sent that were expected to be lost, and that were; None if none was sent."""
-    found = {}
-    for name, of_scheme in runs.items():
-        pairs = []
-        for run in of_scheme:
-            rate, sent, arrived = (
-                np.array([getattr(record, field) for record in run.records], float)
-                for field in ("packet_error_rate", "rb_count", "arrived")
-            )
-            if (served := sent > 0).any():
-                pairs.append((100 * rate[served].mean(), 100 * (1 - arrived[served].mean())))
-        if pairs:
-            found[name] = np.mean(pairs, axis=0)
-    if not found:
-        return None
-    shares, places, hover = np.array(list(found.values())), np.arange(len(found)), "%{y:.4~g} %"
-    expected = Bars(
-        places=places - 0.2, lengths=shares[:, 0], look=Look(OTHER), name="expected", width=0.38, hover=hover
-    )
-    came = Bars(places=places + 0.2, lengths=shares[:, 1], look=Look(SECOND), name="realised", width=0.38, hover=hover)
-    names = Axis(ticks=dict(enumerate(found)), grid=False)
-    return Panel("", [expected, came], names, Axis("packets lost, %", low=0), legend=True)
-
-
 def charts_of(summary: Summary, runs: Sequence[Run]) -> Iterator[tuple[str, Chart]]:
     """All charts of a comparison that have something to show, by name."""
     if learnt(runs):
@@ -313,7 +420,6 @@ def charts_of(summary: Summary, runs: Sequence[Run]) -> Iterator[tuple[str, Char
     played = [run for run in runs if run.records and not run.is_ceiling]
     if played:
         yield "cut-queue", cuts_and_queues(played)
-        yield "blocks", blocks(next((run for run in played if run.scheme == OURS), played[0]))
     measured = [run for run in runs if is_measured(run)]
     for run in measured:
         yield "links" if len(measured) == 1 else f"links-{run.scheme}-seed{run.seed}", links(run)
@@ -383,7 +489,7 @@ def _front_panel(places: Sequence[Place], target: float) -> Panel:
     best, series = front_of(places), list[Series]()
     if len(best) > 1:  # one that is unbeaten by all is no line
         x, y = ([getattr(one, of).median for one in best] for of in ("delay_s", "energy_j"))
-        series.append(Line(x=x, y=y, look=Look(FAINT, (), 5, 0.4), name="front: unbeaten in both", hover=""))
+        series.append(Line(x=x, y=y, look=Look(FAINT, (), 5, 0.4), name="front: unbeaten in both"))
     for place in places:
         look, delay, energy = look_of(place.scheme), place.delay_s, place.energy_j
         several, middle = delay.seeds > 1, {"x": [delay.median], "y": [energy.median]}

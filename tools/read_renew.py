@@ -1,12 +1,18 @@
-"""The two HDF5 layouts of uplink pilots: RENEW Sounder (also written by Agora), and the older Argos.
+"""Turn an HDF5 recording of uplink pilots into a channel trace that asfl reads.
 
-Both keep int16 IQ samples of one pilot slot per client antenna, in every frame and at every base-station
-antenna; `asfl.radio.renew` turns a slot into a gain. Power is not calibrated: gains are relative.
+    pip install h5py
+    python tools/read_renew.py RECORDING.hdf5 TRACE.npz [--antenna 0]
+
+There are two layouts: RENEW Sounder (also written by Agora), and the older Argos. Both keep int16 IQ samples of one
+pilot slot per client antenna, in every frame and at every base-station antenna; a slot becomes a gain. Power is not
+calibrated: gains are relative. Every pair of a client's and a base-station antenna is a user, as in the paper, so that
+a file of few clients can play many; with --antenna only those of one base-station antenna.
 
 Source of both layouts: PYTHON/IrisUtils/hdf5_lib.py of https://github.com/renew-wireless/RENEWLab, where
 Argos is called "legacy".
 """
 
+import argparse
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.config.errors import AsflError, MissingExtraError
-from asfl.config.files import check_memory
+from asfl.config.errors import AsflError
 
 Antenna = int | Literal["each"]
 IQ_SCALE = 2.0**-15
@@ -83,10 +89,6 @@ ARGOS_RATE_HZ = 20e6
 ARGOS_SYMBOL_STARTS = (47, 111)
 """First samples of the two LTS bodies in a slot."""
 
-MAX_SHRINKING = 10_000
-SAMPLE_BYTES = 40
-"""While a frame is read, of each number in it: as it is, as a float, as half of a complex one, and its spectrum."""
-
 MAX_ATTRIBUTE = 1e15
 """Of samples in a slot, slots in a frame, samples in a second: products and ratios of such numbers are finite."""
 
@@ -101,23 +103,18 @@ def read_hdf5(path: Path, antenna: Antenna) -> tuple[list[str], NDArray[np.float
     of just some clients are lost in a frame, theirs are missing values, treated as in a table.
     """
     try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtraError("reading RENEW/Argos HDF5 files", "channels") from error
-    try:
         with h5py.File(path, "r") as file:
             if isinstance(file.get("Data/Pilot_Samples"), h5py.Dataset):
-                samples, axes, antenna_axis = file["Data/Pilot_Samples"], 5, 3
+                samples, antenna_axis = file["Data/Pilot_Samples"], 3
                 read = partial(_read_sounder, path, file["Data"])
             elif isinstance(file.get("Pilot_Samples"), h5py.Dataset):
-                samples, axes, antenna_axis = file["Pilot_Samples"], 4, 1
+                samples, antenna_axis = file["Pilot_Samples"], 1
                 read = partial(_read_argos, path, file)
             else:
                 raise AsflError(
                     f"{path}: no dataset /Data/Pilot_Samples (Sounder) or /Pilot_Samples (Argos) in it; "
                     f"the file holds: {', '.join(file) or 'nothing'}"
                 )
-            _check_size(path, file, samples, axes)
             antennas = range(samples.shape[antenna_axis]) if antenna == "each" else [antenna]
             of_antenna = [read(number) for number in antennas]
     except _DAMAGED as error:
@@ -135,24 +132,6 @@ def read_hdf5(path: Path, antenna: Antenna) -> tuple[list[str], NDArray[np.float
         for client in clients
     ]
     return names, gains, frame_period_s
-
-
-def _check_size(path: Path, file: Any, samples: Any, axes: int) -> None:
-    """Refuse a recording that is elsewhere, empty, or whose shape says far more than the file can hold.
-
-    Room for frames that never came takes no bytes, and what repeats is compressed; but not ten thousand times.
-    """
-    if samples.is_virtual or samples.external or samples.file != file:
-        raise AsflError(f"{path}: Pilot_Samples are kept in another file; give one file that holds everything")
-    shape: tuple[int, ...] = samples.shape or ()
-    if len(shape) != axes or 0 in shape:
-        raise AsflError(f"{path}: Pilot_Samples has shape {list(shape)}; it has to have {axes} axes, none of length 0")
-    claimed, there = samples.size * samples.dtype.itemsize, path.stat().st_size
-    if claimed > MAX_SHRINKING * there:
-        raise AsflError(
-            f"{path}: Pilot_Samples claim to be {list(samples.shape)}, {claimed:,} bytes, but the file has {there:,}"
-        )
-    check_memory(SAMPLE_BYTES * samples.size / shape[0], f"reading a frame of {path}", "record less")
 
 
 def _read_sounder(path: Path, group: Any, antenna: int) -> tuple[NDArray[np.float64], float]:
@@ -269,3 +248,17 @@ def _check_samples(
         raise AsflError(f"{path}: {where} has shape {list(actual)}; by its attributes it has to be [{wanted}]")
     if not 0 <= antenna < actual[antenna_axis]:
         raise AsflError(f"{path}: antenna is {antenna}; the file has antennas 0 to {actual[antenna_axis] - 1}")
+
+
+def convert(recording: Path, trace: Path, antenna: Antenna = "each") -> None:
+    names, gains, frame_period_s = read_hdf5(recording, antenna)
+    np.savez_compressed(trace, relative_gain=gains.T, dt_s=frame_period_s, user_names=names)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="RENEW or Argos HDF5 recording -> NPZ for scenario.channel.trace_file")
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--antenna", type=int, default="each")
+    given = parser.parse_args()
+    convert(given.recording, given.trace, given.antenna)
