@@ -102,7 +102,8 @@ def test_a_run_and_the_rest_of_it_have_the_bits_of_a_single_process(
         assert nodes.sent == 2 + len(deaf)
     assert run(whole, "asfl", tmp_path / "here", threads=read_manifest(tmp_path / "run").threads)
     found, here = tmp_path / "run", tmp_path / "here"
-    assert comparable(read_records(found)) == comparable(read_records(here))
+    first, _, *rest = comparable(read_records(found))  # the second was the last once, and was evaluated as that
+    assert [first, *rest] == [record for record in comparable(read_records(here)) if record.round != 2]
     assert (found / MODEL_FILE).read_bytes() == (here / MODEL_FILE).read_bytes()
 
 
