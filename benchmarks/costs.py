@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import cost_of_all_cuts, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
 from benchmarks.problems import random_round
 from benchmarks.timing import interleaved_medians
 

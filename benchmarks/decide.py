@@ -7,11 +7,11 @@ import numpy as np
 from rich.table import Table
 
 from asfl.config import load_config
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.costs.world import World
 from asfl.optimize import Problem, Solution, compile_search, ooe_bcd, solve_jointly
 from asfl.optimize.blocks import best_rb_counts
-from asfl.optimize.terms import CutTerms
+from asfl.optimize.terms import plan_terms
 from asfl.runs.play import play
 from asfl.schemes import scheme_named
 from asfl.schemes.asfl import AsflScheme
@@ -95,7 +95,7 @@ def rb_block_table() -> Table:
     for clients, num_rbs in ((10, 8), (10, 12), (20, 16), (20, 24)):
         rng = np.random.default_rng(2)
         problem = _feasible(random_round(rng, clients, num_rbs, "vgg19-cifar100"))
-        terms = CutTerms.of(problem.round, problem.round.profile.cuts)
+        terms = plan_terms(problem)
         power = np.full(clients, 1.5)
         index = len(terms.cuts) - 3
         cut = int(terms.cuts[index])

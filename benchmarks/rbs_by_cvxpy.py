@@ -8,15 +8,16 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from asfl.costs.modelled import Links, arrived_only, energy, joules, seconds
 from asfl.optimize.problem import Problem
-from asfl.optimize.terms import Candidates, CutTerms, Links
+from asfl.optimize.terms import Candidates, CutTerms, plan_terms
 
 Floats = NDArray[np.float64]
 
 
 def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     """Least V · objective (+ participation) within this round's budgets; None if no allocation keeps them."""
-    terms = CutTerms.of(problem.round, np.array([cut]))
+    terms = plan_terms(problem, [cut])
     counts = np.arange(1.0, problem.round.radio.num_rbs + 1)[:, None]
     links = Links.of(problem.round, counts, tx_power_w)
     candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
@@ -45,6 +46,6 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
 def _energy(problem: Problem, terms: CutTerms, tx_power_w: Floats, rows: int) -> Floats:
     """[rows, N] expected energy of k blocks, k = 0 … rows − 1."""
     links = Links.of(problem.round, np.arange(1.0, rows)[:, None], tx_power_w)
-    bits = (terms.resplit_up_bits + terms.upload_bits)[0]
-    served = terms.forward_j[0] + terms.backward_j[0] * links.arrival + bits * links.uplink_j_per_bit
+    steps = arrived_only(seconds(terms.work, links), links, links.arrival)
+    served = energy(joules(problem.round, terms.work, links, steps))[0]
     return np.concatenate([np.zeros((1, served.shape[1])), served])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.optimize import Problem, ooe_bcd
 from asfl.optimize.assign import best_blocks, valued
 from asfl.optimize.blocks import best_rb_counts, objective_of_cuts

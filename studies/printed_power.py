@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import PRINTED
+from asfl.costs.round import PRINTED, Decision
 from asfl.optimize.blocks import best_powers
 from asfl.optimize.printed_power import powers_as_printed
 from asfl.optimize.terms import terms_of

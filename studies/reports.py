@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asfl.config import load_config
 from asfl.config.shapes import Floats
-from asfl.costs.crossing import BITS_OF_REPORTED
+from asfl.costs.modelled import BITS_OF_REPORTED
 from asfl.data import load_data, register_arrays
 from asfl.runs.simulation import Simulation
 from asfl.schemes.asfl import AsflScheme

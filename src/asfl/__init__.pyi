@@ -6,14 +6,13 @@ from .api.run import Simulation as Simulation, compare as compare, run as run
 from .config import Compute as Compute, Config as Config, Radio as Radio, load_config as load_config
 from .config.errors import AsflError as AsflError
 from .config.names import ModelSpec as ModelSpec, load_plugin as load_plugin
-from .costs.decision import Decision as Decision
 from .costs.modelled import (
     ExchangeRules as ExchangeRules,
     RoundCost as RoundCost,
     cost_of_all_cuts as cost_of_all_cuts,
     round_cost as round_cost,
 )
-from .costs.round import CostEquations as CostEquations, Round as Round
+from .costs.round import CostEquations as CostEquations, Decision as Decision, Round as Round
 from .costs.world import Budgets as Budgets, World as World, resolve_budgets as resolve_budgets
 from .data.arrays import register_arrays as register_arrays
 from .models.load import load_profile as load_profile, register_model as register_model

@@ -171,8 +171,8 @@ def test_the_picture_shows_each_client_by_itself() -> None:
     """The delay drawn for a client is what a round with it alone, at the same share and mean gain, takes."""
     from dataclasses import replace
 
-    from asfl.costs.decision import Decision
     from asfl.costs.modelled import round_cost
+    from asfl.costs.round import Decision
 
     world = World.of(load_config("demo").config)
     view = WorldView.of(world, resolve_budgets(world))

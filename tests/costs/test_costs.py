@@ -10,9 +10,8 @@ from worlds import rounds, rounds_with_decisions, with_previous_cut
 
 from asfl.config import Radio
 from asfl.costs import modelled as costs
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import cost_of_all_cuts, epsl, round_cost
-from asfl.costs.round import CORRECTED, PRINTED, Round
+from asfl.costs.round import CORRECTED, PRINTED, Decision, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
 
@@ -374,7 +373,7 @@ def test_an_outage_ends_a_stage_as_a_stopwatch_would(
     add = sum if exchange.in_sequence else max
     resplits, stage2, stage3, lost = [], [], [], []
     for n in range(clients):
-        compute_w = round_.client_j_per_flop[n] / round_.client_s_per_flop[n]
+        compute_w = round_.client_compute_w[n]
         resplit = float(plain.resplit_delay_by_client_s[n])
         sending = resplit > 0 and plain.resplit_energy_j[n] > 0
         order = ["model_down", "client_forward", "uplink"]

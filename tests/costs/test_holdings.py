@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from worlds import rounds_with_decisions
 
-from asfl.costs.crossing import Holdings, Overheads
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, FEDAVG, ON_DEMAND, SFL, ExchangeRules, epsl, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Holdings, Overheads, Round
 
 BITS = (32, 16, 8, 4)
 
@@ -67,7 +65,7 @@ def test_every_bit_that_crosses_is_charged(case: tuple[Round, Decision], realise
         stage[0, n] = sent / up
         stage[1, n] = fetched / down + forward + activations / up
         stage[2, n] = arrival[n] * (gradients / down + backward + averaged / up)
-        watts = round_.client_j_per_flop[n] / round_.client_s_per_flop[n]
+        watts = round_.client_compute_w[n]
         energy = decision.tx_power_w[n] * (sent + activations + arrival[n] * averaged) / up
         energy += watts * (forward + arrival[n] * backward)
         np.testing.assert_allclose(cost.energy_j[n], energy, rtol=1e-7)

@@ -5,10 +5,9 @@ from hypothesis import given, settings, strategies as st
 from worlds import rounds_with_decisions
 
 from asfl.config import load_config
-from asfl.costs.account import RemainingBudget
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import RemainingBudget
 
 
 def reserves(time_s: float, battery_j: float, clients: int) -> RemainingBudget:

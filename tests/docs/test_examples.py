@@ -20,7 +20,7 @@ import asfl as package
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.names import PLUGINS_VARIABLE, ModelSpec
-from asfl.costs.decision import check_decision
+from asfl.costs.round import check_decision
 from asfl.costs.world import World
 from asfl.data import load_data
 from asfl.models.build import build_model

@@ -10,8 +10,8 @@ import numpy as np
 from waiting import LONG_S
 
 from asfl.config import Config, load_config
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules
+from asfl.costs.round import Decision
 from asfl.data import load_data
 from asfl.field.certificates import Authority
 from asfl.field.client import ClientNode

@@ -12,7 +12,7 @@ from meddling import MeddledLink, breaks
 from small_runs import CLIENTS, EVERYBODY_ARRIVES, agreement_of, local_links, over, planned_simulation, tiny
 from trainers import full_round
 
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.field import messages as msg
 from asfl.field.shapes import Blueprint
 from asfl.field.wire import WireError, decode, encode

@@ -18,9 +18,9 @@ from small_runs import CLIENTS, agreement_of, tiny
 
 from asfl.config import Network
 from asfl.config.errors import AsflError
-from asfl.costs.account import Accountant, ModelledAccountant
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, round_cost
+from asfl.costs.round import Decision
+from asfl.costs.world import Accountant, ModelledAccountant
 from asfl.field.client import ClientNode
 from asfl.field.engine import agreement_for, train
 from asfl.field.measured import (

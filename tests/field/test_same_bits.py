@@ -14,7 +14,7 @@ from trainers import random_plans
 from waiting import wait_until
 
 from asfl.config.errors import AsflError
-from asfl.costs.decision import ALLOWED_BITS
+from asfl.costs.round import ALLOWED_BITS
 from asfl.data import register_arrays
 from asfl.field.engine import agreement_for, train
 from asfl.field.fleet import RemoteFleet

@@ -20,10 +20,9 @@ from small_runs import EVERYBODY_ARRIVES, PATIENT, Planned, agreement_of, local_
 
 from asfl.config import load_config
 from asfl.config.errors import MOST_LETTERS
-from asfl.costs.account import ModelledAccountant
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, RoundCost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import ModelledAccountant
 from asfl.field import measured, messages as msg, stream as server
 from asfl.field.client import ClientNode
 from asfl.field.fleet import remote_fleet

@@ -55,6 +55,7 @@ def made_up_round(
         accuracy=accuracy,
         test_loss=None if accuracy is None else 1.0,
         client_accuracy=None if accuracy is None else accuracy / 2,
+        uncalibrated_accuracy=None,
     )
 
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Compute, DecisionRules, Radio
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import CostEquations, Round
+from asfl.costs.round import CostEquations, Decision, Round
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from asfl.config import Compute, Config, Radio
-from asfl.costs.decision import Decision
-from asfl.costs.round import CORRECTED, PRINTED, CostEquations, Round
+from asfl.costs.round import CORRECTED, PRINTED, CostEquations, Decision, Round
 from asfl.costs.world import World
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules

@@ -12,9 +12,8 @@ from problems import random_problem
 
 from asfl.config import load_config
 from asfl.config.errors import AsflError
-from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import PRINTED
+from asfl.costs.round import PRINTED, Decision, check_decision
 from asfl.optimize import Problem, ooe_bcd, printed_power
 from asfl.optimize.blocks import LOWEST_SHARE, best_powers
 from asfl.optimize.printed_power import Limits, power_bounds, powers_as_printed, reached_limits, theorem_4

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from problems import plain_block_value, random_problem
 
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
+from asfl.costs.round import Decision
 from asfl.optimize import Problem, assign, ooe_bcd
 from asfl.optimize.blocks import best_rb_counts
 from asfl.optimize.terms import terms_of

@@ -12,9 +12,8 @@ from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_objective, random_problem
 
 from asfl.config.shapes import Floats
-from asfl.costs.crossing import Holdings, Overheads
-from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import ON_DEMAND, round_cost
+from asfl.costs.round import Decision, Holdings, Overheads, check_decision
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
 from asfl.optimize.prices import Prices, Progress, ProgressCost

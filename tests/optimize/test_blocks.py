@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_block_value, plain_objective, random_problem
 
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.optimize.blocks import (
     all_allocations,
     best_powers,
@@ -19,7 +19,7 @@ from asfl.optimize.blocks import (
 )
 from asfl.optimize.compiled import allocate
 from asfl.optimize.problem import Problem
-from asfl.optimize.terms import CutTerms
+from asfl.optimize.terms import CutTerms, plan_terms
 
 seeds = st.integers(0, 10**6)
 forms = st.sampled_from(["drift", "per_round_budgets"])
@@ -28,7 +28,7 @@ weights = st.sampled_from(["(1-s)^2", "s^2", "s"])
 
 
 def _terms(problem: Problem) -> CutTerms:
-    return CutTerms.of(problem.round, problem.round.profile.cuts)
+    return plan_terms(problem)
 
 
 def _some_powers(problem: Problem, seed: int) -> np.ndarray:

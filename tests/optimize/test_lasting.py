@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asfl.config import load_config
-from asfl.costs.account import RemainingBudget
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, round_cost
-from asfl.costs.world import Budgets, World
+from asfl.costs.round import Decision
+from asfl.costs.world import Budgets, RemainingBudget, World
 from asfl.optimize.prices import TYPICAL_COST, Prices, Progress, ProgressCost, RecentUse, lasting_prices
 from asfl.optimize.rules import Rules
 from asfl.runs.play import play

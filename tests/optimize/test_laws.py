@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asfl.config import load_config
-from asfl.costs.account import draw_arrivals
-from asfl.costs.decision import check_decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.world import World, resolve_budgets
+from asfl.costs.round import check_decision
+from asfl.costs.world import World, draw_arrivals, resolve_budgets
 from asfl.optimize import Problem, Queues
 from asfl.runs.state import SyntheticLearning
 from asfl.schemes import SCHEMES

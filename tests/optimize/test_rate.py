@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asfl.config import load_config
-from asfl.costs.crossing import Holdings
+from asfl.costs.round import Holdings
 from asfl.costs.world import World
 from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
 from asfl.optimize.prices import Prices, Progress, ProgressCost

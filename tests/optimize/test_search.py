@@ -9,13 +9,13 @@ from hypothesis import given, strategies as st
 from problems import every_count, plain_objective, random_problem
 
 from asfl.config.shapes import Floats
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.optimize.blocks import Grid, best_on_grid
 from asfl.optimize.compiled import compiled
 from asfl.optimize.problem import Problem
 from asfl.optimize.rules import Penalty
 from asfl.optimize.search import Choices, Pick, SearchResult, Supply, search_deadlines
-from asfl.optimize.terms import Candidates, CutTerms
+from asfl.optimize.terms import Candidates, plan_terms
 
 seeds = st.integers(0, 10**6)
 POWERS = (1.0, 0.3, 0.05)
@@ -73,7 +73,7 @@ def test_nothing_is_better_than_what_the_search_finds(
     rules: dict[str, Any] = {} if need is None else {"min_participants": need}
     problem = random_problem(seed, clients, num_rbs, form=form, **rules)
     delay = problem.delay_penalty
-    choices = _grid(problem, coarseness=8).choices(CutTerms.of(problem.round, problem.round.profile.cuts))
+    choices = _grid(problem, coarseness=8).choices(plan_terms(problem))
     start = np.where(np.arange(clients) < num_rbs, 1 + seed % len(POWERS), 0) if has_start else None
     picks = _all_or_some(len(choices.candidates.load), clients, seed)
     found = search_deadlines(choices, delay, start, tolerance)
@@ -111,7 +111,7 @@ def test_where_no_folder_keeps_what_is_compiled_it_is_compiled_for_this_process(
 @given(seeds, st.sampled_from(["corrected", "printed"]), st.sampled_from(["drift", "per_round_budgets"]))
 def test_cuts_that_are_left_out_cannot_be_best(seed: int, reading: str, form: str) -> None:
     problem = random_problem(seed, clients=3, num_rbs=6, layers=6, equations=reading, form=form)
-    terms, tried = CutTerms.of(problem.round, problem.round.profile.cuts), _grid(problem)
+    terms, tried = plan_terms(problem), _grid(problem)
     bounds = tried.bounds(terms)
     for index in range(len(terms.cuts)):
         found = search_deadlines(tried.choices(terms.only(index)), problem.delay_penalty, None, 1e-9, 5_000)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from problems import every_count, plain_objective, plain_violation, random_problem
 
-from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import in_time, round_cost
+from asfl.costs.round import Decision, check_decision
 from asfl.optimize import Problem, Queues, Solution, next_queues, ooe_bcd, solve_jointly
 from asfl.optimize.blocks import power_for_energy
 from asfl.optimize.terms import plan_terms

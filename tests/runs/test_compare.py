@@ -102,10 +102,10 @@ def test_a_comparison_grows_but_stays_in_its_world(tmp_path: Path) -> None:
     before = (folder / "compare.json").read_bytes()
     with pytest.raises(AsflError, match=r"another world \(training.rounds = 3 there, 2 here\); give another --out"):
         _plan(folder, "asfl", rounds=2)
-    (folder / "compare.json").write_text('{"format": 2}')
+    (folder / "compare.json").write_text('{"format": 3}')
     with pytest.raises(AsflError, match="doesn't describe a comparison"):
         _plan(folder, "asfl")
-    (folder / "compare.json").write_bytes(before.replace(b'"format": 2', b'"format": 7'))
+    (folder / "compare.json").write_bytes(before.replace(b'"format": 3', b'"format": 7'))
     with pytest.raises(AsflError, match="format 7, but this asfl"):
         _plan(folder, "asfl")
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from worlds import paper_round, problem_of, rounds, served_rounds
 
 from asfl.costs import modelled as costs
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
 from asfl.schemes.acc_sfl import (
     AccSflScheme,
     best_counts,

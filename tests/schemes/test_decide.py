@@ -10,9 +10,8 @@ from problems import plain_objective
 
 from asfl.config import Config, DecisionRules, load_config
 from asfl.config.errors import AsflError
-from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import CostEquations
+from asfl.costs.round import CostEquations, Decision, check_decision
 from asfl.costs.world import World, budgets_of_round, resolve_budgets
 from asfl.optimize import Rules
 from asfl.optimize.roundfile import parse_round

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from worlds import paper_round, served_rounds
 
 from asfl.costs import modelled as costs
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
 from asfl.schemes.base import even_counts
 from asfl.schemes.epsl import EpslScheme, best_cut, fastest_round, greedy_counts
 

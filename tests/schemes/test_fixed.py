@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings, strategies as st
 from problems import random_problem
 
-from asfl.costs.decision import check_decision
 from asfl.costs.modelled import ON_DEMAND, round_cost
+from asfl.costs.round import check_decision
 from asfl.optimize import Problem
 from asfl.schemes import SAME_TOOLS, scheme_named
 from asfl.schemes.base import decided_by

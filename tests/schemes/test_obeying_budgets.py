@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from asfl.config import load_config
-from asfl.costs.account import RemainingBudget
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, ExchangeRules
-from asfl.costs.world import World
+from asfl.costs.round import Decision
+from asfl.costs.world import RemainingBudget, World
 from asfl.optimize import Problem
 from asfl.runs.play import play, radio_only
 from asfl.runs.records import RoundRecord

@@ -10,10 +10,8 @@ from problems import random_problem
 from worlds import paper_round, problem_of
 
 from asfl.costs import modelled as costs
-from asfl.costs.crossing import Holdings
-from asfl.costs.decision import MOST_BATCHES, Decision
 from asfl.costs.modelled import round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import MOST_BATCHES, Decision, Holdings, Round
 from asfl.optimize import Problem
 from asfl.schemes import adaptsfl, hasfl, scheme_named
 from asfl.schemes.base import asfl_decision, decided_by, random_powers

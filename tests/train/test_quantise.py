@@ -12,7 +12,7 @@ from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_mod
 
 from asfl.config.errors import AsflError
 from asfl.config.names import ModelSpec
-from asfl.costs.crossing import activation_bits, layer_bits
+from asfl.costs.modelled import activation_bits, layer_bits
 from asfl.models.build import build_model
 from asfl.models.load import load_profile
 from asfl.runs.state import flatten

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from trainers import PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
-from asfl.costs.crossing import Overheads, report_bits
+from asfl.costs.modelled import report_bits
+from asfl.costs.round import Overheads
 from asfl.models.profile import ModelProfile
 from asfl.train.fleet import Projections, layer_norms, projected_spreads, sample_coordinates
 from asfl.train.signals import Signals, Trained

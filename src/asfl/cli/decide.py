@@ -16,8 +16,8 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import RoundCost
+from asfl.costs.round import Decision
 from asfl.optimize import Solution, solve
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
 from asfl.results.charts.world import decision_chart, playthroughs_chart

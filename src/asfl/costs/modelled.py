@@ -1,11 +1,13 @@
 """Delay and energy of a round: §II-B of the paper, (6)–(21), and what each baseline pays besides.
 
-One function serves a single cut, all cuts at once and one cut per client, because the cut only selects entries of
-the profile's prefix sums: a `cut` of shape [C, 1] gives costs of shape [C, N]. *Expected* costs replace "arrived" by
-1 − packet_error_rate, which is what an optimiser sees; *realised* costs take what happened.
+What crosses and what is computed (`workload`) becomes seconds and joules of each client's steps; only then is said how
+steps make up a round's delay: three stages, each as long as its slowest client. The same functions charge a round
+(`round_cost`) and fill the tables of the solvers (`asfl.optimize.terms`), because the cut only selects entries of the
+profile's prefix sums, and all arrays broadcast: clients come last, candidates of cuts and links before them. *Expected*
+costs replace "arrived" by 1 − packet_error_rate, which is what an optimiser sees; *realised* costs take what happened.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.crossing import activation_bits, label_bits, layer_bits, moving_bits, prefix_sums, report_bits
-from asfl.costs.decision import Decision
-from asfl.costs.round import Round
+from asfl.costs.round import BITS_PER_GROUP, Decision, Overheads, Round, moving_bits, prefix_sums
+from asfl.models.profile import ModelProfile
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -42,7 +44,7 @@ class ExchangeRules:
     mixes: bool = False
     """The server steps with every mini-batch, mixed from all clients' (`asfl.train.steps`): this costs nothing more."""
     on_demand: bool = False
-    """A client receives what changed when it takes part, instead of all clients at once (`asfl.costs.crossing`)."""
+    """A client receives what changed when it takes part, instead of all clients at once (`Holdings`)."""
     reports: bool = False
     """Decisions need to know how far client sides have drifted apart, so clients that have learnt report it."""
 
@@ -111,7 +113,7 @@ class RoundCost:
     server_stage_delay_s: Floats
     """T^S3: (15)."""
 
-    in_time: NDArray[np.bool_]
+    in_time: Bools
     """Who finishes every stage before an outage ends it, if its packet arrives."""
     packet_error_rate: Floats
     """[N], or [..., N] if rounds can end by an outage: 1 for a client that isn't done in time."""
@@ -138,6 +140,247 @@ class RoundCost:
         object.__setattr__(self, "energy_j", energy)
 
 
+# ---------------------------------------------------------------------- what crosses and what is computed
+REPORTED_NUMBERS, BITS_OF_REPORTED = 64, 16
+"""A client's report has so many numbers of so many bits for each layer, and a scale of 32 (`asfl.train.fleet`)."""
+
+
+def activation_bits(profile: ModelProfile, cut: Ints, bits: ArrayLike, samples: ArrayLike, batches: int) -> Floats:
+    """Activations at a cut, or their gradients, of so many samples in so many mini-batches."""
+    samples, bits = np.asarray(samples), np.asarray(bits)
+    values = samples * profile.activation_bits[cut - 1] * (bits / BITS_PER_VALUE)
+    groups = batches * profile.groups_per_batch[cut - 1] + samples * profile.groups_per_sample[cut - 1]
+    return np.asarray(values + BITS_PER_GROUP * (bits < BITS_PER_VALUE) * groups)
+
+
+def layer_bits(profile: ModelProfile, depth: int | Ints, bits: ArrayLike, *, statistics: bool = False) -> Floats:
+    """Layers 1 … depth: their parameters with so many bits; running statistics, if they are charged, cross whole."""
+    bits = np.asarray(bits)
+    found = np.asarray(profile.client_param_bits[depth]) * (bits / BITS_PER_VALUE)
+    found = found + BITS_PER_GROUP * (bits < BITS_PER_VALUE) * np.asarray(profile.client_param_groups[depth])
+    return np.asarray(found + profile.client_statistic_bits[depth] if statistics else found)
+
+
+def report_bits(profile: ModelProfile, synced: Ints, cut: Ints, overheads: Overheads) -> Floats:
+    """What a client reports that has learnt: its update's norm, and of layers synced + 1 … cut, where sides differ."""
+    if not overheads.charged:
+        return np.zeros(())
+    synced = np.minimum(synced, cut)
+    if overheads.reported_share is None:
+        return np.asarray(BITS_PER_VALUE + (cut - synced) * (REPORTED_NUMBERS * BITS_OF_REPORTED + BITS_PER_VALUE))
+    apart = profile.client_param_bits[cut] - profile.client_param_bits[synced]
+    return np.asarray(BITS_PER_VALUE + overheads.reported_share * apart)
+
+
+class Plan(NamedTuple):
+    """What is decided of a round's work: for all clients alike (leading axes are candidates), or for each [N]."""
+
+    cut: Ints
+    synced: Ints
+    bits: Ints
+    """Of a value."""
+    samples: Floats
+    """Of all mini-batches of the round."""
+
+
+class Workload(NamedTuple):
+    """What a round transfers and computes for each client, before any link or processor: [..., N] or [..., 1]."""
+
+    grown_bits: Floats
+    """Layers that come down when the cut grows."""
+    shrunk_bits: Floats
+    """Layers that go up when it shrinks."""
+    model_down_bits: Floats
+    """The client model, or what a client lacks of it that is brought up to date on demand."""
+    forward_flops: Floats
+    packet_bits: Floats
+    """Activations and labels; the whole model, where the client trains it."""
+    server_forward_flops: Floats
+    server_backward_flops: Floats
+    gradient_bits: Floats
+    backward_flops: Floats
+    model_up_bits: Floats
+    """The client model, or the layers that are averaged; and a report."""
+
+
+def workload(round_: Round, exchange: ExchangeRules, plan: Plan) -> Workload:
+    cut, synced, bits, samples = plan
+    profile, overheads, batches = round_.profile, round_.equations.overheads, round_.local_steps
+    forward, backward = profile.client_forward_flops, profile.client_backward_flops
+    if exchange.full_local_model:
+        model, nothing = layer_bits(profile, profile.num_layers, bits, statistics=overheads.charged), np.zeros(1)
+        no_server = (nothing, nothing, nothing)
+        return Workload(
+            nothing, nothing, model, samples * forward[-1], model, *no_server, samples * backward[-1], nothing
+        )
+    # Schemes that exchange the client model don't move layers, and where clients are brought up to date when they
+    # take part, layers come down in stage 2.
+    model_bits = prefix_sums(moving_bits(profile, overheads))
+    grown = shrunk = down = np.zeros_like(model_bits[cut])
+    averaged = cut if exchange.exchanges_client_model else np.minimum(synced, cut)
+    up = layer_bits(profile, averaged, bits, statistics=overheads.charged)
+    if exchange.exchanges_client_model:
+        down = up
+    elif round_.holdings is not None:
+        shrunk = round_.holdings.upload_bits(profile, cut, round_.previous_cut, overheads)
+        down = round_.holdings.download_bits(profile, cut, overheads)
+    elif round_.previous_cut is not None:
+        moved = model_bits[cut] - model_bits[round_.previous_cut]
+        grown, shrunk = np.maximum(moved, 0), np.maximum(-moved, 0)
+    if exchange.reports:
+        up = up + report_bits(profile, synced, cut, overheads)
+    sent = packet = activation_bits(profile, cut, bits, samples, batches)
+    if overheads.charged:  # labels in whole bytes and, with few bits, one number on their error a batch
+        classes = max(profile.activation_bits[-1] / BITS_PER_VALUE, 2.0)  # the last layer's output
+        of_label = 8 * np.ceil(np.log2(classes) / 8)
+        packet = sent + (samples * of_label + batches * BITS_PER_VALUE * (bits < BITS_PER_VALUE))
+    of_next_layer = samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
+    return Workload(
+        grown_bits=grown,
+        shrunk_bits=shrunk,
+        model_down_bits=down,
+        forward_flops=samples * forward[cut],
+        packet_bits=packet,
+        server_forward_flops=samples * (forward[-1] - forward[cut]),
+        server_backward_flops=samples * (backward[-1] - backward[cut]),
+        gradient_bits=sent if round_.equations.gradient_bits == "activations" else of_next_layer,
+        backward_flops=samples * backward[cut],
+        model_up_bits=up,
+    )
+
+
+# ---------------------------------------------------------------------- seconds and joules of each step
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The uplinks of so many blocks at such powers, [..., N], and what else a client needs to get anything done.
+
+    Sitting out takes no time: a client without a block needs 0 s for everything but the layers that all receive.
+    """
+
+    packet_error_rate: Floats
+    uplink_rate_bps: Floats
+    arrival: Floats
+    """1 − packet error rate; 0 for clients that sit out."""
+    tx_power_w: Floats
+    uplink_s_per_bit: Floats
+    downlink_s_per_bit: Floats
+    """[N]"""
+    receiving_s_per_bit: Floats
+    """[N] as the one before, but for all clients that can be reached, with a resource block or without."""
+    compute_s_per_flop: Floats
+    """[N]"""
+    alive: bool
+    """Whether nothing takes for ever."""
+
+    @classmethod
+    def of(cls, round_: Round, rb_count: Floats, tx_power_w: Floats) -> "Links":
+        error_rate, down = round_.packet_error_rate(rb_count, tx_power_w), round_.downlink_rate_bps
+        rate, s_per_flop, scheduled = (
+            round_.uplink_rate_bps(rb_count, tx_power_w),
+            round_.client_s_per_flop,
+            rb_count > 0,
+        )
+        with np.errstate(divide="ignore"):
+            up_s, down_s = 1.0 / rate, 1.0 / down
+        receiving_s, arrival = np.where(down > 0, down_s, 0.0), 1.0 - error_rate
+        if not scheduled.all():
+            arrival, up_s = arrival * scheduled, np.where(scheduled, up_s, 0.0)
+            down_s, s_per_flop = np.where(scheduled, down_s, 0.0), scheduled * s_per_flop
+        alive = bool(up_s.max(initial=0.0) < np.inf and down_s.max(initial=0.0) < np.inf)
+        return cls(error_rate, rate, arrival, tx_power_w, up_s, down_s, receiving_s, s_per_flop, alive)
+
+
+class Steps(NamedTuple):
+    """How long each step of a round takes each client, or what it costs it: [..., N]; steps without work may be [1].
+
+    First as if every packet arrived in time (`seconds`), then as it is expected or happened (`arrived_only`).
+    """
+
+    resplit_down: Floats
+    resplit_up: Floats
+    model_down: Floats
+    forward: Floats
+    uplink: Floats
+    downlink: Floats
+    backward: Floats
+    model_up: Floats
+
+
+def seconds(work: Workload, links: Links) -> Steps:
+    """Of each step, if it is reached."""
+    takes = np.multiply if links.alive else times
+    return Steps(
+        resplit_down=work.grown_bits * links.receiving_s_per_bit,
+        resplit_up=takes(work.shrunk_bits, links.uplink_s_per_bit),
+        model_down=takes(work.model_down_bits, links.downlink_s_per_bit),
+        forward=work.forward_flops * links.compute_s_per_flop,
+        uplink=takes(work.packet_bits, links.uplink_s_per_bit),
+        downlink=takes(work.gradient_bits, links.downlink_s_per_bit),
+        backward=work.backward_flops * links.compute_s_per_flop,
+        model_up=takes(work.model_up_bits, links.uplink_s_per_bit),
+    )
+
+
+def server_seconds(
+    round_: Round, work: Workload, forward: Floats | float = 1.0, backward: Floats | float = 1.0
+) -> Floats:
+    """The server's passes for each client, weighted: a client's share of (11) + (12)."""
+    flops = work.server_forward_flops * forward + work.server_backward_flops * backward
+    return np.asarray(flops * round_.server_s_per_flop)
+
+
+def stages(steps: Steps) -> tuple[Floats, Floats, Floats]:
+    """What each client needs in the three stages: re-split (6); until its packet is there; after the server."""
+    return (
+        steps.resplit_down + steps.resplit_up,
+        steps.model_down + steps.forward + steps.uplink,
+        steps.downlink + steps.backward + steps.model_up,
+    )
+
+
+def before_outage(of_stages: tuple[Floats, Floats, Floats], outage_s: float) -> tuple[Bools, Bools, Bools]:
+    """Who finishes the first stage, the first two, and all three before an outage ends them."""
+    resplit, sent, done = (np.asarray(of_stage <= outage_s) for of_stage in of_stages)
+    return resplit, resplit & sent, resplit & sent & done
+
+
+def joules(round_: Round, work: Workload, links: Links, steps: Steps) -> Steps:
+    """What the steps cost each client: (17) without its sign error (unless `signed`), (18), (19), (20)."""
+    send = np.multiply if links.alive else times
+    watts, compute_w, nothing = links.tx_power_w, round_.client_compute_w, np.zeros(1)
+    resplit = send(watts, steps.resplit_up)
+    if round_.equations.resplit_energy == "signed":
+        alive_s = np.where(np.isfinite(links.uplink_s_per_bit), links.uplink_s_per_bit, 0.0)
+        resplit = resplit - work.grown_bits * watts * alive_s
+    return Steps(
+        resplit_down=nothing,
+        resplit_up=resplit,
+        model_down=nothing,
+        forward=steps.forward * compute_w,
+        uplink=send(watts, steps.uplink),
+        downlink=nothing,
+        backward=steps.backward * compute_w,
+        model_up=send(watts, steps.model_up),
+    )
+
+
+def energy(of_steps: Steps) -> Floats:
+    """(21)."""
+    total = of_steps.resplit_up + of_steps.forward + of_steps.uplink
+    total += of_steps.backward
+    total += of_steps.model_up
+    return total
+
+
+def arrived_only(steps: Steps, links: Links, arrival: Floats) -> Steps:
+    """Stage 3 is for clients whose packets arrived."""
+    takes = np.multiply if links.alive else times
+    return Steps(*steps[:5], *(takes(arrival, step) for step in steps[5:]))
+
+
+# ---------------------------------------------------------------------- the round
+
+
 def round_cost(
     round_: Round, decision: Decision, arrived: ArrayLike | None = None, exchange: ExchangeRules = ASFL
 ) -> RoundCost:
@@ -147,7 +390,7 @@ def round_cost(
     return _cost(round_, plan, decision.rb_count, decision.tx_power_w, arrived, exchange)
 
 
-def in_time(round_: Round, decision: Decision, exchange: ExchangeRules = ASFL) -> NDArray[np.bool_]:
+def in_time(round_: Round, decision: Decision, exchange: ExchangeRules = ASFL) -> Bools:
     """[N] who would finish every stage before an outage ends it."""
     if not np.isfinite(round_.outage_s):
         return np.ones(round_.num_clients, dtype=np.bool_)
@@ -167,17 +410,6 @@ def cost_of_all_cuts(
     return _cost(round_, plan, rb_count, tx_power_w, arrived, exchange)
 
 
-class Plan(NamedTuple):
-    """What crosses: for all clients alike (leading axes are candidates), or for each [N]."""
-
-    cut: Ints
-    synced: Ints
-    bits: Ints
-    """Of a value."""
-    samples: Floats
-    """Of all mini-batches of the round."""
-
-
 def _cost(
     round_: Round,
     plan: Plan,
@@ -186,219 +418,80 @@ def _cost(
     arrived: ArrayLike | None,
     exchange: ExchangeRules,
 ) -> RoundCost:
-    count, power = np.asarray(rb_count, float), np.asarray(tx_power_w, float)
-    prices = _Prices.of(round_, count, power, arrived)
+    count, outage_s = np.asarray(rb_count, float), round_.outage_s
+    links, work = Links.of(round_, count, np.asarray(tx_power_w, float)), workload(round_, exchange, plan)
+    steps, arrival = seconds(work, links), links.arrival
+    if arrived is not None:
+        arrival = (count > 0) * np.asarray(arrived, float)
     if exchange.full_local_model:
-        return _local_training_cost(round_, plan, prices)
-    return _split_cost(round_, plan, prices, exchange)
-
-
-@dataclass(frozen=True, eq=False)
-class _Prices:
-    """What one bit and one FLOP cost each client [N], and how much each counts as arrived. Sitting out is free."""
-
-    arrival: Floats
-    """1 − packet error rate (expected) or arrived (realised); 0 for clients that sit out."""
-    packet_error_rate: Floats
-    uplink_rate_bps: Floats
-    downlink_rate_bps: Floats
-    uplink_s_per_bit: Floats
-    downlink_s_per_bit: Floats
-    receiving_s_per_bit: Floats
-    """As the one before, but for all clients that can be reached, with a resource block or without."""
-    compute_s_per_flop: Floats
-    tx_power_w: Floats
-    compute_w: Floats
-
-    @classmethod
-    def of(cls, round_: Round, count: Floats, power: Floats, arrived: ArrayLike | None) -> "_Prices":
-        scheduled = count > 0
-        error_rate = round_.packet_error_rate(count, power)
-        up, down = round_.uplink_rate_bps(count, power), round_.downlink_rate_bps()
-        return cls(
-            arrival=scheduled * (1.0 - error_rate if arrived is None else np.asarray(arrived, float)),
-            packet_error_rate=error_rate,
-            uplink_rate_bps=up,
-            downlink_rate_bps=down,
-            uplink_s_per_bit=_inverse_where(scheduled, up),
-            downlink_s_per_bit=_inverse_where(scheduled, down),
-            receiving_s_per_bit=_inverse_where(down > 0, down),
-            compute_s_per_flop=scheduled * round_.client_s_per_flop,
-            tx_power_w=power,
-            compute_w=round_.client_j_per_flop / round_.client_s_per_flop,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Workload:
-    """What a split round transfers and computes for each client, before any link or processor: [..., N] or [..., 1]."""
-
-    grown_bits: Floats
-    """Layers that come down when the cut grows."""
-    shrunk_bits: Floats
-    """Layers that go up when it shrinks."""
-    model_down_bits: Floats
-    """The client model, or what a client lacks of it that is brought up to date on demand."""
-    packet_bits: Floats
-    """Activations and labels."""
-    gradient_bits: Floats
-    model_up_bits: Floats
-    """The client model, or the layers that are averaged; and a report."""
-    forward_flops: Floats
-    backward_flops: Floats
-    server_forward_flops: Floats
-    server_backward_flops: Floats
-
-    @classmethod
-    def of(cls, round_: Round, exchange: ExchangeRules, plan: Plan) -> "Workload":
-        cut, synced, bits, samples = plan
-        profile, overheads = round_.profile, round_.equations.overheads
-        # Schemes that exchange the client model don't move layers, and where clients are brought up to date when they
-        # take part, layers come down in stage 2.
-        model_bits = prefix_sums(moving_bits(profile, overheads))
-        grown = shrunk = down = np.zeros_like(model_bits[cut])
-        if exchange.exchanges_client_model:
-            down = up = layer_bits(profile, cut, bits, overheads)
-        else:
-            up = layer_bits(profile, np.minimum(synced, cut), bits, overheads)
-            if round_.holdings is not None:
-                shrunk = round_.holdings.upload_bits(profile, cut, round_.previous_cut, overheads)
-                down = round_.holdings.download_bits(profile, cut, overheads)
-            elif round_.previous_cut is not None:
-                moved = model_bits[cut] - model_bits[round_.previous_cut]
-                grown, shrunk = np.maximum(moved, 0), np.maximum(-moved, 0)
-        if exchange.reports:
-            up = up + report_bits(profile, synced, cut, overheads)
-        sent = activation_bits(profile, cut, bits, samples, round_.local_steps)
-        of_next_layer = samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
-        forward, backward = profile.client_forward_flops, profile.client_backward_flops
-        return cls(
-            grown_bits=grown,
-            shrunk_bits=shrunk,
-            model_down_bits=down,
-            packet_bits=sent + label_bits(profile, bits, samples, round_.local_steps, overheads),
-            gradient_bits=sent if round_.equations.gradient_bits == "activations" else of_next_layer,
-            model_up_bits=up,
-            forward_flops=samples * forward[cut],
-            backward_flops=samples * backward[cut],
-            server_forward_flops=samples * (forward[-1] - forward[cut]),
-            server_backward_flops=samples * (backward[-1] - backward[cut]),
-        )
-
-
-def _split_cost(round_: Round, plan: Plan, prices: _Prices, exchange: ExchangeRules) -> RoundCost:
-    work = Workload.of(round_, exchange, plan)
+        # FedAvg: model down, forward and backward on the client, model up as one packet that may be lost. The backward
+        # pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.
+        alone = (steps.model_down, steps.forward, steps.backward, steps.uplink)
+        down, forward, backward, up = alone
+        done = down + forward + backward + up <= outage_s
+        down, forward, backward, up = _until(outage_s, alone)
+        steps = steps._replace(model_down=down, forward=forward, backward=backward, uplink=up)
+        server = np.zeros(round_.num_clients)
+        of_stages = (server, down + forward + backward + up, server)
+    else:
+        began, sent, done = before_outage(stages(steps), outage_s)
+        arrival, share = arrival * sent, exchange.aggregated_share
+        # EPSL: the aggregated sample positions go backward once for all clients, the others once per client. Their
+        # gradient is broadcast; it must reach the weakest receiver, and all wait for it.
+        once = share * _share_of_one_pass(arrival) if share > 0 else 0.0
+        server = server_seconds(round_, work, arrival, arrival * (1 - share) + once)
+        if share > 0:
+            own = times((1 - share) * work.gradient_bits, links.downlink_s_per_bit)
+            shared = times(share * work.gradient_bits, np.where(sent, links.downlink_s_per_bit, 0.0))
+            slowest = np.where(arrival > 0, np.max(shared, axis=-1, keepdims=True), 0.0)
+            steps = steps._replace(downlink=own + slowest)
+            _, _, done = before_outage(stages(steps), outage_s)
+        # What a client does until its stage ends; a stage it doesn't reach costs it nothing.
+        until_packet = (*_until(outage_s, steps[:2]), *_until(outage_s, steps[2:5], began))
+        steps = arrived_only(Steps(*until_packet, *_until(outage_s, steps[5:])), links, arrival)
+        if share > 0:  # expected: the broadcast takes as long as its slowest receiver is expected to
+            slowest = np.where(arrival > 0, np.max(times(arrival, shared), axis=-1, keepdims=True), 0.0)
+            steps = steps._replace(downlink=np.minimum(times(arrival, own) + slowest, outage_s))
+        of_stages = stages(steps)
+    spent = joules(round_, work, links, steps)
     reduce: Callable[..., Floats] = np.sum if exchange.in_sequence else np.max
+    wait_s = [reduce(of_stage, axis=-1) for of_stage in of_stages]
+    shape = np.broadcast_shapes(done.shape, links.arrival.shape)
 
-    # Stage 1: layers between the cuts move.
-    resplit = times(work.grown_bits, prices.receiving_s_per_bit) + times(work.shrunk_bits, prices.uplink_s_per_bit)
+    def each(part: Floats) -> Floats:
+        return np.broadcast_to(part, shape)
 
-    # Stage 2: perhaps the client model down, client forward, activations up.
-    model_down = times(work.model_down_bits, prices.downlink_s_per_bit)
-    client_forward = work.forward_flops * prices.compute_s_per_flop
-    uplink = times(work.packet_bits, prices.uplink_s_per_bit)
-    began = resplit <= round_.outage_s
-    in_time = began & (model_down + client_forward + uplink <= round_.outage_s)
-    arrival = prices.arrival * in_time
-
-    # Stage 3: server forward and backward, gradients down, client backward, perhaps client model and report up.
-    share = exchange.aggregated_share
-    # EPSL: the aggregated sample positions go backward once for all clients, the others once per client.
-    backward_weight = arrival * (1 - share) + share * _share_of_one_pass(arrival)
-    server = work.server_forward_flops * arrival + work.server_backward_flops * backward_weight
-    server = server * round_.server_s_per_flop
-    downlink = times((1 - share) * work.gradient_bits, prices.downlink_s_per_bit)
-    if share > 0:  # the broadcast must reach the weakest receiver, and all wait for it
-        receiving = times(share * work.gradient_bits, np.where(in_time, prices.downlink_s_per_bit, 0.0))
-        broadcast = np.max(times(arrival, receiving), axis=-1, keepdims=True)
-        downlink = downlink + np.where(arrival > 0, np.max(receiving, axis=-1, keepdims=True), 0.0)
-    client_backward = work.backward_flops * prices.compute_s_per_flop
-    model_up = times(work.model_up_bits, prices.uplink_s_per_bit)
-    done = in_time & (downlink + client_backward + model_up <= round_.outage_s)
-
-    # What a client does until its stage ends; a stage it doesn't reach costs it nothing.
-    (resplit,) = _until(round_.outage_s, resplit)
-    resplit_j = np.where(work.shrunk_bits > 0, times(prices.tx_power_w, resplit), 0.0)
-    if round_.equations.resplit_energy == "signed":
-        alive_s = np.where(np.isfinite(prices.uplink_s_per_bit), prices.uplink_s_per_bit, 0.0)
-        resplit_j = resplit_j - work.grown_bits * prices.tx_power_w * alive_s
-    model_down, client_forward, uplink = _until(round_.outage_s, model_down, client_forward, uplink, began=began)
-    downlink, client_backward, model_up = (
-        times(arrival, seconds) for seconds in _until(round_.outage_s, downlink, client_backward, model_up)
-    )
-    if share > 0:  # expected: the broadcast takes as long as its slowest receiver is expected to
-        own = times(arrival, times((1 - share) * work.gradient_bits, prices.downlink_s_per_bit))
-        downlink = np.minimum(own + np.where(arrival > 0, broadcast, 0.0), round_.outage_s)
     return RoundCost(
-        resplit_delay_by_client_s=resplit,
-        model_down_delay_s=model_down,
-        client_forward_delay_s=client_forward,
-        uplink_delay_s=uplink,
-        server_delay_s=server,
-        downlink_delay_s=downlink,
-        client_backward_delay_s=client_backward,
-        model_up_delay_s=model_up,
-        resplit_energy_j=resplit_j,
-        client_forward_energy_j=client_forward * prices.compute_w,
-        uplink_energy_j=times(prices.tx_power_w, uplink),
-        client_backward_energy_j=client_backward * prices.compute_w,
-        model_up_energy_j=times(prices.tx_power_w, model_up),
-        resplit_delay_s=reduce(resplit, axis=-1),
-        uplink_stage_delay_s=reduce(model_down + client_forward + uplink, axis=-1),
-        server_stage_delay_s=np.sum(server, axis=-1) + reduce(downlink + client_backward + model_up, axis=-1),
+        resplit_delay_by_client_s=each(of_stages[0]),
+        model_down_delay_s=each(steps.model_down),
+        client_forward_delay_s=each(steps.forward),
+        uplink_delay_s=each(steps.uplink),
+        server_delay_s=each(server),
+        downlink_delay_s=each(steps.downlink),
+        client_backward_delay_s=each(steps.backward),
+        model_up_delay_s=each(steps.model_up),
+        resplit_energy_j=each(spent.resplit_up),
+        client_forward_energy_j=each(spent.forward),
+        uplink_energy_j=each(spent.uplink),
+        client_backward_energy_j=each(spent.backward),
+        model_up_energy_j=each(spent.model_up),
+        resplit_delay_s=wait_s[0],
+        uplink_stage_delay_s=wait_s[1],
+        server_stage_delay_s=np.sum(server, axis=-1) + wait_s[2],
         in_time=done,
-        packet_error_rate=_lost_if_late(prices.packet_error_rate, done, round_.outage_s),
-        uplink_rate_bps=prices.uplink_rate_bps,
-        downlink_rate_bps=prices.downlink_rate_bps,
+        # A client that isn't done in time has lost its packet.
+        packet_error_rate=np.where(done, links.packet_error_rate, 1.0)
+        if outage_s < np.inf
+        else links.packet_error_rate,
+        uplink_rate_bps=links.uplink_rate_bps,
+        downlink_rate_bps=round_.downlink_rate_bps,
     )
 
 
-def _local_training_cost(round_: Round, plan: Plan, prices: _Prices) -> RoundCost:
-    """FedAvg: model down, forward and backward on the client, model up as one packet that may be lost.
-
-    The backward pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.
-    """
-    profile, samples = round_.profile, plan.samples
-    nothing = np.zeros(round_.num_clients)
-    model_bits = layer_bits(profile, profile.num_layers, plan.bits, round_.equations.overheads)
-    forward_flops = samples * profile.client_forward_flops[-1]
-    backward_flops = samples * profile.client_backward_flops[-1]
-    parts = (
-        times(model_bits, prices.downlink_s_per_bit),
-        forward_flops * prices.compute_s_per_flop,
-        backward_flops * prices.compute_s_per_flop,
-        times(model_bits, prices.uplink_s_per_bit),
-    )
-    done = np.sum(parts, axis=0) <= round_.outage_s
-    model_down, forward, backward, uplink = _until(round_.outage_s, *parts)
-    return RoundCost(
-        resplit_delay_by_client_s=nothing,
-        model_down_delay_s=model_down,
-        client_forward_delay_s=forward,
-        uplink_delay_s=uplink,
-        server_delay_s=nothing,
-        downlink_delay_s=nothing,
-        client_backward_delay_s=backward,
-        model_up_delay_s=nothing,
-        resplit_energy_j=nothing,
-        client_forward_energy_j=forward * prices.compute_w,
-        uplink_energy_j=times(prices.tx_power_w, uplink),
-        client_backward_energy_j=backward * prices.compute_w,
-        model_up_energy_j=nothing,
-        resplit_delay_s=np.zeros(()),
-        uplink_stage_delay_s=np.asarray(np.max(model_down + forward + backward + uplink)),
-        server_stage_delay_s=np.zeros(()),
-        in_time=done,
-        packet_error_rate=_lost_if_late(prices.packet_error_rate, done, round_.outage_s),
-        uplink_rate_bps=prices.uplink_rate_bps,
-        downlink_rate_bps=prices.downlink_rate_bps,
-    )
-
-
-def _until(end_s: float, *parts: Floats, began: NDArray[np.bool_] | None = None) -> list[Floats]:
+def _until(end_s: float, parts: Sequence[Floats], began: Bools | None = None) -> Sequence[Floats]:
     """How long each part of a stage really takes, one after the other, if the stage ends at `end_s`."""
     if not np.isfinite(end_s):
-        return list(parts)
+        return parts
     left: Floats | float = end_s if began is None else np.where(began, end_s, 0.0)
     taken = []
     for part in parts:
@@ -407,22 +500,11 @@ def _until(end_s: float, *parts: Floats, began: NDArray[np.bool_] | None = None)
     return taken
 
 
-def _lost_if_late(packet_error_rate: Floats, done: NDArray[np.bool_], outage_s: float) -> Floats:
-    """A client that isn't done in time has lost its packet."""
-    return np.where(done, packet_error_rate, 1.0) if np.isfinite(outage_s) else packet_error_rate
-
-
 def _share_of_one_pass(arrival: Floats) -> Floats:
     """Split one server pass, made if any packet arrives, over the clients: sums to P(any arrives), [N]."""
     any_arrives = 1.0 - np.prod(1.0 - arrival, axis=-1, keepdims=True)
     total = arrival.sum(axis=-1, keepdims=True)
     return np.asarray(np.divide(arrival * any_arrives, total, out=np.zeros_like(arrival), where=total > 0))
-
-
-def _inverse_where(scheduled: NDArray[np.bool_], rate: Floats) -> Floats:
-    """1/rate for scheduled clients (∞ if the rate is 0), 0 for the others."""
-    with np.errstate(divide="ignore"):
-        return np.where(scheduled, 1.0 / np.where(scheduled, rate, 1.0), 0.0)
 
 
 def times(bits: Floats, per_bit: Floats) -> Floats:

@@ -19,7 +19,7 @@ from asfl.config import Config
 from asfl.config.errors import MOST_LETTERS, AsflError
 from asfl.config.names import DATASETS
 from asfl.config.randomness import random_stream
-from asfl.costs.decision import MOST_BATCHES, wrong_bits
+from asfl.costs.round import MOST_BATCHES, wrong_bits
 from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
 from asfl.field import messages as msg

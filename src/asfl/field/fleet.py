@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asfl.config.errors import AsflError
-from asfl.costs.crossing import REPORTED_NUMBERS
+from asfl.costs.modelled import REPORTED_NUMBERS
 from asfl.field import messages as msg
 from asfl.field.measured import Clocks
 from asfl.field.messages import A, Answer, Link, OpenRequest, Request

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config import Config, Network
 from asfl.config.errors import AsflError
-from asfl.costs.account import Facts
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, cost_of_all_cuts
-from asfl.costs.round import Round
-from asfl.costs.world import Budgets, World, fairest_cut
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import Budgets, Facts, World, fairest_cut
 from asfl.field.messages import (
     A,
     Answer,
@@ -194,7 +193,7 @@ def plain(values: Floats) -> list[float | None]:
 # ---------------------------------------------------------------------- the clocks
 @dataclass(frozen=True, eq=False)
 class MeasuredCost:
-    """What a round really took (`asfl.costs.account.Charge`)."""
+    """What a round really took (`asfl.costs.world.Charge`)."""
 
     resplit_delay_s: float
     uplink_stage_delay_s: float
@@ -219,7 +218,7 @@ class _Lap:
 
 
 class Clocks:
-    """Time the fleet of one run, and charge its rounds (`asfl.costs.account.Accountant`)."""
+    """Time the fleet of one run, and charge its rounds (`asfl.costs.world.Accountant`)."""
 
     def __init__(self, profile: ModelProfile, batch_size: int, clients: int, rules: Network) -> None:
         self.estimates = FleetEstimates(clients, rules.client_power_w)
@@ -395,24 +394,22 @@ class MeasuredRound(Round):
 
     links: LinkState
 
-    @property
-    def allocation(self) -> tuple[Floats, Floats]:
-        """One "block" for each client that is there: its own link; its power is what the device draws."""
+    allocation: tuple[Floats, Floats] = field(init=False)  # type: ignore[misc]
+    """One "block" for each client that is there: its own link; its power is what the device draws."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         there = self.channel_gain > 0
-        return there.astype(float), np.where(there, self.links.client_power_w, 0.0)
-
-    @cached_property
-    def client_j_per_flop(self) -> Floats:
-        return np.asarray(self.links.client_power_w * self.client_s_per_flop)
-
-    @cached_property
-    def server_s_per_flop(self) -> float:
-        return self.links.server_s_per_flop
+        power_w = self.links.client_power_w
+        object.__setattr__(self, "allocation", (there.astype(float), np.where(there, power_w, 0.0)))
+        object.__setattr__(self, "client_compute_w", power_w * self.client_s_per_flop / self.client_s_per_flop)
+        object.__setattr__(self, "server_s_per_flop", self.links.server_s_per_flop)
 
     def uplink_rate_bps(self, rb_count: ArrayLike, tx_power_w: ArrayLike) -> Floats:
         count, _ = np.broadcast_arrays(rb_count, tx_power_w)
         return np.where(count > 0, self.links.uplink_bps, 0.0)
 
+    @cached_property
     def downlink_rate_bps(self) -> Floats:
         return self.links.downlink_bps
 
@@ -420,10 +417,10 @@ class MeasuredRound(Round):
         count, _ = np.broadcast_arrays(rb_count, tx_power_w)
         return np.where(count > 0, self.links.loss, 1.0)
 
-    def among(self, clients: NDArray[np.int64]) -> Round:
+    def among(self, clients: NDArray[np.int64], **_: Any) -> Round:
         arrays = ("uplink_bps", "downlink_bps", "loss", "client_s_per_flop", "client_power_w")
         links = replace(self.links, **{name: getattr(self.links, name)[clients] for name in arrays})
-        return super(MeasuredRound, replace(self, links=links)).among(clients)
+        return super().among(clients, links=links)
 
 
 @dataclass(frozen=True, eq=False)

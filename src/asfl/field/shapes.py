@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from asfl.config import Config
-from asfl.costs.crossing import REPORTED_NUMBERS
-from asfl.costs.decision import MOST_BATCHES
+from asfl.costs.modelled import REPORTED_NUMBERS
+from asfl.costs.round import MOST_BATCHES
 from asfl.data.arrays import INPUT_SHAPE
 from asfl.field.wire import DTYPE_NAMES, HEADER_LIMIT, MOST_WEIGHT, WireError
 from asfl.models.build import build_model

@@ -17,10 +17,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import Decision
-from asfl.costs.round import Round
+from asfl.costs.modelled import Links
+from asfl.costs.round import Decision, Round
 from asfl.optimize.problem import Problem, Solution
-from asfl.optimize.terms import Candidates, CutTerms, Links, sitting_out_cost, terms_of
+from asfl.optimize.terms import Candidates, CutTerms, sitting_out_cost, terms_of
 from asfl.radio import link
 
 Floats = NDArray[np.float64]
@@ -122,7 +122,6 @@ def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: 
         mean_inverse = np.where(masks, 1.0 / round_.block_gain, 0.0).sum(axis=2) / counts
         s_per_bit = np.where(rate > 0, 1.0 / rate, np.inf)
         gains = np.where(mean_inverse > 0, 1.0 / mean_inverse, round_.channel_gain)
-        j_per_bit = np.where(tx_power_w > 0, tx_power_w * s_per_bit, 0.0)
     error_rate = (
         link.packet_error_rate_known(counts, tx_power_w, gains, radio)
         if round_.gain_is_known
@@ -130,7 +129,15 @@ def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: 
             counts.astype(int) - 1, np.arange(len(tx_power_w))
         ]
     )
-    return Links(error_rate, 1.0 - error_rate, s_per_bit, j_per_bit)
+    one_block = Links.of(round_, np.ones(len(tx_power_w)), tx_power_w)
+    return replace(
+        one_block,
+        packet_error_rate=error_rate,
+        uplink_rate_bps=rate,
+        arrival=1.0 - error_rate,
+        uplink_s_per_bit=s_per_bit,
+        alive=one_block.alive and bool(rate.min() > 0),
+    )
 
 
 def _moves(owners: Owners, clients: int, slowest: Owners) -> Owners:

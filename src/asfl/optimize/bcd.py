@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.randomness import random_stream
-from asfl.costs.decision import Decision
+from asfl.costs.modelled import Links
+from asfl.costs.round import Decision
 from asfl.optimize.assign import with_blocks
 from asfl.optimize.blocks import (
     LOWEST_SHARE,
@@ -33,7 +34,7 @@ from asfl.optimize.blocks import (
 )
 from asfl.optimize.printed_power import powers_as_printed
 from asfl.optimize.problem import STANDSTILL, Problem, Solution
-from asfl.optimize.terms import CutTerms, Links, plan_at, plan_terms, terms_of
+from asfl.optimize.terms import CutTerms, plan_at, plan_terms, terms_of
 
 Floats = NDArray[np.float64]
 
@@ -177,7 +178,7 @@ class _Descent:
         else:
             index, counts, power = self._first(rb_count, tx_power_w)
             self.here, self.decision = terms.only(index), plan_at(terms, index, counts, power)
-        self.links = Links.at(problem.round, self.decision.rb_count, self.decision.tx_power_w)
+        self.links = _links(problem, self.decision)
         self.trace: list[tuple[str, float]] = []
         self.objective = np.inf
         self._note("start")
@@ -287,7 +288,7 @@ class _Descent:
 
     def _allocate(self, decision: Decision) -> None:
         self.decision = decision
-        self.links = Links.at(self.problem.round, decision.rb_count, decision.tx_power_w)
+        self.links = _links(self.problem, decision)
 
     def _objective(self, terms: CutTerms) -> float:
         decision = self.decision
@@ -296,6 +297,11 @@ class _Descent:
     def _note(self, block: str, objective: float | None = None) -> None:
         self.objective = self._objective(self.here) if objective is None else objective
         self.trace.append((block, self.objective))
+
+
+def _links(problem: Problem, decision: Decision) -> Links:
+    """[1, N]"""
+    return Links.of(problem.round, decision.rb_count[None], decision.tx_power_w[None])
 
 
 def _silent_if_idle(decision: Decision) -> Decision:

@@ -20,7 +20,7 @@ and the "critical point" of Theorem 4 treat exp(−a/p) as exp(−a)·exp(1/p); 
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import comb, lgamma, log
 
 import numpy as np
@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from asfl.config.files import check_memory
 from asfl.config.shapes import Floats, Ints
-from asfl.costs.decision import Decision
-from asfl.costs.modelled import times
+from asfl.costs.modelled import Links, Workload, arrived_only, energy, joules, seconds, times
+from asfl.costs.round import Decision
 from asfl.optimize.problem import Problem
 from asfl.optimize.search import Choices, Pick, Supply, search_deadlines
-from asfl.optimize.terms import Candidates, CutTerms, Links, allowed_bits, one_if_idle, sitting_out_cost, terms_by_bits
+from asfl.optimize.terms import Candidates, CutTerms, allowed_bits, one_if_idle, sitting_out_cost, terms_by_bits
 from asfl.radio.link import SmoothRate, uplink_noise_w
 
 PRUNED_ABOVE = 10_000
@@ -89,7 +89,7 @@ class Grid:
         """
         problem = self.problem
         first = np.searchsorted(self.counts, [k for k in BANDS if k <= self.counts[-1]])
-        links = self.links.best_of(first * len(self.powers), errors_pay=problem.errors_pay)
+        links = _best_links(self.links, first * len(self.powers), errors_pay=problem.errors_pay)
         relaxed = self._choices(terms, links, self.counts[first], powers=1)
         found = search_deadlines(relaxed, problem.delay_penalty, None, 0.0, max_boxes=1)
         return np.full(len(terms.cuts), np.inf) if found is None else found.bounds
@@ -167,6 +167,24 @@ def _ladder(most: int, every_count: int) -> Ints:
     return np.array(counts)
 
 
+def _best_links(links: Links, first: Ints, *, errors_pay: bool) -> Links:
+    """[B, N] from links [O, N]: every quantity at its best among the links first[b] … first[b + 1] − 1."""
+    rate, least = links.packet_error_rate, partial(np.minimum.reduceat, indices=first, axis=0)
+    s_per_bit, j_per_bit = least(links.uplink_s_per_bit), least(times(links.tx_power_w, links.uplink_s_per_bit))
+    return replace(
+        links,
+        packet_error_rate=(np.maximum if errors_pay else np.minimum).reduceat(rate, first, axis=0),
+        arrival=least(links.arrival),
+        uplink_s_per_bit=s_per_bit,
+        tx_power_w=j_per_bit / s_per_bit,  # sending a bit takes least time and least energy
+    )
+
+
+def among(candidates: Candidates, clients: Ints) -> Candidates:
+    """The candidates of these clients."""
+    return Candidates(*(np.ascontiguousarray(values[..., clients]) for values in vars(candidates).values()))
+
+
 def least_waits(problem: Problem, candidates: Candidates) -> Floats:
     """[C, 3] deadlines no choice can beat: `min_participants` clients are served, so the last of the fastest is."""
     need, clients = problem.min_participants, problem.round.num_clients
@@ -186,12 +204,12 @@ def objective_of_cuts(
     Both forms use the drift here, as the paper does: the cut is what the long-run budgets act on.
     """
     served, drift = rb_count > 0, problem.energy_drift
-    links = links or Links.at(problem.round, rb_count, tx_power_w)
+    links = links or Links.of(problem.round, rb_count[None], tx_power_w[None])
     candidates = Candidates.of(problem, terms, links, drift)
-    waits = np.where(served, candidates.stage_s, 0.0).max(axis=2)
+    waits = np.where(served, candidates.stage_s[:, :, 0], 0.0).max(axis=2)
     waits = np.maximum(waits[0], terms.resplit_wait_s) + waits[1] + waits[2]
-    load = terms.server_s * np.where(served, candidates.load, 0.0).sum()
-    costs = np.where(served, candidates.cost, sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
+    load = terms.server_s * candidates.load.sum()
+    costs = np.where(served, candidates.cost[:, 0], sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
     spread = problem.plan_cost(terms.cuts, terms.synced)
     return np.asarray(problem.delay_drift.value(waits + load) + costs + spread)
 
@@ -275,8 +293,8 @@ def best_bits(problem: Problem, links: Links, decision: Decision) -> Decision | 
     terms, now = terms_by_bits(problem, decision)
     of_rows = Candidates.of(problem, terms, links, problem.energy_penalty)
     # Rows become candidates of a single plan.
-    load = np.broadcast_to(of_rows.load, of_rows.cost.shape)
-    candidates = Candidates(of_rows.stage_s[:, None], load, of_rows.cost[None]).among(served)
+    load = np.repeat(of_rows.load, len(terms.bits), axis=0)
+    candidates = among(Candidates(of_rows.stage_s.swapaxes(1, 2), load, of_rows.cost.swapaxes(0, 1)), served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
     choices = Choices(candidates, terms.server_s[:1], fastest, supply=None, once=np.zeros(1))
     found = search_deadlines(choices, problem.delay_penalty, now[served], TOLERANCE)
@@ -351,7 +369,7 @@ def _best_of_powers(
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
-    candidates = Candidates.of(problem, here, links, problem.energy_penalty).among(served)
+    candidates = among(Candidates.of(problem, here, links, problem.energy_penalty), served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
     choices = Choices(candidates, here.server_s, fastest, supply=None, once=np.zeros(1))
     start = np.zeros(len(served), dtype=np.int64)
@@ -367,21 +385,22 @@ def power_for_energy(problem: Problem, here: CutTerms, rb_count: Floats, energy_
 
     Transmission alone: p · bits / (k B' log₂(1 + p g')) = e has the root p g' = −y W₋₁(−e^{−1/y} / y) − 1 with
     y = e k B' g' / (bits ln 2), Lambert's W on its lower branch; y ≤ 1 has none. Energy grows with p, in transmission
-    as in (1 − s(p)) · backward, so the root with the whole backward pass and the root without it bracket the answer.
+    as in (1 − s(p)) · backward, so the roots with and without all that follows an arrival bracket the answer.
     """
     round_, top = problem.round, problem.round.radio.max_tx_power_w
-    bits = (here.resplit_up_bits - here.resplit_paid_bits + here.upload_bits + here.model_up_bits)[0]
-    forward, backward = here.forward_j[0], here.backward_j[0]
-    energy_j = np.broadcast_to(energy_j, forward.shape)
-    count = one_if_idle(rb_count)
-    low = _transmission_root(problem, count, bits, energy_j - forward - backward)
-    high = _transmission_root(problem, count, bits, energy_j - forward)
+    work, count = Workload(*(of_plan[0, 0] for of_plan in here.work)), one_if_idle(rb_count)
+    bits = work.shrunk_bits + work.packet_bits
+    if round_.equations.resplit_energy == "signed":
+        bits = bits - work.grown_bits
+    j_per_flop = round_.client_s_per_flop * round_.client_compute_w
+    left_j = energy_j - work.forward_flops * j_per_flop
+    low = _transmission_root(problem, count, bits + work.model_up_bits, left_j - work.backward_flops * j_per_flop)
+    high = _transmission_root(problem, count, bits, left_j)
     for _ in range(30):
         middle = 0.5 * (low + high)
         links = Links.of(round_, count, middle)
-        spent = forward + backward * (1 - links.packet_error_rate)
-        spent = spent + times(bits * middle, np.where(middle > 0, links.uplink_s_per_bit, 0.0))
-        affordable = spent <= energy_j
+        steps = arrived_only(seconds(work, links), links, links.arrival)
+        affordable = energy(joules(round_, work, links, steps)) <= energy_j
         low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
     return np.clip(low, 0.0, top)
 

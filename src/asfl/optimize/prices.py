@@ -45,7 +45,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from asfl.config.fields import NonNegative, Share
 from asfl.config.shapes import Each, Float, Floats
-from asfl.costs.account import Charge, RemainingBudget
+from asfl.costs.world import Charge, RemainingBudget
 from asfl.optimize.rules import Rules
 
 MEMORY = 0.95

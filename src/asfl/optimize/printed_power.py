@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.modelled import times
+from asfl.costs.modelled import Links, Workload, arrived_only, joules, seconds
 from asfl.optimize.blocks import LOWEST_SHARE
 from asfl.optimize.problem import STANDSTILL, Problem
-from asfl.optimize.terms import CutTerms, Links, one_if_idle
+from asfl.optimize.terms import CutTerms, one_if_idle
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -69,26 +69,30 @@ def drawn_limits(problem: Problem, here: CutTerms, served: Bools, random: np.ran
     """Uniform among all that keep the budgets, (50h) and (50i); 0 where the forward pass alone takes all the energy."""
     stages, parts = random.dirichlet(np.ones(4), size=2)[:, :3]
     rules = problem.rules
-    left_j = max(rules.energy_budget_j - float(here.forward_j[0][served].max()), 0.0)
+    j_per_flop = problem.round.client_s_per_flop * problem.round.client_compute_w
+    left_j = max(rules.energy_budget_j - float((here.work.forward_flops[0, 0] * j_per_flop)[served].max()), 0.0)
     return Limits(rules.delay_budget_s * stages, left_j * parts)
 
 
 def reached_limits(problem: Problem, here: CutTerms, rb_count: Floats, power: Floats) -> Limits:
     """What the slowest and the thirstiest client reach with these powers."""
     served = rb_count > 0
-    links = Links.of(problem.round, one_if_idle(rb_count), power)
+    round_, work = problem.round, Workload(*(of_plan[0, 0] for of_plan in here.work))
+    links = Links.of(round_, one_if_idle(rb_count), power)
+    steps = arrived_only(seconds(work, links), links, links.arrival)
+    spent = joules(round_, work._replace(grown_bits=np.zeros(1)), links, steps)
     server_s = here.server_s[0] * links.arrival[served].sum()
     stage_s = (
-        times(here.resplit_up_bits[0], links.uplink_s_per_bit),
-        here.forward_s[0] + times(here.upload_bits[0], links.uplink_s_per_bit),
-        server_s + times(links.arrival, here.after_server_s[0]),
+        steps.resplit_up,
+        steps.model_down + steps.forward + steps.uplink,
+        server_s + steps.downlink + steps.backward,
     )
-    energy_j = (
-        times(here.resplit_up_bits[0], links.uplink_j_per_bit),
-        times(here.upload_bits[0], links.uplink_j_per_bit),
-        links.arrival * here.backward_j[0],
-    )
-    return Limits(*(np.array([of_clients[served].max() for of_clients in parts]) for parts in (stage_s, energy_j)))
+    energy_j = (spent.resplit_up, spent.uplink, spent.backward)
+
+    def most(parts: tuple[Floats, ...]) -> Floats:
+        return np.array([np.broadcast_to(of_clients, served.shape)[served].max() for of_clients in parts])
+
+    return Limits(most(stage_s), most(energy_j))
 
 
 def power_bounds(problem: Problem, here: CutTerms, rb_count: Floats, limits: Limits) -> tuple[Floats, Floats]:
@@ -99,18 +103,19 @@ def power_bounds(problem: Problem, here: CutTerms, rb_count: Floats, limits: Lim
     """
     round_, radio, count = problem.round, problem.round.radio, one_if_idle(rb_count)
     samples, bandwidth_hz, density = round_.charged_samples, radio.rb_bandwidth_hz, radio.noise_psd_w_per_hz
-    arrival, backward_j = arrival_at_1_w(problem, rb_count), here.backward_j[0]
-    moved_bits, sent_bits = (np.broadcast_to(of[0], count.shape) for of in (here.resplit_up_bits, here.upload_bits))
+    work = Workload(*(of_plan[0, 0] for of_plan in here.work))
+    steps, arrival = seconds(work, Links.of(round_, count, np.ones_like(count))), arrival_at_1_w(problem, rb_count)
+    backward_s, backward_j = steps.backward, steps.backward * round_.client_compute_w
+    moved_bits, sent_bits = (np.broadcast_to(bits, count.shape) for bits in (work.shrunk_bits, work.packet_bits))
     (gamma_1, gamma_2, gamma_3), (delta_1, delta_2, delta_3) = limits
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         noise_w = bandwidth_hz * density / round_.channel_gain
         # (51); and (52), whose bits are those of one sample, and whose time to compute is multiplied by B.
         c1 = noise_w * np.expm1(np.log(2) * _ratio(moved_bits, gamma_1 * bandwidth_hz * count))
-        left_s = gamma_2 - bandwidth_hz * here.forward_s[0]
+        left_s = gamma_2 - bandwidth_hz * (steps.model_down + steps.forward)
         c2 = noise_w * np.expm1(np.log(2) * _ratio(sent_bits / samples, left_s * count))
         # (53), with (54), in which the gradients are those of one sample, and the server works for one client.
-        backward_s = backward_j * round_.client_s_per_flop / round_.client_j_per_flop
-        omega_1 = here.server_s[0] + backward_s + (here.after_server_s[0] - backward_s) / samples
+        omega_1 = here.server_s[0] + backward_s + steps.downlink / samples
         c3 = _inverse_log((omega_1 - gamma_3) / (omega_1 * arrival))
         # (55) and (56), from ln(1 + x) ≈ x − x²/2.
         c4, c5 = (

@@ -17,9 +17,8 @@ from asfl.config.fields import Amount, Index, NonNegative, Positive, WrittenAs
 from asfl.config.shapes import Each, Float, Floats
 from asfl.config.tree import DecisionRules
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import RoundCost, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import ALLOWED_BITS, Decision, Round
 from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.rules import (
     PUBLISHED,

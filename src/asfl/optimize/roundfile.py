@@ -19,9 +19,8 @@ from asfl.config.errors import AsflError
 from asfl.config.fields import explain
 from asfl.config.files import parse_json, read_text
 from asfl.config.shapes import Each
-from asfl.costs.decision import Decision, check_decision
 from asfl.costs.modelled import RoundCost, round_cost
-from asfl.costs.round import CostEquations
+from asfl.costs.round import CostEquations, Decision, check_decision
 from asfl.costs.world import budgets_of_round
 from asfl.optimize.problem import Problem, Solution
 from asfl.optimize.rules import Rules

@@ -166,9 +166,13 @@ class QueueDrift:
         self._before = 0.5 * backlog * backlog
 
     def value(self, amount: ArrayLike) -> Floats:
-        following = np.maximum(self._offset + self._gain * np.asarray(amount), 0.0)
+        following = np.asarray(self._gain * np.asarray(amount) + self._offset)
+        np.maximum(following, 0.0, out=following)
         with np.errstate(over="ignore"):  # on a link that is nearly dead: infinitely bad
-            return np.asarray(0.5 * following * following - self._before)
+            following *= following
+        following *= 0.5
+        following -= self._before
+        return following
 
     @property
     def numbers(self) -> Numbers:

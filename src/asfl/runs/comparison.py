@@ -1,6 +1,6 @@
 """Folders of many runs, resumable as a whole: a comparison of schemes in one world, a sweep over many worlds.
 
-compare.json                       the resolved configuration, all schemes and seeds so far, versions
+compare.json                       the resolved configuration, all schemes and seeds so far
 <scheme>-seed<k>/                  a run folder each
 front/<price>/                     a comparison for each other price of energy, if a front was asked for
 summary.json, *.png
@@ -12,20 +12,16 @@ data.dirichlet_alpha=0.1/          a comparison for each combination
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from itertools import product
 from pathlib import Path
-from platform import python_version
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from asfl._version import __version__
 from asfl.config import Config, load_config, recorded_config
 from asfl.config.errors import AsflError
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.costs.world import World
 from asfl.runs.estimate import check_count
 from asfl.runs.files import is_untouched, read_sealed_json, safe_name, sealed_json, write_whole
@@ -39,7 +35,7 @@ from asfl.schemes import OURS, check_scheme_settings, scheme_named
 from asfl.schemes.base import borrows, switches_of
 
 COMPARE_FILE, SWEEP_FILE = "compare.json", "sweep.json"
-FORMAT, SWEEP_FORMAT = 2, 1
+FORMAT, SWEEP_FORMAT = 3, 1
 FRONT, PRICES = "front", ("0.1", "0.3", "1", "3")
 """The folder for a front, and prices of energy along it (`decision.energy_price`)."""
 SLOWEST = ("sl", "asfl-joint")
@@ -140,7 +136,6 @@ class Comparison:
             "schemes": list(dict.fromkeys([*before.schemes, *self.schemes])),
             "seeds": sorted({*before.seeds, *self.seeds}),
             "threads": {**self.threads, **before.threads},
-            "versions": _versions(),
             "config": with_rounds(before.config, self.config.training.rounds).model_dump(mode="json"),
         }
         write_whole(self.folder / COMPARE_FILE, sealed_json(data))
@@ -155,7 +150,6 @@ class _ComparisonFile(BaseModel):
     schemes: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}(:[A-Za-z0-9_.,=-]{1,100})?$")]]
     seeds: list[Annotated[int, Field(ge=0)]]
     threads: dict[str, Annotated[int, Field(ge=1, le=MOST_THREADS)]]
-    versions: dict[str, str]
     config: dict[str, JsonValue]
 
 
@@ -244,14 +238,6 @@ def read_front(comparison: Comparison) -> dict[str, Comparison]:
 
 def _point(price: str) -> str:
     return f"energy price {price}"
-
-
-def _versions() -> dict[str, str]:
-    found = {"asfl": __version__, "python": python_version()}
-    for package in ("torch", "numpy"):
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
 
 
 # ---------------------------------------------------------------------- many worlds

@@ -13,7 +13,7 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.files import is_out_of_memory
 from asfl.config.names import in_words_of_plugin
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import OnRound, ShouldStop, run
 

@@ -17,9 +17,8 @@ from asfl._version import __version__
 from asfl.config import Config, by_name, differing_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.names import loaded_plugins
-from asfl.costs.account import RemainingBudget
-from asfl.costs.decision import Decision
-from asfl.costs.world import Budgets
+from asfl.costs.round import Decision
+from asfl.costs.world import Budgets, RemainingBudget
 from asfl.runs.files import Sha256, is_untouched, read_sealed_json, sealed_json, write_whole
 
 MANIFEST_FILE, CHECKPOINTS, MODEL_FILE = "manifest.json", "checkpoints", "model.safetensors"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.costs.world import Budgets, World
 from asfl.optimize import Learning
 from asfl.runs.records import RoundRecord

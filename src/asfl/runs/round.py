@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.account import ModelledAccountant, draw_arrivals
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL, RoundCost, in_time
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import ModelledAccountant, draw_arrivals
 from asfl.optimize import Learning, Problem
 from asfl.optimize.prices import lasting_prices
 from asfl.runs.records import RoundRecord

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from asfl.config import Config, by_name
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.costs.world import Budgets, World
 from asfl.runs.callbacks import Settings, Tracker, Tracking, check_trackers, trackers_for
 from asfl.runs.estimate import check_run

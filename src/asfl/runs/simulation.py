@@ -15,8 +15,8 @@ from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ASFL
+from asfl.costs.round import Decision
 from asfl.costs.world import Budgets, World
 from asfl.data import ImageData, deal
 from asfl.models.build import build_model

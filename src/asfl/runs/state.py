@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.costs.account import Accountant, Charge, RemainingBudget
-from asfl.costs.crossing import Holdings
-from asfl.costs.decision import Decision
-from asfl.costs.world import Budgets, World
+from asfl.costs.round import Decision, Holdings
+from asfl.costs.world import Accountant, Budgets, Charge, RemainingBudget, World
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
 from asfl.optimize.prices import ProgressCost, RecentUse

@@ -21,9 +21,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
 from asfl.optimize import Problem
 from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, random_powers, relative_uplink_s
 

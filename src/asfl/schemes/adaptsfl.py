@@ -27,9 +27,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ON_DEMAND, SFL, ExchangeRules, cost_of_all_cuts
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts
 from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale

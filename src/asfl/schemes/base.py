@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.randomness import random_stream
-from asfl.costs.decision import ALLOWED_BITS, Decision
 from asfl.costs.modelled import ExchangeRules
-from asfl.costs.round import Round
+from asfl.costs.round import ALLOWED_BITS, Decision, Round
 from asfl.optimize import Problem, solve
 from asfl.optimize.rules import PUBLISHED, Switches
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import CENTRAL, FEDAVG, SFL, SL, ExchangeRules, cost_of_all_cuts
+from asfl.costs.round import Decision
 from asfl.optimize import Problem
 from asfl.schemes.base import BITS, ON_OFF, Decided, Values, borrowed_decision, random_cut
 

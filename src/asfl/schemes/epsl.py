@@ -21,10 +21,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.crossing import moving_bits, prefix_sums
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ExchangeRules, cost_of_all_cuts, epsl, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round, moving_bits, prefix_sums
 from asfl.optimize import Problem
 from asfl.schemes.base import Decided, Values, decided_for_served, descend, even_counts, relative_uplink_s
 

@@ -11,9 +11,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import ON_DEMAND, ExchangeRules, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import Decision, Round
 from asfl.optimize import Problem
 from asfl.schemes.base import BITS, Values
 

@@ -28,9 +28,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asfl.costs.decision import MOST_BATCHES, Decision
 from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
-from asfl.costs.round import Round
+from asfl.costs.round import MOST_BATCHES, Decision, Round
 from asfl.optimize import Problem
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
 from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale

@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.costs.account import RemainingBudget
-from asfl.costs.decision import MOST_BATCHES, Decision, check_decision
-from asfl.costs.round import Round
-from asfl.costs.world import Budgets, World, resolve_budgets
+from asfl.costs.round import MOST_BATCHES, Decision, Round, check_decision
+from asfl.costs.world import Budgets, RemainingBudget, World, resolve_budgets
 from asfl.optimize import Problem, Rules
 from asfl.optimize.assign import assigned
 from asfl.optimize.rules import PUBLISHED, Switches

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
-from asfl.costs.crossing import BITS_OF_REPORTED, REPORTED_NUMBERS
+from asfl.costs.modelled import BITS_OF_REPORTED, REPORTED_NUMBERS
 from asfl.models.cuttable import Carry, CuttableModel, go_backward
 from asfl.train.batches import Batches
 from asfl.train.optimizers import Rule, step_units

@@ -22,7 +22,7 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.config.randomness import random_stream
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import wrong_bits
+from asfl.costs.round import wrong_bits
 from asfl.models.cuttable import Carry
 from asfl.train.state import Layout, Slot
 

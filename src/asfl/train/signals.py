@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.decision import Decision
+from asfl.costs.round import Decision
 from asfl.optimize import Learning
 from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
 

@@ -16,7 +16,8 @@ from asfl.data.partition import SHARDS_PER_CLIENT
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
 from asfl.optimize.blocks import objective_of_cuts
-from asfl.optimize.terms import CutTerms
+from asfl.optimize.rules import PUBLISHED
+from asfl.optimize.terms import plan_terms
 from asfl.radio.city import ROOF_M
 from asfl.radio.traces import Surroundings, Trace
 from asfl.results.charts.chart import (
@@ -342,7 +343,7 @@ def label_chart(mix: LabelMix) -> Chart:
 def decision_chart(solution: Solution) -> Chart:
     """Objective of every cut, who has which resource blocks, and the powers."""
     problem, decision = solution.problem, solution.decision
-    terms = CutTerms.of(problem.round, problem.round.profile.cuts)
+    terms = plan_terms(replace(problem, switches=PUBLISHED))
     values = objective_of_cuts(problem, terms, decision.rb_count, decision.tx_power_w)
     chosen, num_clients = terms.cuts == decision.cut, problem.round.num_clients
     best = Points(x=terms.cuts[chosen], y=values[chosen], look=Look(GOOD), size=11)

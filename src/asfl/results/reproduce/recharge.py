@@ -15,12 +15,9 @@ import numpy as np
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.account import ModelledAccountant, draw_arrivals
-from asfl.costs.crossing import Holdings
-from asfl.costs.decision import Decision
 from asfl.costs.modelled import in_time
-from asfl.costs.round import Round
-from asfl.costs.world import Budgets, World
+from asfl.costs.round import Decision, Holdings, Round
+from asfl.costs.world import Budgets, ModelledAccountant, World, draw_arrivals
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import NEXT_COMMAND, Found, runs_of, with_runs
 from asfl.runs.records import RoundRecord
