@@ -2,7 +2,6 @@
 
 compare.json                       the resolved configuration, all schemes and seeds so far
 <scheme>-seed<k>/                  a run folder each
-front/<price>/                     a comparison for each other price of energy, if a front was asked for
 summary.json, *.png
 
 sweep.json                         which fields take which values
@@ -32,12 +31,10 @@ from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
 from asfl.schemes import OURS, check_scheme_settings, scheme_named
-from asfl.schemes.base import borrows, switches_of
+from asfl.schemes.base import borrows
 
 COMPARE_FILE, SWEEP_FILE = "compare.json", "sweep.json"
 FORMAT, SWEEP_FORMAT = 3, 1
-FRONT, PRICES = "front", ("0.1", "0.3", "1", "3")
-"""The folder for a front, and prices of energy along it (`decision.energy_price`)."""
 SLOWEST = ("sl", "asfl-joint")
 """Clients in sequence; the costlier solver. Started first, so that no long run is left over at the end."""
 
@@ -204,40 +201,6 @@ def plan_comparison(
             if not borrows(scheme_named(scheme)):  # those wait for what ASFL decides
                 run_to_go_on_with(comparison.run_folder(scheme, seed), with_seed(config, seed), scheme)
     return comparison
-
-
-def plan_front(comparison: Comparison, data_dir: Path | None = None) -> list[Comparison]:
-    """A comparison for each other price of energy, of the schemes that weigh it; checked, and nothing is written."""
-    decision, budget = comparison.config.decision, comparison.config.budget
-    priced = [name for name in comparison.schemes if switches_of(scheme_named(name)).rate]
-    if not priced:
-        raise AsflError("a front needs a scheme that decides by decision.energy_price, such as asfl-plus")
-    if (budget.total_delay_s, budget.battery_j) != ("off", "off"):
-        raise AsflError("budget: with total budgets prices follow what is left, so there is no front (docs/schemes.md)")
-    found = []
-    for price in PRICES:
-        if float(price) != decision.energy_price:
-            dearer = decision.model_copy(update={"energy_price": float(price)})
-            config, name = comparison.config.model_copy(update={"decision": dearer}), _point(price)
-            folder = comparison.folder / FRONT / price
-            found.append(plan_comparison(config, priced, comparison.seeds, folder, data_dir, name))
-    return found
-
-
-def read_front(comparison: Comparison) -> dict[str, Comparison]:
-    """A comparison's front as far as it was planned, by the price of energy; of its schemes."""
-    found: dict[str, Comparison] = {}
-    for price in PRICES:
-        folder = comparison.folder / FRONT / price
-        if (folder / COMPARE_FILE).is_file():
-            there = read_comparison(folder)
-            here = tuple(name for name in there.schemes if name in comparison.schemes)
-            found[_point(price)] = replace(there, schemes=here)
-    return found
-
-
-def _point(price: str) -> str:
-    return f"energy price {price}"
 
 
 # ---------------------------------------------------------------------- many worlds

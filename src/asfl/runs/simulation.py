@@ -105,6 +105,7 @@ class Networks:
         self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None
         self.scoring = Scoring(config, model, data, clients_batches, self.trainer.fleet, device)
         self._ready, self._faults = np.ones(clients, dtype=np.bool_), list[Fault]()
+        self.resplit = self.trainer.resplit
 
     @property
     def cut(self) -> int:
@@ -134,9 +135,6 @@ class Networks:
         if state.drift_and_noise is None:
             return learning
         return replace(learning, beyond=state.drift_and_noise.seen(spread).learning(spread))
-
-    def resplit(self, plan: RoundPlan) -> float:
-        return self.trainer.resplit(plan)
 
     def train(self, plan: RoundPlan) -> Trained:
         if self._scheme.exchange.central:
@@ -280,7 +278,7 @@ class Simulation:
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.trainer.state = unflatten(self.trainer.state, tensors, "training")
+        self.trainer.restore(unflatten(self.trainer.state, tensors, "training"))
         self.trainer.fleet.scatter(arrays_below("fleet.", tensors))
         self.state = unflatten(self.state, tensors)
 
