@@ -61,7 +61,7 @@ from asfl.runs.round import play_round
 from asfl.runs.run import run
 from asfl.runs.state import State, SyntheticLearning
 from asfl.schemes import SCHEMES, scheme_named
-from asfl.schemes.rules import decide, rules_of
+from asfl.schemes.base import decide, rules_of
 from asfl.train.signals import Task
 from asfl.train.state import ModelVectors
 from studies.local_links import LocalLink
