@@ -28,8 +28,7 @@ from asfl.runs.records import DIVERGED, RoundRecord
 from asfl.runs.round import play_round
 from asfl.runs.state import Drift, Measured, Run, State, arrays_below, flatten, unflatten
 from asfl.schemes import Scheme
-from asfl.schemes.base import switches_of, watches_noise
-from asfl.schemes.rules import budgets_of, rules_of
+from asfl.schemes.base import budgets_of, rules_of, switches_of, watches_noise
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Gradients, Scoring
 from asfl.train.fleet import (
@@ -274,13 +273,11 @@ class Simulation:
         return {
             **flatten(self.trainer.state, "training"),
             **flatten(self.trainer.fleet.knowledge(), "fleet"),
-            **flatten(self.run.accountant.arrays(), "accountant"),
             **flatten(self.state),
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self.trainer.restore(unflatten(self.trainer.state, tensors, "training"))
-        self.run.accountant.restore(arrays_below("accountant.", tensors))
         self.trainer.fleet.scatter(arrays_below("fleet.", tensors))
         self.state = unflatten(self.state, tensors)
 
