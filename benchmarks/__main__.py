@@ -17,13 +17,10 @@ def main(
 ) -> None:
     """Timings, as ratios within one run."""
     # Imported here, because each process that a training benchmark starts reads this file again.
-    from benchmarks.between_rounds import evaluation_table, spread_table
     from benchmarks.costs import cost_table, import_table
     from benchmarks.decide import beyond_table, decision_table, rb_block_table
     from benchmarks.field import overhead_table, processes_table
-    from benchmarks.restart import restart_table
     from benchmarks.training import merge_table, round_table
-    from benchmarks.training_memory import memory_table
 
     console, models, cores = Console(), model or SMALL_MODELS, threads or os.cpu_count() or 1
     tables: dict[str, Callable[[], Table]] = {
@@ -34,12 +31,8 @@ def main(
         "rbs": rb_block_table,
         "rounds": lambda: round_table(models, cores, repeats),
         "merge": lambda: merge_table(model or SMALL_MODELS[:1], cores, repeats),  # it takes long
-        "memory": lambda: memory_table(models[-1]),
-        "spreads": lambda: spread_table(models, cores, repeats),
-        "evaluation": lambda: evaluation_table(models, cores, repeats),
         "field": lambda: overhead_table(sorted({1, os.cpu_count() or 1}), repeats),
         "clients": lambda: processes_table(repeats),
-        "restart": lambda: restart_table(repeats),
     }
     if unknown := set(only or ()) - set(tables):
         raise typer.BadParameter(f"no table {', '.join(sorted(unknown))}; there are {', '.join(tables)}")

@@ -15,7 +15,7 @@ from asfl.optimize.terms import plan_terms
 from asfl.runs.play import play
 from asfl.schemes import scheme_named
 from asfl.schemes.asfl import AsflScheme
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 from benchmarks.problems import random_round
 from benchmarks.rbs_by_cvxpy import solve
 from benchmarks.timing import interleaved_medians

@@ -26,7 +26,7 @@ from asfl.runs import state
 from asfl.runs.play import HeldOut, play
 from asfl.runs.state import FITTED, Drift, SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 RECORDS = Path(__file__).parents[1] / "docs/results/records.jsonl.xz"
 TABLE = Path(state.__file__).with_name(FITTED)

@@ -72,7 +72,7 @@ BEFORE: dict[tuple[str, str], str | Callable[[Path, str], None]] = {
 
 TIMES = (
     (re.compile(r"decided in [\d.,]+ \w+"), "decided in …"),
-    (re.compile(r", [\d.,]+ \w+ left$", re.MULTILINE), ""),
+    (re.compile(r", about [\d.,]+ \w+ left$", re.MULTILINE), ""),
 )
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 CLOSE = 0.01

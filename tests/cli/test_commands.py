@@ -131,10 +131,9 @@ def test_an_option_that_cant_count_is_refused(asfl: Asfl, arguments: tuple[str, 
     assert_refused(asfl(*arguments), f"error: {option} doesn't count here: ")
 
 
-@pytest.mark.parametrize("written", [("asfl,sfl",), ("asfl", "sfl"), ("asfl, sfl", "asfl")])
-def test_lists_may_be_repeated_and_may_have_commas(written: tuple[str, ...]) -> None:
-    assert schemes_named(written) == ["asfl", "sfl"]
-    assert accuracies([text.replace("asfl", "0.5").replace("sfl", "1") for text in written]) == [0.5, 1.0]
+def test_lists_may_be_repeated_and_may_have_commas() -> None:
+    assert schemes_named(("asfl, sfl", "asfl")) == ["asfl", "sfl"]
+    assert accuracies(("0.5, 1", "0.5")) == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

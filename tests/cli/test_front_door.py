@@ -31,7 +31,6 @@ TINY = ["--set", "scenario.clients=2", "--set", "training.batch_size=4", "--set"
 def test_help_is_clean(asfl: Asfl, command: str) -> None:
     result = asfl(command, "-h")
     assert result.returncode == 0
-    assert result.stdout == asfl(command, "--help").stdout
     assert "\\" not in result.stdout
     assert len(re.findall("arguments:", result.stdout, re.IGNORECASE)) <= 1
     if command == "run":

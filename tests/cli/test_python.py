@@ -126,6 +126,6 @@ def test_off_a_terminal_rounds_of_a_run_that_is_alone_are_lines(capsys: pytest.C
             display.show(job, made_up_round(number, accuracy))
         display.show(job, Ended(True))
     first, third, end = capsys.readouterr().err.splitlines()
-    assert first.startswith("asfl seed 1: 50.0 %, 2.00 s, 3.00 J, round 1 of 3, cut 3, 2 of 2 arrived, about ")
-    assert third == "asfl seed 1: 60.0 %, 6.00 s, 9.00 J, round 3 of 3, cut 3, 2 of 2 arrived"
+    assert first == "round 1 of 3: 50.0 %, 2.00 s, 3.00 J, cut 3, 2 of 2 arrived"
+    assert third == "round 3 of 3: 60.0 %, 6.00 s, 9.00 J, cut 3, 2 of 2 arrived"
     assert end == "asfl seed 1: 60.0 %, 6.00 s, 9.00 J after 3 rounds [1 of 1 finished]"

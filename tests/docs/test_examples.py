@@ -22,7 +22,6 @@ from asfl.config.errors import AsflError
 from asfl.config.names import PLUGINS_VARIABLE, ModelSpec
 from asfl.costs.round import check_decision
 from asfl.costs.world import World
-from asfl.data import load_data
 from asfl.models.build import build_model
 from asfl.results.page import Report, page
 from asfl.runs.manifest import MODEL_FILE
@@ -147,14 +146,3 @@ def test_the_model_gives_the_same_whole_or_cut(example: dict[Path, ModuleType]) 
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 assert parameter.grad is not None
                 assert torch.allclose(parameter.grad, gradient)
-
-
-# ---------------------------------------------------------------------- the data
-def test_the_shapes_are_always_the_same_and_can_be_told_apart(example: dict[Path, ModuleType]) -> None:
-    module = example[DATA]
-    data = load_data(load_config("demo", ["data.name=shapes"]).config)
-    assert (data.num_classes, data.input_shape) == (len(module.SHAPES), (1, module.SIZE, module.SIZE))
-    assert set(data.train_labels) == set(data.test_labels) == set(range(data.num_classes))
-    images, labels = module.draw(50, "shapes to learn")
-    assert all(np.array_equal(*pair) for pair in zip((images, labels), module.draw(50, "shapes to learn"), strict=True))
-    assert not np.array_equal(images, module.draw(50, "shapes to test")[0])

@@ -590,5 +590,6 @@ def record_of_a_round() -> RoundRecord:
         resplit_energy_j=none, total_delay_s=1.0, total_energy_j=3.0, delay_queue=0.0, energy_queue=none,
         participation_queue=none, train_loss=1.5, update_norm2=[1.0, None], update_scale=1.0, spread=0.0,
         discrepancy=0.0, resplit_shift=0.0, accuracy=0.5, test_loss=1.0, client_accuracy=0.5,
+        uncalibrated_accuracy=0.5,
         faults=[{"client": 1, "round": 7, "stage": "forward", "reason": "the connection broke"}],
     )  # fmt: skip

@@ -132,7 +132,7 @@ def test_after_a_checkpoint_differences_are_to_the_same_layers() -> None:
         before.fleet.gather(optimizers=True)
         saved, knowledge = {n: t.clone() for n, t in flatten(before.state).items()}, before.fleet.knowledge()
     with there() as (trainer, _):
-        trainer.state = unflatten(trainer.state, saved)
+        trainer.restore(unflatten(trainer.state, saved))
         trainer.fleet.scatter(knowledge)
         play(trainer, plans[2:])
         assert_same_state(trainer, alone)

@@ -4,17 +4,16 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
+from asfl.api.run import one_by_one
 from asfl.config.errors import AsflError
 from asfl.costs.world import Budgets
 from asfl.results.curves import Run
 from asfl.runs.files import write_sealed
-from asfl.runs.jobs import Ended, Job, OnEvent, Train, attempt, train
+from asfl.runs.jobs import Job
 from asfl.runs.manifest import MANIFEST_FILE, MODEL_FILE, Manifest, read_manifest, write_manifest
 from asfl.runs.records import Journal, RoundRecord, read_records, read_rounds
-from asfl.runs.run import ShouldStop
 
 
 def made_up_round(
@@ -55,6 +54,7 @@ def made_up_round(
         accuracy=accuracy,
         test_loss=None if accuracy is None else 1.0,
         client_accuracy=None if accuracy is None else accuracy / 2,
+        uncalibrated_accuracy=None,
     )
 
 
@@ -111,17 +111,5 @@ def pretend(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Call
     return True
 
 
-def train_here(
-    jobs: Sequence[Job],
-    *,
-    on_event: OnEvent = lambda job, event: None,
-    should_stop: ShouldStop = lambda: False,
-    train: Train = train,
-    workers: int | None = None,
-) -> dict[str, Ended]:
-    """An engine in this process: for tests of what comes before and after."""
-    ended: dict[str, Ended] = {}
-    for job in jobs:
-        ended[job.name] = attempt(train, job, partial(on_event, job), should_stop)
-        on_event(job, ended[job.name])
-    return ended
+train_here = one_by_one
+"""An engine in this process: for tests of what comes before and after."""

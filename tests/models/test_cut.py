@@ -162,16 +162,6 @@ def test_width_rounds_half_up_and_keeps_a_channel() -> None:
     assert conv_channels(0.001) == [1] * 6
 
 
-@pytest.mark.parametrize("architecture", UNITS)
-@pytest.mark.parametrize("norm", get_args(Norm))
-def test_convolution_has_a_bias_only_without_norm(architecture: Architecture, norm: Norm) -> None:
-    model = tiny(architecture, norm)
-    convs = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    norms = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm)]
-    assert all((conv.bias is not None) == (norm == "none") for conv in convs)
-    assert len(norms) == (0 if norm == "none" else len(convs))
-
-
 def test_group_norm_has_32_groups_where_they_divide_the_channels() -> None:
     model = build_model(ModelSpec("cnn", "cifar10", 0.75, "group"))
     groups = [layer.num_groups for layer in model.modules() if isinstance(layer, nn.GroupNorm)]
@@ -188,7 +178,7 @@ def test_without_norm_the_signal_neither_dies_nor_explodes(architecture: Archite
 
 
 def test_channels_last_images_give_the_same_gradients() -> None:
-    # A strided 1×1 convolution with 6 input channels crashes or is wrong here (see resnet.Subsample).
+    # A strided 1×1 convolution with 6 input channels crashes or is wrong here (see Subsample).
     model = tiny("resnet18", "none")
     other = deepcopy(model)
     x = torch.randn(4, 3, 32, 32)

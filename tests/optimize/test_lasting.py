@@ -17,7 +17,7 @@ from asfl.runs.play import play
 from asfl.runs.records import RoundRecord
 from asfl.runs.state import SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 RULES = Rules.of(load_config("demo").config.decision, 3, 3, Budgets(2.0, 0.5))
 PACE = RecentUse(np.array([30.0, 10.0, 1.0, 2.0, 3.0]))

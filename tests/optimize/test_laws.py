@@ -16,8 +16,7 @@ from asfl.costs.world import World, draw_arrivals, resolve_budgets
 from asfl.optimize import Problem, Queues
 from asfl.runs.state import SyntheticLearning
 from asfl.schemes import SCHEMES
-from asfl.schemes.base import asfl_decision, decided_by
-from asfl.schemes.rules import rules_of
+from asfl.schemes.base import asfl_decision, decided_by, rules_of
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -17,7 +17,7 @@ from asfl.optimize.rules import Rules
 from asfl.runs.play import play
 from asfl.runs.state import SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 ROUNDS, SETTLED = 70, 15
 

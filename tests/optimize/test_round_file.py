@@ -18,7 +18,7 @@ from asfl.optimize import Problem, Solution, solve
 from asfl.optimize.roundfile import as_json, json_schema, parse_round, read_round_file
 from asfl.runs.play import play
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 from conftest import Asfl, assert_refused
 
 OUTPUT_KEYS = {

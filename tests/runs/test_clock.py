@@ -13,7 +13,7 @@ from asfl.runs.play import play
 from asfl.runs.records import RECORDS_FILE, RoundRecord, read_records
 from asfl.runs.run import resume, run
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 
 @pytest.fixture

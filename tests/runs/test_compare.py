@@ -9,7 +9,6 @@ import pytest
 import typer
 from made_up import pretend, train_here
 
-from asfl.api.results import Results
 from asfl.cli.compare import compare
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
@@ -102,10 +101,10 @@ def test_a_comparison_grows_but_stays_in_its_world(tmp_path: Path) -> None:
     before = (folder / "compare.json").read_bytes()
     with pytest.raises(AsflError, match=r"another world \(training.rounds = 3 there, 2 here\); give another --out"):
         _plan(folder, "asfl", rounds=2)
-    (folder / "compare.json").write_text('{"format": 2}')
+    (folder / "compare.json").write_text('{"format": 3}')
     with pytest.raises(AsflError, match="doesn't describe a comparison"):
         _plan(folder, "asfl")
-    (folder / "compare.json").write_bytes(before.replace(b'"format": 2', b'"format": 7'))
+    (folder / "compare.json").write_bytes(before.replace(b'"format": 3', b'"format": 7'))
     with pytest.raises(AsflError, match="format 7, but this asfl"):
         _plan(folder, "asfl")
 
@@ -194,37 +193,3 @@ def test_failed_runs_are_named_and_the_rest_is_shown(
     compare(schemes=["asfl", "fedavg"], overrides=three, seeds=2, out=out, as_json=True)
     schemes = json.loads(capsys.readouterr().out)["schemes"]
     assert {name: len(one["runs"]) for name, one in schemes.items()} == {"asfl": 2, "fedavg": 2}
-
-
-def test_a_front_is_what_other_prices_of_energy_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("asfl.runs.engines.processes.train_all", partial(train_here, train=pretend))
-    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
-    out, three, names = tmp_path / "out", [f"training.rounds={ROUNDS}"], ["asfl-plus,best-gains"]
-    for wrong, words in (
-        ({"schemes": ["asfl,best-gains"]}, "a front needs a scheme that decides by decision.energy_price"),
-        ({"schemes": names, "overrides": ["budget.total_delay_s=9"]}, "with total budgets"),
-    ):
-        with pytest.raises(AsflError, match=words):
-            compare(**wrong, front=True, out=out)  # type: ignore[arg-type]
-    assert not out.exists()
-
-    compare(schemes=names, overrides=three, front=True, out=out)
-    shown = capsys.readouterr()
-    assert "[5 of 5 finished]" in shown.err
-    assert {folder.name for folder in (out / "front").iterdir()} == {"0.1", "0.3", "3"}  # 1 is what is configured
-    for folder in (out / "front").iterdir():
-        there = read_comparison(folder)
-        assert (there.schemes, there.config.decision.energy_price) == (("asfl-plus",), float(folder.name))
-    (table,) = (part for part in shown.out.split("\n\n") if "unbeaten" in part)
-    priced = [line.split() for line in table.splitlines() if line.startswith("asfl-plus")]
-    assert sorted(row[1] for row in priced) == ["0.1", "0.3", "1", "3"]
-    assert sum(line.startswith("best-gains") for line in table.splitlines()) == 1
-    assert list(out.glob("pareto-*.png"))
-
-    compare(schemes=names, overrides=three, front=True, out=out)  # trains nothing, and still shows it
-    assert table in capsys.readouterr().out
-    results = Results(out)
-    assert [run.scheme for run in results._runs] == ["asfl-plus", "best-gains"]  # not those of other worlds
-    assert results.plot("front").axes[0].get_xlabel() == "delay, s"

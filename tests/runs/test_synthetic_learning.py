@@ -16,7 +16,7 @@ from asfl.runs.play import held_out, held_out_in_words, play
 from asfl.runs.simulation import BORROWED_DRIFT
 from asfl.runs.state import Drift, SyntheticLearning
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 from conftest import Asfl
 from studies.synthetic_learning import fit
 

@@ -19,8 +19,7 @@ from asfl.optimize.rules import queue_weights
 from asfl.results import theory
 from asfl.runs.play import Playthrough, play, play_all
 from asfl.schemes import ON_REQUEST, SCHEMES, scheme_named, split_names, usual_schemes
-from asfl.schemes.base import switches_of
-from asfl.schemes.rules import rules_of
+from asfl.schemes.base import rules_of, switches_of
 from conftest import Asfl, assert_refused
 
 SHIPPED = [

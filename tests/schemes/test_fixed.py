@@ -11,9 +11,8 @@ from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.costs.round import check_decision
 from asfl.optimize import Problem
 from asfl.schemes import SAME_TOOLS, scheme_named
-from asfl.schemes.base import decided_by
+from asfl.schemes.base import check, decided_by
 from asfl.schemes.fixed import FixedScheme
-from asfl.schemes.rules import check
 
 SEEDS = st.integers(0, 2**20)
 SCHEMES = st.builds(

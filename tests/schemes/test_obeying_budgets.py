@@ -15,7 +15,7 @@ from asfl.runs.records import RoundRecord
 from asfl.runs.round import play_round
 from asfl.runs.state import State
 from asfl.schemes import SCHEMES, Scheme, scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 ROUNDS = 4
 RADIO = [name for name in SCHEMES if name != "central"]

@@ -14,8 +14,7 @@ from asfl.costs.modelled import round_cost
 from asfl.costs.round import MOST_BATCHES, Decision, Holdings, Round
 from asfl.optimize import Problem
 from asfl.schemes import adaptsfl, hasfl, scheme_named
-from asfl.schemes.base import asfl_decision, decided_by, random_powers
-from asfl.schemes.rules import check
+from asfl.schemes.base import asfl_decision, check, decided_by, random_powers
 
 SEEDS = st.integers(0, 2**20)
 RIVALS = ("acc-sfl", "epsl", "adaptsfl", "hasfl")

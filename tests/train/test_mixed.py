@@ -132,17 +132,17 @@ def test_steps_that_are_taken_back_leave_nothing(optimizer: Name) -> None:
             steps.step([0, 1, 2, 3])
         return {name: tensor.clone() for name, tensor in flatten(state).items()}
 
-    first, norms = make_steps(), steps.norms()
+    first, norms = make_steps(), steps.noise.norms()
     assert not torch.equal(first["server.parameters"], before["server.parameters"])
     gradient += 1.0  # of a pass that was never stepped with
     steps.take_back()
     for name, tensor in flatten(state).items():
         assert torch.equal(tensor, before[name]), name
-    assert steps.norms() is None
+    assert steps.noise.norms() is None
     assert not gradient.any()
     again = make_steps()
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
-    assert steps.norms() == norms is not None
+    assert steps.noise.norms() == norms is not None
 
 
 @pytest.mark.parametrize("exchange", MIXING)

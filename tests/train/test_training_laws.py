@@ -53,7 +53,7 @@ def test_split_step_is_the_unsplit_step_at_every_cut(architecture: Architecture,
     unsplit_step(model, images, labels, 0.1)
     expected = split.layout.flatten(model, CPU, torch.float64)
     for cut in range(1, len(model.units)):
-        split.state = TrainingState.fresh(split.layout, initial.clone(), 1, 0)
+        split.restore(TrainingState.fresh(split.layout, initial.clone(), 1, 0))
         split.round(full_round(0, cut, 1))
         found = split.state.average_model()
         torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-7, atol=1e-9)
@@ -71,7 +71,7 @@ def test_splitfed_is_fedavg_at_every_cut(architecture: Architecture, dataset: Da
     _, splitfed = trainers(model, batches, PROCEDURES["sfl"], "sgd", clients, merge=clients)
     initial = splitfed.state.server.clone()
     for cut in range(1, len(model.units)):
-        splitfed.state = TrainingState.fresh(splitfed.layout, initial.clone(), clients, 0)
+        splitfed.restore(TrainingState.fresh(splitfed.layout, initial.clone(), clients, 0))
         splitfed.round(full_round(0, cut, clients))
         torch.testing.assert_close(
             splitfed.state.server.parameters, fedavg.state.server.parameters, rtol=1e-8, atol=1e-10
@@ -87,8 +87,8 @@ def test_a_merged_server_pass_is_the_mean_of_the_clients_passes(architecture: Ar
     _, alone = trainers(model, batches, PROCEDURES["asfl"], "sgd", clients, merge=1)
     initial = initial_of(alone, model)
     for cut in range(1, len(model.units), 2 if architecture == "resnet50" else 1):  # whose blocks have three units
-        merged.state = TrainingState.fresh(merged.layout, initial.clone(), clients, 0)
-        alone.state = TrainingState.fresh(alone.layout, initial.clone(), clients, 0)
+        merged.restore(TrainingState.fresh(merged.layout, initial.clone(), clients, 0))
+        alone.restore(TrainingState.fresh(alone.layout, initial.clone(), clients, 0))
         for trainer in (merged, alone):
             trainer.round(full_round(0, cut, clients))
         found, expected = merged.state, alone.state

@@ -32,7 +32,7 @@ class RunsProgress:
         )
         self._every, self._finished, self._failed = every, every - len(rounds), 0
         self._left, self._rounds = dict(rounds), sum(rounds.values())
-        self._played, self._began, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._played, self._began, self._last_line = 0, 0.0, time.monotonic()
         self._last: dict[str, RoundRecord] = {}
         self._accuracy: dict[str, float] = {}
         self._all = self._bars.add_task("all rounds", total=self._rounds)
@@ -53,6 +53,8 @@ class RunsProgress:
         self._bars.update(self._all, completed=max(self._rounds - sum(self._left.values()), 0))
 
     def _advance(self, job: Job, record: RoundRecord) -> None:
+        if not self._played:  # how long the first one took isn't known
+            self._began = time.monotonic()
         self._played += 1
         self._left[job.name] = job.rounds - record.round
         self._last[job.name] = record
@@ -60,13 +62,13 @@ class RunsProgress:
             self._accuracy[job.name] = record.accuracy
         if job.name not in self._tasks:
             self._tasks[job.name] = self._bars.add_task("", total=job.rounds)
-        so_far = f"{job.name}: {self._so_far(job.name)}"
-        self._bars.update(self._tasks[job.name], completed=record.round, description=f"  {so_far}")
+        so_far = self._so_far(job.name)
+        self._bars.update(self._tasks[job.name], completed=record.round, description=f"  {job.name}: {so_far}")
         due = record.accuracy is not None or time.monotonic() - self._last_line > LINE_EVERY_S
         if self._every == 1 and due and not self._on_terminal:
             cut = "no cut" if record.cut is None else f"cut {record.mean_cut:.3g}"
             arrived = f"{record.arrived_count} of {record.scheduled_count} arrived"
-            self._print(f"{so_far}, round {record.round} of {job.rounds}, {cut}, {arrived}{self._time_left()}")
+            self._print(f"round {record.round} of {job.rounds}: {so_far}, {cut}, {arrived}{self._time_left()}")
 
     def _end(self, job: Job, end: Ended) -> None:
         if job.name in self._tasks:
@@ -95,9 +97,9 @@ class RunsProgress:
 
     def _time_left(self) -> str:
         left = sum(self._left.values())
-        if not left or not self._played:
+        if not left or self._played < 2:
             return ""
-        seconds = (time.monotonic() - self._began) / self._played * left
+        seconds = (time.monotonic() - self._began) / (self._played - 1) * left
         return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
     def _print(self, line: str) -> None:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from asfl.config.errors import AsflError
 from asfl.config.units import percent
 from asfl.results.charts.files import as_png, draw, save_figure
-from asfl.results.charts.runs import accuracy, along_front, fronts
+from asfl.results.charts.runs import accuracy
 from asfl.results.curves import RunFolder, read_run, run_folders
 from asfl.results.frames import load_runs
 from asfl.results.summary import Summary
 from asfl.results.tables import in_words, tables_of
-from asfl.runs.comparison import FRONT, read_comparison
 from asfl.runs.files import write_whole
 
 if TYPE_CHECKING:
@@ -49,22 +48,11 @@ class Results:
         """What came out, in sentences."""
         return in_words(self._summary)
 
-    def plot(
-        self, against: Literal["delay", "energy", "rounds", "front"] = "delay", file: str | Path | None = None
-    ) -> "Figure":
-        """Accuracy against delay, energy or rounds; or delay against energy to an accuracy (`front`).
-
-        A Matplotlib figure; also into a .png, .svg or .pdf file.
-        """
-        if against not in ("delay", "energy", "rounds", "front"):
-            raise AsflError(f"plot against '{against}': valid: delay, energy, rounds, front")
-        if against == "front":
-            charts = fronts(along_front(read_comparison(self.folder), self._summary, self._runs))
-            _, chart = next(charts, ("", None))
-            if chart is None:
-                raise AsflError(f"{self.folder}: no scheme reached an accuracy with every seed")
-        else:
-            chart = accuracy(self._runs, against, self._summary.targets)
+    def plot(self, against: Literal["delay", "energy", "rounds"] = "delay", file: str | Path | None = None) -> "Figure":
+        """Accuracy against delay, energy or rounds: a Matplotlib figure; also into a .png, .svg or .pdf file."""
+        if against not in ("delay", "energy", "rounds"):
+            raise AsflError(f"plot against '{against}': valid: delay, energy, rounds")
+        chart = accuracy(self._runs, against, self._summary.targets)
         figure = draw(chart)
         if file is not None:
             save_figure(figure, Path(file))
@@ -80,8 +68,7 @@ class Results:
 
     @cached_property
     def _runs(self) -> list[RunFolder]:
-        inside = [(folder, folder.relative_to(self.folder).parts) for folder in run_folders([self.folder])]
-        return [read_run(folder) for folder, parts in inside if FRONT not in parts]  # a front is in other worlds
+        return [read_run(folder) for folder in run_folders([self.folder])]
 
     @cached_property
     def _summary(self) -> Summary:

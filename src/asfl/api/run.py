@@ -13,10 +13,10 @@ from asfl.config import Config, by_name, load_config, preset_names
 from asfl.config.errors import AsflError, short
 from asfl.config.load import ConfigLike
 from asfl.data import load_data
-from asfl.runs.comparison import Comparison, plan_comparison, plan_front
+from asfl.runs.comparison import Comparison, plan_comparison
 from asfl.runs.files import writing
 from asfl.runs.folder import is_finished
-from asfl.runs.jobs import Ended, Engine, Job, OnEvent, attempt, train
+from asfl.runs.jobs import Ended, Engine, Job, OnEvent, Train, attempt, train
 from asfl.runs.manifest import comparable
 from asfl.runs.run import ShouldStop, check_training, run as run_in
 from asfl.runs.this_process import stopping_on_ctrl_c, usual_threads
@@ -69,15 +69,14 @@ def compare(
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
     workers: int = 1,
-    front: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> Results:
     """Train schemes in the same world, as `asfl compare` does: `asfl.compare(["asfl", "sfl"], "demo", rounds=20)`.
 
-    `schemes`: all but variants, if none are named. `front`: those that price energy also at other prices. With one
-    worker everything happens in this process, which knows what you registered; more are processes of their own, which
-    know only plugins, and whose script needs `if __name__ == "__main__":`.
+    `schemes`: all but variants, if none are named. With one worker everything happens in this process, which knows what
+    you registered; more are processes of their own, which know only plugins, and whose script needs
+    `if __name__ == "__main__":`.
     """
     if isinstance(schemes, str):
         hint = f"asfl.compare(['asfl', 'sfl'], '{schemes}')" if schemes in preset_names() else f"['{schemes}']"
@@ -89,12 +88,11 @@ def compare(
     wanted = configuration(config, rounds, seed, settings)
     first, folder = wanted.scenario.seed, _folder_for(config, wanted, "compare-{}", out)
     comparison = plan_comparison(wanted, names, range(first, first + seeds), folder, _path(data_dir))
-    comparisons = [comparison, *(plan_front(comparison, _path(data_dir)) if front else [])]
     engine, threads_a_run = engine_named("processes", workers, None)
     if workers == 1:
-        engine, threads_a_run = _one_by_one, lambda runs: usual_threads()
+        engine, threads_a_run = one_by_one, lambda runs: usual_threads()
     with writing(folder):
-        failed, stopped = train_shown(comparisons, _path(data_dir), engine, threads_a_run, shown=progress)
+        failed, stopped = train_shown([comparison], _path(data_dir), engine, threads_a_run, shown=progress)
     return Results(folder, not stopped, failed)
 
 
@@ -162,8 +160,13 @@ def _result_fields(config: Config) -> dict[str, Any]:
     return {field: value for field, value in by_name(comparable(config)).items() if field not in _NOT_IN_NAMES}
 
 
-def _one_by_one(
-    jobs: Sequence[Job], *, on_event: OnEvent = lambda job, event: None, should_stop: ShouldStop = lambda: False
+def one_by_one(
+    jobs: Sequence[Job],
+    *,
+    on_event: OnEvent = lambda job, event: None,
+    should_stop: ShouldStop = lambda: False,
+    train: Train = train,
+    workers: int | None = None,
 ) -> dict[str, Ended]:
     """An `Engine` in this process."""
     ended = {}

@@ -16,13 +16,13 @@ from asfl.cli import options
 from asfl.cli.output import console, json_text, print_json
 from asfl.config.errors import AsflError
 from asfl.config.show import own_settings
-from asfl.config.units import number, percent
+from asfl.config.units import percent
 from asfl.results.charts.files import save_figure
-from asfl.results.charts.runs import along_front, front_of, fronts, places_at, sweep_chart, write_figures
+from asfl.results.charts.runs import sweep_chart, write_figures
 from asfl.results.curves import finished_runs
-from asfl.results.summary import Outcome, Statistic, Summary, choose_targets, said_once, trained_and_charged
+from asfl.results.summary import Statistic, Summary, choose_targets, said_once, trained_and_charged
 from asfl.results.tables import QUANTITIES, Table, amount, in_words, tables_of
-from asfl.runs.comparison import PRICES, Axis, Comparison, Sweep, plan_comparison, plan_front, plan_sweep
+from asfl.runs.comparison import Axis, Comparison, Sweep, plan_comparison, plan_sweep
 from asfl.runs.files import cell, write_whole, writing
 from asfl.runs.jobs import Engine
 from asfl.runs.training import ThreadsARun, engine_named
@@ -41,10 +41,6 @@ def compare(
     workers: options.Workers = None,
     engine: options.Engine = "processes",
     address: options.Address = None,
-    front: Annotated[
-        bool,
-        typer.Option("--front", help=f"Also schemes that price energy, at {', '.join(PRICES)}: delay against energy."),
-    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Train all schemes in the same world and compare accuracy, delay and energy. Called again, it goes on."""
@@ -54,10 +50,9 @@ def compare(
     folder = out or Path("runs") / f"compare-{Path(preset).stem}"
     every = range(first, first + seeds)
     comparison = plan_comparison(config, names, every, folder, data_dir)
-    others = plan_front(comparison, data_dir) if front else []
     trainer = engine_named(engine, workers, address)
     with writing(folder):
-        failed = train_runs([comparison, *others], data_dir, *trainer)
+        failed = train_runs([comparison], data_dir, *trainer)
         _show(comparison, wanted, failed, as_json)
     if failed:
         raise typer.Exit(2)
@@ -70,19 +65,15 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
         print_failures(failed)
         raise AsflError(f"{folder} has no finished run to show")
     summary = Summary.of(runs, targets)
-    outcomes = along_front(comparison, summary, runs)
     sentences = in_words(summary)
     data = {**summary.to_json(), "words": sentences, "failed": failed}
     write_whole(folder / "summary.json", json_text(data))
     pictures = write_figures(summary, runs, folder)
-    for name, chart in fronts(outcomes) if len(outcomes) > 1 else ():
-        pictures.append(folder / f"{name}.png")
-        save_figure(replace(chart, subtitle=summary.model), pictures[-1])
     if as_json:
         print_json(data)
     else:
         out = console()
-        for table in [*tables_of(summary), *_front_table(outcomes, comparison.config.decision.energy_price)]:
+        for table in tables_of(summary):
             out.print(table.terminal())
             print()
         if own := own_settings(comparison.config):
@@ -93,21 +84,6 @@ def _show(comparison: Comparison, targets: list[float] | None, failed: dict[str,
         for picture in pictures:
             print(f"picture: {picture}")
     print_failures(failed)
-
-
-def _front_table(outcomes: Sequence[Outcome], usual_price: float) -> list[Table]:
-    """Delay and energy to the main target, the fastest first; nothing if no energy had another price."""
-    target = outcomes[0].summary.main_target()
-    if len(outcomes) == 1 or target is None:
-        return []
-    places = places_at(outcomes, target)
-    best, priced = front_of(places), {place.scheme for place in places if place.setting}
-    rows = []
-    for place in sorted(places, key=lambda one: one.delay_s.median):
-        price = place.setting.rpartition(" ")[2] or (number(usual_price) if place.scheme in priced else "")
-        rows.append([place.scheme, price, amount(place.delay_s), amount(place.energy_j), "yes" * (place in best)])
-    header = ["scheme", "energy price", "delay, s", "energy, J", "unbeaten in both"]
-    return [Table(key="front", title=f"What {percent(target)} accuracy takes", header=header, rows=rows)]
 
 
 # ---------------------------------------------------------------------- any fields

@@ -20,7 +20,7 @@ from asfl.costs.modelled import RoundCost
 from asfl.costs.round import Decision
 from asfl.optimize import Solution, solve
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
-from asfl.results.charts.world import decision_chart, playthroughs_chart
+from asfl.results.charts.chart import Chart
 from asfl.results.curves import Run
 from asfl.results.summary import still_owed, trained_and_charged
 from asfl.results.tables import NO_CLIENT
@@ -76,7 +76,7 @@ def decide(
             plot,
             data=lambda: solution_as_json(solution),
             tables=lambda out: _print_solution(solution, out),
-            figure=lambda: decision_chart(solution),
+            figure=lambda: _drawn(solution),
         )
     elif rounds is not None:
         options.refuse_all_but(
@@ -85,6 +85,12 @@ def decide(
         )
         names = [one for one in options.schemes_named(schemes) if schemes or one != CEILING]
         _play(preset, overrides or [], names, seeds, rounds, as_json, plot)
+
+
+def _drawn(what: Solution | list[Playthrough]) -> Chart:
+    from asfl.results.charts.world import decision_chart, playthroughs_chart  # few decisions are drawn
+
+    return decision_chart(what) if isinstance(what, Solution) else playthroughs_chart(what)
 
 
 def _show_cost(given: RoundFile, as_json: bool) -> None:
@@ -194,7 +200,7 @@ def _play(
             "schemes": plain,
         },
         tables=lambda out: _print_summaries(summaries, played, model, seeds, out),
-        figure=lambda: playthroughs_chart(played),
+        figure=lambda: _drawn(played),
     )
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from asfl.optimize.problem import STANDSTILL, Problem, Solution
 from asfl.optimize.terms import CutTerms, plan_at, plan_terms, terms_of
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 MOST_PASSES = 20
 """The descent ends after so many at the latest."""
@@ -325,33 +327,60 @@ def solve(problem: Problem, solver: str | None = None) -> Solution:
     return decide(problem) if problem.prices is None else solve_by_rate(problem, decide)
 
 
+class Tried(NamedTuple, Generic[T]):
+    """What a search found at a price of progress."""
+
+    found: T
+    value: float
+    """The least is the best."""
+    price: float
+    """What progress cost in it, or the price that stays."""
+    settled: bool = True
+    """Whether nothing but the price could still change."""
+
+
+def least_ratio(price: float, search: Callable[[float], Tried[T]], passes: int, close: float) -> T:
+    """The least cost / progress: Dinkelbach's method. `search` makes cost − θ · progress least at a price θ; what
+    progress cost in what it found is the next θ, until that stays.
+    """
+    best: Tried[T] | None = None
+    for _ in range(passes):
+        tried, before = search(price), price
+        if best is None or tried.value < best.value:
+            best = tried
+        price = tried.price
+        if tried.settled and abs(price - before) <= close * before < np.inf:
+            break
+    assert best is not None
+    return best.found
+
+
 def solve_by_rate(problem: Problem, solve: Callable[..., Solution]) -> Solution:
-    """Decide by progress per cost. `solve` decides for given slopes, and begins where another solution is."""
+    """Decide by progress per cost. `solve` decides for given slopes, and begins where another solution is.
+
+    Rounds before say what progress costs; in the first round, it is what it costs there.
+    """
     prices = problem.prices
     assert prices is not None
     first = np.isnan(prices.per_progress)
-    theta, arrival = FIRST_PRICE if first else prices.per_progress, prices.arrival
-    best: tuple[float, Solution] | None = None
-    solution: Solution | None = None
-    for _ in range(FIRST_PASSES if first else PASSES):
-        priced = replace(problem, prices=replace(prices, per_progress=theta, arrival=arrival))
-        solution = solve(priced, start=solution)
+    arrival, start = prices.arrival, None
+
+    def search(theta: float) -> Tried[Solution]:
+        nonlocal arrival, start
+        solution = solve(replace(problem, prices=replace(prices, per_progress=theta, arrival=arrival)), start=start)
         reached = worth_arriving(solution)
         cost = prices.cost(float(solution.expected.delay_s), solution.expected.energy_j)
         progress = expected_progress(solution, reached)
         price = cost / max(progress, 1e-9) if first else theta
-        value = price if first else net_cost(solution, reached)
-        if best is None or value < best[0]:
-            best = value, solution
-        if np.abs(reached - arrival).max() <= CLOSE and abs(price - theta) <= CLOSE * theta:
-            break
-        theta, arrival = price, reached if progress > 0 else 0.5 * (reached + arrival)
-        if progress <= 0:
-            # Where few clients arrive another one is worth nothing, and the search would stay there: half the way from
-            # there, then, and from the coarse grid again.
-            solution = None
-    assert best is not None
-    return best[1]
+        settled = bool(np.abs(reached - arrival).max() <= CLOSE)
+        # Where few clients arrive another one is worth nothing, and the search would stay there: half the way from
+        # there, then, and from the coarse grid again.
+        arrival, start = (reached, solution) if progress > 0 else (0.5 * (reached + arrival), None)
+        return Tried(solution, price if first else net_cost(solution, reached), price, settled)
+
+    if first:
+        return least_ratio(FIRST_PRICE, search, FIRST_PASSES, CLOSE)
+    return least_ratio(prices.per_progress, search, PASSES, CLOSE)
 
 
 def expected_progress(solution: Solution, arrival: Floats) -> float:

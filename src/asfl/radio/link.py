@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from asfl.config.randomness import random_stream
 from asfl.config.units import from_db
-from asfl.radio.nr import curve_of
+from asfl.radio.nr import Direction, curve_of
 
 if TYPE_CHECKING:
     from asfl import config
@@ -104,10 +104,7 @@ def downlink_rate_bps(channel_gain: ArrayLike, radio: "Radio", *, fitted: bool =
     """c^DN = B^DN · log₂(1 + p^s g / (B^DN N₀)), (4)."""
     bandwidth = radio.downlink_bandwidth_hz
     snr = radio.server_tx_power_w * np.asarray(channel_gain, float) / (bandwidth * radio.noise_psd_w_per_hz)
-    if radio.link == "nr":
-        curve = curve_of("downlink", radio.rb_bandwidth_hz)
-        return np.asarray(bandwidth * (curve.fitted(snr) if fitted else curve.carried(snr)))
-    return np.asarray(bandwidth * np.log1p(snr) / np.log(2))
+    return _carried_bps("downlink", bandwidth, snr, radio, fitted=fitted)
 
 
 def uplink_rate_bps(
@@ -127,12 +124,12 @@ def uplink_rate_bps(
     count = np.asarray(rb_count, float)
     received_w = np.asarray(tx_power_w, float) * np.asarray(channel_gain, float)
     snr = received_w / uplink_noise_w(np.where(count > 0, count, 1.0), radio, uplink_power)
-    return _carried_bps(count * radio.rb_bandwidth_hz, snr, radio, fitted=fitted)
+    return _carried_bps("uplink", count * radio.rb_bandwidth_hz, snr, radio, fitted=fitted)
 
 
-def _carried_bps(bandwidth_hz: Floats | float, snr: Floats, radio: "Radio", *, fitted: bool) -> Floats:
+def _carried_bps(way: Direction, bandwidth_hz: Floats | float, snr: Floats, radio: "Radio", *, fitted: bool) -> Floats:
     if radio.link == "nr":
-        curve = curve_of("uplink", radio.rb_bandwidth_hz)
+        curve = curve_of(way, radio.rb_bandwidth_hz)
         return np.asarray(bandwidth_hz * (curve.fitted(snr) if fitted else curve.carried(snr)))
     return np.asarray(bandwidth_hz * np.log1p(snr) / np.log(2))
 
@@ -160,7 +157,7 @@ def uplink_rate_of_blocks_bps(
     for place in range(int(min(counts.max(initial=0), ranked_gain.shape[1]))):
         having = having[counts[having] > place]
         received_w = sent_w[having] * ranked_gain[having % clients, place]
-        flat[having] += _carried_bps(radio.rb_bandwidth_hz, received_w / noise_w, radio, fitted=fitted)
+        flat[having] += _carried_bps("uplink", radio.rb_bandwidth_hz, received_w / noise_w, radio, fitted=fitted)
     shared = count != np.round(count)
     if shared.any():
         mean = uplink_rate_bps(count, power, ranked_gain.mean(axis=1), radio, uplink_power, fitted=fitted)

@@ -66,7 +66,10 @@ def drift_constant(bounds: ExcessBounds, num_clients: int, *, add: float) -> flo
 
 
 def drift_bound(queues: ArrayLike, excess: ArrayLike, bounds: ExcessBounds, *, keep: float, add: float) -> Floats:
-    """Lemma 5 (38) without the penalty: Δ ≤ ½ add² (G₁ + N G₂) + keep·add Σ_n Q_n g_n; arrays [..., N+1]."""
+    """Lemma 5 (38) without the penalty: Δ ≤ ½ add² (G₁ + N G₂) + keep·add Σ_n Q_n g_n; arrays [..., N+1].
+
+    The proof (40) prints "=" where clipping at 0 makes it "≤"; the lemma holds.
+    """
     backlog, over = np.asarray(queues, float), np.asarray(excess, float)
     fixed = drift_constant(bounds, backlog.shape[-1] - 1, add=add)
     return np.asarray(fixed + keep * add * (backlog * over).sum(axis=-1))
@@ -157,6 +160,7 @@ def printed_gradient_bound(
     2(F(w̄¹) − F*)/R + 3(σ² + ψ²) + 2(L+2) · mean(client_spread + lost_server_norm2) + 2(L+2) η² ψ².
 
     Empty: ‖∇F(w̄)‖² ≤ ψ² by Assumption 3, so the constant 3(σ² + ψ²) alone exceeds the left side for any algorithm.
+    The server term exists because (23) divides by N what the algorithm divides by the number of arrivals.
     """
     c, weight = constants, 2 * (constants.smoothness + 2)
     return GradientBound(

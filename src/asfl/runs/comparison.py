@@ -1,8 +1,7 @@
 """Folders of many runs, resumable as a whole: a comparison of schemes in one world, a sweep over many worlds.
 
-compare.json                       the resolved configuration, all schemes and seeds so far, versions
+compare.json                       the resolved configuration, all schemes and seeds so far
 <scheme>-seed<k>/                  a run folder each
-front/<price>/                     a comparison for each other price of energy, if a front was asked for
 summary.json, *.png
 
 sweep.json                         which fields take which values
@@ -12,17 +11,13 @@ data.dirichlet_alpha=0.1/          a comparison for each combination
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from itertools import product
 from pathlib import Path
-from platform import python_version
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from asfl._version import __version__
 from asfl.config import Config, load_config, recorded_config
 from asfl.config.errors import AsflError
 from asfl.costs.round import Decision
@@ -36,12 +31,10 @@ from asfl.runs.play import with_seed
 from asfl.runs.records import read_records
 from asfl.runs.run import check_training
 from asfl.schemes import OURS, check_scheme_settings, scheme_named
-from asfl.schemes.base import borrows, switches_of
+from asfl.schemes.base import borrows
 
 COMPARE_FILE, SWEEP_FILE = "compare.json", "sweep.json"
-FORMAT, SWEEP_FORMAT = 2, 1
-FRONT, PRICES = "front", ("0.1", "0.3", "1", "3")
-"""The folder for a front, and prices of energy along it (`decision.energy_price`)."""
+FORMAT, SWEEP_FORMAT = 3, 1
 SLOWEST = ("sl", "asfl-joint")
 """Clients in sequence; the costlier solver. Started first, so that no long run is left over at the end."""
 
@@ -140,7 +133,6 @@ class Comparison:
             "schemes": list(dict.fromkeys([*before.schemes, *self.schemes])),
             "seeds": sorted({*before.seeds, *self.seeds}),
             "threads": {**self.threads, **before.threads},
-            "versions": _versions(),
             "config": with_rounds(before.config, self.config.training.rounds).model_dump(mode="json"),
         }
         write_whole(self.folder / COMPARE_FILE, sealed_json(data))
@@ -155,7 +147,6 @@ class _ComparisonFile(BaseModel):
     schemes: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}(:[A-Za-z0-9_.,=-]{1,100})?$")]]
     seeds: list[Annotated[int, Field(ge=0)]]
     threads: dict[str, Annotated[int, Field(ge=1, le=MOST_THREADS)]]
-    versions: dict[str, str]
     config: dict[str, JsonValue]
 
 
@@ -210,48 +201,6 @@ def plan_comparison(
             if not borrows(scheme_named(scheme)):  # those wait for what ASFL decides
                 run_to_go_on_with(comparison.run_folder(scheme, seed), with_seed(config, seed), scheme)
     return comparison
-
-
-def plan_front(comparison: Comparison, data_dir: Path | None = None) -> list[Comparison]:
-    """A comparison for each other price of energy, of the schemes that weigh it; checked, and nothing is written."""
-    decision, budget = comparison.config.decision, comparison.config.budget
-    priced = [name for name in comparison.schemes if switches_of(scheme_named(name)).rate]
-    if not priced:
-        raise AsflError("a front needs a scheme that decides by decision.energy_price, such as asfl-plus")
-    if (budget.total_delay_s, budget.battery_j) != ("off", "off"):
-        raise AsflError("budget: with total budgets prices follow what is left, so there is no front (docs/schemes.md)")
-    found = []
-    for price in PRICES:
-        if float(price) != decision.energy_price:
-            dearer = decision.model_copy(update={"energy_price": float(price)})
-            config, name = comparison.config.model_copy(update={"decision": dearer}), _point(price)
-            folder = comparison.folder / FRONT / price
-            found.append(plan_comparison(config, priced, comparison.seeds, folder, data_dir, name))
-    return found
-
-
-def read_front(comparison: Comparison) -> dict[str, Comparison]:
-    """A comparison's front as far as it was planned, by the price of energy; of its schemes."""
-    found: dict[str, Comparison] = {}
-    for price in PRICES:
-        folder = comparison.folder / FRONT / price
-        if (folder / COMPARE_FILE).is_file():
-            there = read_comparison(folder)
-            here = tuple(name for name in there.schemes if name in comparison.schemes)
-            found[_point(price)] = replace(there, schemes=here)
-    return found
-
-
-def _point(price: str) -> str:
-    return f"energy price {price}"
-
-
-def _versions() -> dict[str, str]:
-    found = {"asfl": __version__, "python": python_version()}
-    for package in ("torch", "numpy"):
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
 
 
 # ---------------------------------------------------------------------- many worlds

@@ -17,8 +17,7 @@ from asfl.runs.round import play_round
 from asfl.runs.state import Drift, Measured, Run, State, fitted_table
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent
 from asfl.schemes import Scheme, scheme_named
-from asfl.schemes.base import switches_of
-from asfl.schemes.rules import budgets_of, rules_of
+from asfl.schemes.base import budgets_of, rules_of, switches_of
 from asfl.train.signals import RoundPlan, Trained
 
 

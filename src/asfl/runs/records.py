@@ -36,9 +36,6 @@ SIX_DIGITS, ALL_DIGITS = {"digits": 6}, {"digits": 17}
 """Of a field: archives keep it (`to_columns`), with so many digits. Accuracies have all: a target is reached or not."""
 LEARNING, COST, QUEUES = {"group": "learning"}, {"group": "cost"}, {"group": "queues"}
 """Of a field: trackers plot it, in this group (`asfl.runs.callbacks.scalars`)."""
-ALSO_NULL = {"also_null": True}
-"""Of a field with a default: it stands in a line even if it is None, where others are left out."""
-
 _MEASURED = {"uplink_bps", "uplink_bps_error"}
 """What is known of links, wherever anything is."""
 
@@ -128,9 +125,8 @@ class RoundRecord:
     """Of the same."""
     client_accuracy: Share | None = field(metadata=ALL_DIGITS | LEARNING)
     """Mean over clients of [own client side; server side], each with the running statistics that come with them."""
-    uncalibrated_accuracy: Share | None = field(default=None, metadata=ALL_DIGITS | ALSO_NULL | LEARNING)
-    """Like `accuracy`, but with the averaged running statistics; None in records of earlier versions, whose `accuracy`
-    was with statistics that hadn't forgotten their start."""
+    uncalibrated_accuracy: Share | None = field(metadata=ALL_DIGITS | LEARNING)
+    """Like `accuracy`, but with the averaged running statistics."""
     rb_owner: list[Count | None] | None = field(default=None, metadata=SIX_DIGITS)
     """[K] the owner of each resource block, None: no client; only where blocks differ, and clients don't take turns."""
     synced: Cut | None = field(default=None, metadata=SIX_DIGITS)
@@ -208,7 +204,7 @@ class RoundRecord:
         """Without the checksum, which a line in a run folder has."""
         plain = {key: _plain(value) for key, value in asdict(self).items()}
         for one in fields(self):
-            if one.default is None and getattr(self, one.name) is None and "also_null" not in one.metadata:
+            if one.default is None and getattr(self, one.name) is None:
                 del plain[one.name]
         return json.dumps(plain, allow_nan=False) + "\n"
 

@@ -16,8 +16,7 @@ from asfl.optimize import Learning, Problem
 from asfl.optimize.prices import lasting_prices
 from asfl.runs.records import RoundRecord
 from asfl.runs.state import Measured, Outcome, Run, State
-from asfl.schemes.base import asfl_decision, borrows, switches_of
-from asfl.schemes.rules import decide
+from asfl.schemes.base import asfl_decision, borrows, decide, switches_of
 from asfl.train.signals import RoundPlan, Trained
 
 

@@ -48,7 +48,7 @@ from asfl.runs.manifest import (
 from asfl.runs.records import Journal, RoundRecord
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 if TYPE_CHECKING:
     from asfl.runs.simulation import Simulation

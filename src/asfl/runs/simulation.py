@@ -28,8 +28,7 @@ from asfl.runs.records import DIVERGED, RoundRecord
 from asfl.runs.round import play_round
 from asfl.runs.state import Drift, Measured, Run, State, arrays_below, flatten, unflatten
 from asfl.schemes import Scheme
-from asfl.schemes.base import switches_of, watches_noise
-from asfl.schemes.rules import budgets_of, rules_of
+from asfl.schemes.base import budgets_of, rules_of, switches_of, watches_noise
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Gradients, Scoring
 from asfl.train.fleet import (
@@ -105,6 +104,7 @@ class Networks:
         self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None
         self.scoring = Scoring(config, model, data, clients_batches, self.trainer.fleet, device)
         self._ready, self._faults = np.ones(clients, dtype=np.bool_), list[Fault]()
+        self.resplit = self.trainer.resplit
 
     @property
     def cut(self) -> int:
@@ -134,9 +134,6 @@ class Networks:
         if state.drift_and_noise is None:
             return learning
         return replace(learning, beyond=state.drift_and_noise.seen(spread).learning(spread))
-
-    def resplit(self, plan: RoundPlan) -> float:
-        return self.trainer.resplit(plan)
 
     def train(self, plan: RoundPlan) -> Trained:
         if self._scheme.exchange.central:
@@ -276,13 +273,11 @@ class Simulation:
         return {
             **flatten(self.trainer.state, "training"),
             **flatten(self.trainer.fleet.knowledge(), "fleet"),
-            **flatten(self.run.accountant.arrays(), "accountant"),
             **flatten(self.state),
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.trainer.state = unflatten(self.trainer.state, tensors, "training")
-        self.run.accountant.restore(arrays_below("accountant.", tensors))
+        self.trainer.restore(unflatten(self.trainer.state, tensors, "training"))
         self.trainer.fleet.scatter(arrays_below("fleet.", tensors))
         self.state = unflatten(self.state, tensors)
 

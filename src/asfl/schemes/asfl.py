@@ -7,6 +7,7 @@ mixed from all clients'. `asfl-plus` is all of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -35,11 +36,11 @@ class AsflScheme:
     rate: bool = False
     mix: bool = False
 
-    @property
+    @cached_property
     def switches(self) -> Switches:
         return Switches(sync=self.sync, quant=self.quant, rate=self.rate, mix=self.mix)
 
-    @property
+    @cached_property
     def exchange(self) -> ExchangeRules:
         if self.switches.any:
             return replace(ON_DEMAND, mixes=self.mix, reports=True)

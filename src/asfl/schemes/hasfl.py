@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from asfl.costs.modelled import ACC_SFL, ExchangeRules, cost_of_all_cuts, round_cost
 from asfl.costs.round import MOST_BATCHES, Decision, Round
 from asfl.optimize import Problem
+from asfl.optimize.bcd import Tried, least_ratio
 from asfl.schemes.acc_sfl import best_counts, choices_for_two_maxima
-from asfl.schemes.base import Decided, decided_for_served, descend, even_counts, noise_scale
+from asfl.schemes.base import LEAST_GAIN, MAX_PASSES, Decided, decided_for_served, descend, even_counts, noise_scale
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -104,10 +105,13 @@ def cuts_and_batches(round_: Round, rb_count: Floats, noise_scale: float) -> Dec
         size, cut = np.divmod(choices_for_two_maxima(before, behind, server + price_s * lost[:, None]), len(cuts))
         return Decision(cuts[cut], rb_count, power_w, batch=sizes[size])
 
-    configured = np.full(round_.num_clients, sizes[np.argmin(np.abs(sizes - round_.batch_size))])
-    best = Decision(np.ones(round_.num_clients, dtype=np.int64), rb_count, power_w, batch=configured)
-
     def ratio_s(now: Decision) -> float:
         return training_time(round_, now, noise_scale)
 
-    return descend(best, lambda now: chosen(ratio_s(now)), ratio_s)
+    def search(price_s: float) -> Tried[Decision]:
+        found = chosen(price_s)
+        return Tried(found, ratio_s(found), ratio_s(found))
+
+    configured = np.full(round_.num_clients, sizes[np.argmin(np.abs(sizes - round_.batch_size))])
+    start = Decision(np.ones(round_.num_clients, dtype=np.int64), rb_count, power_w, batch=configured)
+    return min(start, least_ratio(ratio_s(start), search, MAX_PASSES, LEAST_GAIN), key=ratio_s)

@@ -56,7 +56,7 @@ class Evaluator:
             labels = self._labels if chosen is None else self._labels[chosen]
             right, loss = torch.zeros((), dtype=torch.long, device=labels.device), 0.0
             for images, truth in zip(torch.split(pixels, BATCH), torch.split(labels, BATCH), strict=True):
-                (logits,) = self._replica.run((self._to_input(images),), 0, self._layout.num_units)
+                (logits,) = self._replica.model.run((self._to_input(images),), 0, self._layout.num_units)
                 right += (logits.argmax(1) == truth).sum()
                 loss += float(F.cross_entropy(logits, truth, reduction="sum"))
         return Score(float(right) / len(labels), loss / len(labels))
@@ -93,7 +93,7 @@ class Calibrator:
             for seen, images in enumerate(self._batches.for_calibration(AT_LEAST)):
                 for norm in self._norms:
                     norm.momentum = 1 / (seen + 1)  # so the running mean is the mean over all mini-batches so far
-                self._replica.run((images,), 0, self._layout.num_units)
+                self._replica.model.run((images,), 0, self._layout.num_units)
         return found
 
 
@@ -219,7 +219,7 @@ class Gradients:
         """Loss and gradient of the whole network, in training mode; its running statistics stay as they are."""
         gradient = torch.zeros_like(at.parameters)
         replica.bind(ModelVectors(at.parameters, at.statistics.clone()), gradient, 0, self._layout.num_units)
-        (logits,) = replica.run((part[0],), 0, self._layout.num_units)
+        (logits,) = replica.model.run((part[0],), 0, self._layout.num_units)
         loss = F.cross_entropy(logits, part[1])
         torch.autograd.backward(loss)
         return float(loss.detach()), gradient

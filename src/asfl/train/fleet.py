@@ -236,7 +236,7 @@ class LocalFleet:
             gradient[: self._layout.parameter_edges[cut]].zero_()
             replica.bind(side, gradient, 0, cut)
             images, labels = self._batches.batch(task.round, client, task.step, task.batch)
-            carry = replica.run((images,), 0, cut)
+            carry = replica.model.run((images,), 0, cut)
             if self._blur is not None and cut < self._layout.num_units:
                 carry = self._blur.activations(carry, task.round, client, task.step)
             self._carries.append(carry)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from asfl.models.cuttable import Carry, CuttableModel, count_update
+from asfl.models.cuttable import CuttableModel, count_update
 from asfl.train.optimizers import OptimizerState
 
 Floats = NDArray[np.float64]
@@ -68,14 +68,9 @@ class Layout:
         buffers = {f"units.{path}": t for path, t in model.units.named_buffers() if t.is_floating_point()}
         self.parameters, self.parameter_edges = _lay_out(parameters, self.num_units)
         self.statistics, self.statistic_edges = _lay_out(buffers, self.num_units)
-
-    @property
-    def num_parameters(self) -> int:
-        return int(self.parameter_edges[-1])
-
-    @property
-    def num_statistics(self) -> int:
-        return int(self.statistic_edges[-1])
+        self.edges = self.parameter_edges, self.statistic_edges
+        """[M+1] where units begin, among the parameters and among the statistics."""
+        self.num_parameters, self.num_statistics = int(self.parameter_edges[-1]), int(self.statistic_edges[-1])
 
     def flatten(self, model: CuttableModel, device: torch.device, dtype: torch.dtype) -> "ModelVectors":
         """The model's numbers as new vectors."""
@@ -96,11 +91,6 @@ class Layout:
         """All but the first units, as views."""
         parameters, statistics = self.parameter_edges[units], self.statistic_edges[units]
         return ModelVectors(vectors.parameters[..., parameters:], vectors.statistics[..., statistics:])
-
-    @property
-    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where units begin, among the parameters and among the statistics."""
-        return self.parameter_edges, self.statistic_edges
 
     def on_server(self, cuts: NDArray[np.int64], weights: Floats) -> Floats:
         """[M] of each layer, the weights [A] of the clients whose copy of it lies with the server."""
@@ -253,10 +243,6 @@ class Replica:
                 [None if vector is None or slot is None else slot.view(vector) for slot in slots]
                 for vector in by_client
             ]
-
-    def run(self, carry: Carry, start: int, stop: int) -> Carry:
-        """Through units start … stop−1, counted from 0."""
-        return self.model.run(carry, start, stop)
 
 
 class BatchNormByClient(nn.Module):

@@ -9,9 +9,10 @@ Equal to the plain trainer in `tests/oracles`, which reads like the paper. What 
 - Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
 - Clients whose packet is lost train nothing, so they aren't asked to.
 
-`STEPS` has the kinds of rounds. The clients are a `Fleet`, in this process or on other machines. Those can be lost on
-the way. Lost before its activations are here: a client counts as not arrived. Lost behind the server's pass: what the
-server learnt from it stays, and the means of client models are over the clients that gave theirs.
+A round is `split_steps`, `server_copies` or `in_sequence`. The clients are a `Fleet`, in this process or on other
+machines. Those can be lost on the way. Lost before its activations are here: a client counts as not arrived. Lost
+behind the server's pass: what the server learnt from it stays, and the means of client models are over the clients that
+gave theirs.
 """
 
 import math
@@ -31,7 +32,7 @@ from asfl.config.randomness import random_stream
 from asfl.costs.modelled import ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
-from asfl.train.fleet import FirstLayers, Fleet, FleetMaker, LocalFleet, Norms, Packet
+from asfl.train.fleet import FirstLayers, Fleet, FleetMaker, LocalFleet, Packet
 from asfl.train.optimizers import OptimizerState, Rule, step_units
 from asfl.train.quantise import (
     ALL_CLIENTS,
@@ -79,8 +80,8 @@ class Trainer:
         self.exchange, self.rule = exchange, rule
         self.batches, self.seed, self.dtype, self._merge = batches, seed, dtype, merge
         initial = self.layout.flatten(model, device, dtype)
-        self._state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
-        self._state.combining, self._state.samples = combining, batches.samples
+        self.state = TrainingState.fresh(self.layout, initial, num_clients, rule.num_moments)
+        self.state.combining, self.state.samples = combining, batches.samples
         self.server = Replica(model, self.layout, device, dtype, server=True)
         """Bound to what the server trains, and to its gradient."""
         self.gradient = initial.parameters.new_zeros(self.layout.num_parameters)
@@ -89,15 +90,15 @@ class Trainer:
         self.errors: dict[int, list[Tensor]] = {}
         """Of what clients sent in this round, step by step."""
         keeps = exchange.keeps_client_sides
-        self.fleet: Fleet = fleet(model, self._state, batches, client_rule or rule, keeps_sides=keeps)
+        self.fleet: Fleet = fleet(model, self.state, batches, client_rule or rule, keeps_sides=keeps)
+        self._steps = split_steps
+        if exchange.in_sequence:
+            self._steps = in_sequence
+        elif batches.local_steps > 1 and not (exchange.aggregated_share > 0 or exchange.mixes):
+            self._steps = server_copies
 
-    @property
-    def state(self) -> TrainingState:
-        return self._state
-
-    @state.setter
-    def state(self, state: TrainingState) -> None:
-        self._state = self.fleet.state = state
+    def restore(self, state: TrainingState) -> None:
+        self.state = self.fleet.state = state
 
     def round(self, plan: RoundPlan) -> Trained:
         """Stages 1 to 3."""
@@ -115,7 +116,7 @@ class Trainer:
         tasks = [plan.task(client) for client in np.flatnonzero(plan.arrived).tolist()]
         trained, self.gradient_norms = Trained.nothing(self.state.num_clients), None
         self.errors.clear()
-        learnt = STEPS[step_of(self.exchange, self.batches.local_steps)](self, tasks) if tasks else {}
+        learnt = self._steps(self, tasks) if tasks else {}
         if not learnt:
             return trained
         losses, norms = zip(*learnt.values(), strict=True)
@@ -129,23 +130,24 @@ class Trainer:
     # ------------------------------------------------------------------ through the cut
     def cross(
         self, tasks: Sequence[Task], statistics: Sequence[Tensor], weights: Floats, mixed: "MixedSteps | None" = None
-    ) -> tuple[list[Tensor | None], Norms]:
+    ) -> tuple[dict[int, Tensor], Callable[[], dict[int, Tensor | None]]]:
         """Forward on the clients, server pass, backward and a step on the clients. Cuts must not fall; mini-batches
         must be of the same size.
 
-        Returns each client's loss and the ‖update‖² of its side; the server's gradient is left in its buffer, the sum
-        over clients by these weights [A]. A client's own gradient is that of its own loss. `mixed`: the server steps
-        with mixed mini-batches instead.
+        Returns the losses of the clients that weren't lost, by their place among the tasks, and the ‖update‖² of their
+        sides; the server's gradient is left in its buffer, the sum over clients by these weights [A]. A client's own
+        gradient is that of its own loss. `mixed`: the server steps with mixed mini-batches instead.
         """
         if tasks[0].cut == self.layout.num_units:  # FedAvg: the client has the loss itself
             own_losses, own_norms = self.fleet.learn(tasks)
-            return own_losses, lambda: own_norms
+            known = {place: loss for place, loss in enumerate(own_losses) if loss is not None}
+            return known, lambda: dict(enumerate(own_norms))
         sent = self.fleet.forward(tasks)
         before = [each.clone() for each in statistics]
         while True:
             there = [place for place, packet in enumerate(sent) if packet is not None]
             if not there:
-                return [None] * len(sent), lambda: [None] * len(sent)
+                return {}, dict
             packets = [packet for packet in sent if packet is not None]
             labels, cuts = [packet.labels for packet in packets], [tasks[place].cut for place in there]
             carries = [restore_carry(packet.carry, self.dtype) for packet in packets]
@@ -178,7 +180,7 @@ class Trainer:
             for task, own in zip(asked, gradients, strict=True)
         ]
         norms = self.fleet.backward(asked, crossing)
-        return _in_place(list(losses.detach()), there, len(sent)), lambda: _in_place(norms(), there, len(sent))
+        return dict(zip(there, losses.detach(), strict=True)), lambda: dict(zip(there, norms(), strict=True))
 
     def _server_pass(
         self,
@@ -195,11 +197,11 @@ class Trainer:
         carry, cut, present = joining[0].received, joining[0].cut, 0
         for group in joining:
             if present:
-                carry = self.server.run(carry, cut, group.cut)
+                carry = self.server.model.run(carry, cut, group.cut)
                 carry = tuple(torch.cat(both) for both in zip(carry, group.received, strict=True))
             cut, present = group.cut, present + group.clients
             self.server.bind_statistics(statistics if together else statistics[:present])
-        (logits,) = self.server.run(carry, cut, self.layout.num_units)
+        (logits,) = self.server.model.run(carry, cut, self.layout.num_units)
         losses = F.cross_entropy(logits, torch.cat(list(labels)), reduction="none")
         return logits, losses.view(len(labels), -1).mean(1)
 
@@ -209,11 +211,10 @@ class Trainer:
         if shared:
             (group,) = joining
             units = range(group.cut, self.layout.num_units)
-            returned = backward_aggregated(self.server, losses, logits, group.received, units, shared, weights)
-            gradients = _by_client([group], [returned])
+            backward_aggregated(self.server, losses, logits, group.received, units, shared, weights)
         else:
             torch.autograd.backward(losses, weights)
-            gradients = _by_client(joining, [group.gradients for group in joining])
+        gradients = _gradients(joining)
         for own, weight in zip(gradients, weights.tolist(), strict=True):
             if weight != 1:
                 for gradient in own:
@@ -241,8 +242,7 @@ class Trainer:
             torch.autograd.backward(own, weights)
             share = len(range(samples)[dealt]) / samples  # of the client's samples
             losses += own.detach() * share
-            returned = _by_client(joining, [group.gradients for group in joining])
-            for own_gradients, weight, new in zip(gradients, weights.tolist(), returned, strict=True):
+            for own_gradients, weight, new in zip(gradients, weights.tolist(), _gradients(joining), strict=True):
                 for gradient, tensor in zip(own_gradients, new, strict=True):
                     gradient[dealt] = tensor * (share / weight)
             mixed.step(there)
@@ -336,7 +336,7 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
         else None
     )
     losses: dict[int, Tensor] = {}
-    waiting: list[tuple[list[int], Norms]] = []
+    waiting: list[tuple[list[int], Callable[[], dict[int, Tensor | None]]]] = []
     gave: list[int] = []
 
     # Group by group across the cut, and client models back.
@@ -349,12 +349,11 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
         of_group, norms = trainer.cross(group, [statistics[member] for member in members], own_weights, mixed)
         if mixed is not None:
             statistics.copy_(server.statistics)
-        new = {member: loss for member, loss in zip(members, of_group, strict=True) if loss is not None}
-        losses |= new
+        losses |= {members[place]: loss for place, loss in of_group.items()}
         waiting.append((members, norms))
         if noise is not None:
-            noise.add(len(new), trainer.batches.batch_size / (group[0].batch or trainer.batches.batch_size))
-        if rows is not None and new:
+            noise.add(len(of_group), trainer.batches.batch_size / (group[0].batch or trainer.batches.batch_size))
+        if rows is not None and of_group:
             cut = group[0].cut
             rows.add(gradient[edges[cut] :], cut, units, weights[members])
             gradient.zero_()
@@ -365,7 +364,7 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
                     cut = tasks[member].cut
                     sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
                     statistics[member, : layout.statistic_edges[cut]] = side.statistics
-    client_norms = {m: norm for members, norms in waiting for m, norm in zip(members, norms(), strict=True)}
+    client_norms = {members[place]: norm for members, norms in waiting for place, norm in norms().items()}
     passed = sorted(losses)
     if not passed:
         return {}
@@ -377,7 +376,7 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     if mixed is not None:
         before = mixed.before.parameters
         server_norm = (server.parameters - before)[edges[lowest] :].square().sum()
-        trainer.gradient_norms = mixed.norms() if trainer.watch_noise else None
+        trainer.gradient_norms = mixed.noise.norms() if trainer.watch_noise else None
     else:
         trainer.gradient_norms = None if noise is None else noise.norms()
         if rows is None:
@@ -469,13 +468,13 @@ def _local_steps(
         trainer.gradient[layout.parameter_edges[task.cut] :].zero_()
         now = replace(task, step=step)
         fleet.announce([now], sides if step == 0 else None)
-        (loss,), norms = trainer.cross([now], [server.statistics], np.ones(1))
-        if loss is None:
+        own_losses, norms = trainer.cross([now], [server.statistics], np.ones(1))
+        if not own_losses:
             break
-        losses.append(loss)
+        losses.append(own_losses[0])
         on_server = trainer.step_server(server, optimizer, task.cut)
     if losses:
-        (norm,) = fleet.moved([task]) if several else norms()
+        (norm,) = fleet.moved([task]) if several else norms().values()
         (side,) = [None] if sides is None else fleet.give([task])
     return _Alone(len(losses), torch.stack(losses).mean() if losses else nothing, norm, on_server, side)
 
@@ -497,20 +496,6 @@ def in_sequence(trainer: Trainer, tasks: list[Task]) -> Learnt:
         if alone.side is not None:  # else the next client gets what this one got
             front.copy_(alone.side.received(front.parameters))
     return learnt
-
-
-STEPS: dict[str, Callable[[Trainer, list[Task]], Learnt]] = {
-    "split": split_steps,
-    "copies": server_copies,
-    "sequence": in_sequence,
-}
-
-
-def step_of(exchange: ExchangeRules, local_steps: int) -> str:
-    """Which of `STEPS` a scheme's rounds are made of."""
-    if exchange.in_sequence:
-        return "sequence"
-    return "split" if local_steps == 1 or exchange.aggregated_share > 0 or exchange.mixes else "copies"
 
 
 # ---------------------------------------------------------------------- averages
@@ -635,7 +620,7 @@ class MixedSteps:
         self._optimizer_before, self._gradient = self._optimizer.clone(), trainer.gradient
         watched = slice(int(trainer.layout.parameter_edges[int(cuts.max())]), None)
         self._watched, self._sum = self._gradient[watched], self._gradient[watched].clone().zero_()
-        self._noise = GradientParts(self._sum)
+        self.noise = GradientParts(self._sum)
 
     def step(self, passed: list[int]) -> None:
         """With the gradient's mean over these clients, layer by layer over those whose layer the server holds."""
@@ -643,7 +628,7 @@ class MixedSteps:
         lowest = int(cuts.min())
         layout.divide_(self._gradient, layout.on_server(cuts, self.weights[passed]), lowest)
         self._sum.add_(self._watched)
-        self._noise.add(1)
+        self.noise.add(1)
         self._trainer.step_server(self.server, self._optimizer, lowest)
         self._gradient[layout.parameter_edges[lowest] :].zero_()
 
@@ -653,18 +638,14 @@ class MixedSteps:
         self._optimizer.moments.copy_(self._optimizer_before.moments)
         self._optimizer.steps[:] = self._optimizer_before.steps
         self._gradient.zero_()
-        self._noise = GradientParts(self._sum.zero_())
-
-    def norms(self) -> GradientNorms | None:
-        """Of the steps' gradients; None if there was only one."""
-        return self._noise.norms()
+        self.noise = GradientParts(self._sum.zero_())
 
 
 # ---------------------------------------------------------------------- the server's pass
 def backward_aggregated(
     server: Replica, losses: Tensor, logits: Tensor, received: Carry, units: range, shared: int, weights: Tensor
-) -> Carry:
-    """The first `shared` sample positions, a share φ, go backward once for all clients; gradients of what was received.
+) -> None:
+    """The first `shared` sample positions, a share φ, go backward once for all clients.
 
     Their last-layer gradients are averaged over the clients, by `weights` [A]; each client's gradients come back
     multiplied by its own. The pass they go back through is that of the averaged
@@ -683,16 +664,13 @@ def backward_aggregated(
         mixed = tuple(tensor.sum(0) / whole for tensor in weighted)
     mixed = tuple(tensor.contiguous(memory_format=_format_of(tensor)).requires_grad_() for tensor in mixed)
     server.bind_statistics([None])
-    (mixed_logits,) = server.run(mixed, units.start, units.stop)
+    (mixed_logits,) = server.model.run(mixed, units.start, units.stop)
     # Once for all clients, so it weighs as much as all of them in the server's sum.
     torch.autograd.backward([logits, mixed_logits], [own.view_as(logits), averaged * whole])
-    returned = []
     for tensor, mix in zip(received, mixed, strict=True):
         assert tensor.grad is not None
         assert mix.grad is not None
         _per_client(tensor.grad, clients)[:, :shared] += _along(weights, tensor) * (mix.grad / whole)
-        returned.append(tensor.grad)
-    return tuple(returned)
 
 
 def _per_client(tensor: Tensor, clients: int) -> Tensor:
@@ -717,10 +695,6 @@ class _Joining(NamedTuple):
     received: Carry
     """What they sent, as one batch."""
 
-    @property
-    def gradients(self) -> Carry:
-        return tuple(tensor.grad for tensor in self.received if tensor.grad is not None)
-
 
 def _joined(carries: Sequence[Carry], cuts: Sequence[int]) -> list[_Joining]:
     joining = []
@@ -731,21 +705,13 @@ def _joined(carries: Sequence[Carry], cuts: Sequence[int]) -> list[_Joining]:
     return joining
 
 
-def _by_client(joining: Sequence[_Joining], gradients: Sequence[Carry]) -> list[Carry]:
-    """The gradients of what each group sent, client by client."""
-    return [
-        own
-        for group, of_group in zip(joining, gradients, strict=True)
-        for own in zip(*(tensor.chunk(group.clients) for tensor in of_group), strict=True)
-    ]
-
-
-def _in_place(values: Sequence[Tensor | None], places: Sequence[int], count: int) -> list[Tensor | None]:
-    """The values in their places among `count`, None elsewhere."""
-    filled: list[Tensor | None] = [None] * count
-    for place, value in zip(places, values, strict=True):
-        filled[place] = value
-    return filled
+def _gradients(joining: Sequence[_Joining]) -> list[Carry]:
+    """Of what each client sent, client by client."""
+    by_client: list[Carry] = []
+    for group in joining:
+        chunks = [tensor.grad.chunk(group.clients) for tensor in group.received if tensor.grad is not None]
+        by_client += zip(*chunks, strict=True)
+    return by_client
 
 
 def _plus(of_client: Tensor | None, of_server: Tensor) -> Tensor:

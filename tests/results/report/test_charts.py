@@ -11,7 +11,7 @@ from asfl.config import load_config
 from asfl.costs.world import World
 from asfl.results.charts.chart import Axis, Bars, Chart, Heat, Level, Line, Look, Note, Panel, Points
 from asfl.results.charts.files import draw
-from asfl.results.charts.plotly import dark_twins, figure
+from asfl.results.charts.plotly import figure
 from asfl.results.charts.world import MOMENTS, gains
 
 Floats = NDArray[np.float64]
@@ -89,8 +89,6 @@ def test_a_page_shows_every_kind_of_series() -> None:
     assert layout["title"]["text"] == "<b>All &lt;b&gt;kinds&lt;/b&gt;</b>"
     assert (layout["xaxis"]["range"], layout["yaxis"]["range"]) == ([0, 4], [2, -1])
     assert (layout["shapes"][0]["y0"], layout["annotations"][0]["text"]) == (2.5, "not reached")
-    twins = dark_twins({"": made})
-    assert twins["#1f2f6b"] != "#1f2f6b"
 
 
 def test_a_file_shows_every_kind_of_series() -> None:

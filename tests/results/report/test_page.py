@@ -134,7 +134,7 @@ def test_nothing_is_fetched_and_nothing_breaks_out(tmp_path: Path) -> None:
     file = folder / MANIFEST_FILE
     data, records = json.loads(file.read_text()), read_records(folder)
     data["scheme"] = EVIL
-    data["config"]["output"]["folder"] = "</script><script>alert(1)</script>"
+    data["config"]["field"]["shaping"] = "</script><script>alert(1)</script>"
     del data["seal"]
     file.write_bytes(sealed_json(data))
     (folder / RECORDS_FILE).unlink()

@@ -1,14 +1,11 @@
-"""Panels as the page reads them: plain JSON for Plotly's script, in the colours of a light page and of a dark one.
+"""Panels as the page reads them: plain JSON for Plotly's script.
 
 Only what the page shows is drawn here: lines, rows of bars, heat maps; `files` draws all of `chart`.
 """
 
 import base64
-import colorsys
-import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -16,10 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asfl.results.charts.chart import (
-    BUDGET,
-    FAINT,
-    OTHER,
-    SECOND,
     SHADES,
     Axis,
     Bars,
@@ -33,12 +26,7 @@ from asfl.results.charts.chart import (
 )
 
 Json = dict[str, Any]
-INK, SOFT, PAPER, LINE, GRID = "#1d1f23", "#5c6270", "#ffffff", "#dedbd4", "#e8e6e0"
-_DARK = {
-    **{INK: "#e9e7e2", SOFT: "#a2a7b3", PAPER: "#1b1d21", LINE: "#34373e", GRID: "#2b2e34"},
-    **{OTHER: "#55617a", SECOND: "#d9a441", FAINT: "#8d929c", BUDGET: "#d5d2ca"},
-    **dict(zip(SHADES, ("#24272d", "#33506d", "#4a7ba6", "#6f9ec9", "#9dc3e6", "#d6ebff", "#ffffff"), strict=True)),
-}
+INK, PAPER, LINE, GRID = "#1d1f23", "#ffffff", "#dedbd4", "#e8e6e0"
 _AXIS = {"gridcolor": GRID, "zerolinecolor": LINE, "linecolor": LINE, "automargin": True, "title": {"standoff": 8}}
 TEMPLATE: Json = {
     "layout": {
@@ -51,7 +39,6 @@ TEMPLATE: Json = {
         "hovermode": "closest",
         "hoverlabel": {"bgcolor": PAPER, "bordercolor": LINE, "font": {"color": INK}, "namelength": -1},
         "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right", "font": {"size": 11}},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": SOFT, "activecolor": INK},
         "xaxis": _AXIS,
         "yaxis": _AXIS,
     },
@@ -208,19 +195,3 @@ def packed(values: ArrayLike) -> Json:
         array, kind = np.where(finite, array, np.nan).astype("<f4"), "f4"
     shape = {"shape": ", ".join(map(str, array.shape))} if array.ndim > 1 else {}
     return {"dtype": kind, "bdata": base64.b64encode(array.tobytes()).decode(), **shape}
-
-
-def dark_twins(charts: Mapping[str, Any]) -> dict[str, str]:
-    """For every colour in these charts, the one that a dark page has instead."""
-    found = set(re.findall(r'"(#[0-9a-f]{6})"', json.dumps([charts, TEMPLATE])))
-    return {colour: dark_twin(colour) for colour in sorted(found)}
-
-
-def dark_twin(colour: str) -> str:
-    """The same hue, light enough for a dark page."""
-    if colour in _DARK:
-        return _DARK[colour]
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
-    lighter = 0.92 if light < 0.05 else max(light, 0.62)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lighter, saturation))

@@ -40,10 +40,9 @@ from asfl.results.charts.chart import (
     trailing_mean,
 )
 from asfl.results.charts.files import save_figure
-from asfl.results.curves import Curve, Resource, Run, finished_runs, together
+from asfl.results.curves import Curve, Resource, Run, together
 from asfl.results.summary import Outcome, Statistic, Summary, moves, paired, summarize_run
 from asfl.results.tables import CURVE_AXES, QUANTITIES, partly
-from asfl.runs.comparison import Comparison, read_front
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING, OURS, PLUS
 
@@ -465,13 +464,6 @@ def places_at(outcomes: Sequence[Outcome], target: float) -> list[Place]:
             if delay.seeds == len(outcome.summary.runs[scheme]):
                 found.append(Place(scheme, outcome.label, delay, energy))
     return found
-
-
-def along_front(comparison: Comparison, summary: Summary, runs: Sequence[Run]) -> list[Outcome]:
-    """A comparison as it is, and at the other prices of energy that were asked for."""
-    front = {label: finished_runs(priced) for label, priced in read_front(comparison).items()}
-    every = {"": runs, **{label: some for label, some in front.items() if some}}
-    return [Outcome("", label, some, Summary.of(some, summary.targets)) for label, some in every.items()]
 
 
 def fronts(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Chart]]:

@@ -16,7 +16,7 @@ from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.charts import runs
 from asfl.results.charts.chart import DASHES, Look, Panel, lines_panel, look_of
-from asfl.results.charts.plotly import TEMPLATE, Json, dark_twins, figure
+from asfl.results.charts.plotly import TEMPLATE, Json, figure
 from asfl.results.curves import Curve, Run, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
 from asfl.results.page.collect import Collected, RunGroup, collect
@@ -149,7 +149,7 @@ class _Drawn:
 
     @property
     def data(self) -> Json:
-        return {"charts": self.charts, "chosen": self.chosen, "dark": dark_twins(self.charts), "template": TEMPLATE}
+        return {"charts": self.charts, "chosen": self.chosen, "template": TEMPLATE}
 
     def _put(self, place: str, panel: Panel, key: str = "", *, legend: bool = False) -> None:
         if panel.series:

@@ -159,11 +159,10 @@ def read_archive(file: Path) -> list[Found]:
 
 
 def _points(recipe: dict[str, Any], runs: Mapping[RunKey, Run]) -> list[Point]:
-    points = []
-    for p in recipe["points"]:
-        found = [runs[p["world"], scheme, seed] for scheme, seed in p["runs"]]
-        points.append(Point(p["preset"], p["label"], p["world"], found))
-    return points
+    return [
+        Point(p["preset"], p["label"], p["world"], [runs[p["world"], scheme, seed] for scheme, seed in p["runs"]])
+        for p in recipe["points"]
+    ]
 
 
 def _difference(run: dict[str, Any], to: dict[str, Any]) -> dict[str, Any]:

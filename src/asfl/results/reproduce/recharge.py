@@ -23,7 +23,7 @@ from asfl.results.reproduce.archive import NEXT_COMMAND, Found, runs_of, with_ru
 from asfl.runs.records import RoundRecord
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent, usual_threads
 from asfl.schemes import Scheme, scheme_named
-from asfl.schemes.rules import budgets_of
+from asfl.schemes.base import budgets_of
 
 CHARGES = (
     "compute.", "radio.downlink_bandwidth_hz", "radio.server_tx_power_w", "scenario.min_cpu_hz", "scenario.max_cpu_hz",
