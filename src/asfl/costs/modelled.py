@@ -426,23 +426,27 @@ def timeline_of(
     return found[0]
 
 
-def shape_of(round_: Round, exchange: ExchangeRules, cut: Ints, arrived: float) -> Shape:
-    """Which steps a round has with this cut, or these, when so many packets arrive.
+def shapes_of(round_: Round, exchange: ExchangeRules, cuts: Ints, arrived: Floats) -> list[Shape]:
+    """Which steps each of some rounds has: with cut or cuts [C, #N], when so many packets arrive [C].
 
-    Slices and overlap are for clients side by side; a server that mixes makes as many steps as mini-batches arrive.
+    A server that mixes makes as many steps as mini-batches arrive. Batch norm has statistics, so it tells itself.
     """
     statistics, overlap = round_.profile.client_statistic_bits, round_.equations.timing == "overlap"
-    return Shape(
+    shape = Shape(
         clients=round_.num_clients,
         slices=round_.radio.slices if overlap else 1,
-        turns=max(1, round(arrived)) if exchange.mixes else 0,
-        whole_client=bool(statistics[np.max(cut)] > 0),
-        whole_server=bool(statistics[-1] > statistics[np.min(cut)]),
         local=exchange.full_local_model,
         in_sequence=exchange.in_sequence,
         joint_backward=exchange.aggregated_share > 0,
         stages=not overlap,
     )
+    turns = np.maximum(np.round(arrived), 1).astype(int) if exchange.mixes else np.zeros(len(cuts), int)
+    on_clients = (statistics[cuts.max(axis=1)] > 0).tolist()
+    on_server = (statistics[-1] > statistics[cuts.min(axis=1)]).tolist()
+    return [
+        shape._replace(turns=turn, whole_client=client, whole_server=server)
+        for turn, client, server in zip(turns.tolist(), on_clients, on_server, strict=True)
+    ]
 
 
 def by_shape(shapes: Sequence[Shape], parts: Floats, servers: int) -> Floats:
@@ -511,14 +515,8 @@ def _cost(
         forward_s = server_seconds(round_, work, arrival, 0.0)
         passes = np.stack([each(forward_s), each(server) - each(forward_s)])
         rows = (-1, round_.num_clients)
-        shapes = [
-            shape_of(round_, exchange, cut, float(came.sum()))
-            for cut, came in zip(
-                each(np.asarray(0 if exchange.full_local_model else plan.cut)).reshape(rows),
-                each(arrival).reshape(rows),
-                strict=True,
-            )
-        ]
+        cuts = each(np.asarray(0 if exchange.full_local_model else plan.cut)).reshape(rows)
+        shapes = shapes_of(round_, exchange, cuts, each(arrival).reshape(rows).sum(axis=1))
         if not shapes[0].joint_backward or shapes[0].turns:
             passes = np.stack([each(server), np.zeros(shape)])
         parts = np.zeros((len(PARTS), *shape))

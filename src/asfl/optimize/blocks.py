@@ -38,7 +38,7 @@ from asfl.costs.modelled import (
     energy,
     joules,
     seconds,
-    shape_of,
+    shapes_of,
     times,
 )
 from asfl.costs.round import Decision
@@ -221,9 +221,9 @@ def _best_links(links: Links, first: Ints, *, errors_pay: bool) -> Links:
     )
 
 
-def _shape(problem: Problem, cut: int, clients: int, arrived: float) -> Shape:
+def _shapes(problem: Problem, cuts: Ints, arrived: float) -> list[Shape]:
     exchange = ExchangeRules(mixes=problem.switches.mix)
-    return shape_of(problem.round, exchange, np.asarray(cut), arrived)._replace(clients=clients)
+    return shapes_of(problem.round, exchange, cuts[:, None], np.full(len(cuts), arrived))
 
 
 def _timing(
@@ -233,7 +233,11 @@ def _timing(
     if problem.round.equations.timing == "stages":
         return None, 1
     number = problem.round.num_clients if clients is None else clients
-    return partial(_shape, problem, int(terms.cuts[0]), number), problem.round.compute.server_processors
+
+    def shape(arrived: float) -> Shape:
+        return _shapes(problem, terms.cuts[:1], arrived)[0]._replace(clients=number)
+
+    return shape, problem.round.compute.server_processors
 
 
 def among(candidates: Candidates, clients: Ints) -> Candidates:
@@ -271,8 +275,7 @@ def objective_of_cuts(
     if candidates.parts is not None:
         servers, arrived = problem.round.compute.server_processors, float(candidates.load[0, served].sum())
         parts = np.where(served, candidates.parts[:, :, 0], 0.0)
-        shapes = [_shape(problem, int(cut), problem.round.num_clients, arrived) for cut in terms.cuts]
-        delay = by_shape(shapes, parts, servers).sum(axis=1)
+        delay = by_shape(_shapes(problem, terms.cuts, arrived), parts, servers).sum(axis=1)
     costs = np.where(served, candidates.cost[:, 0], sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
     spread = problem.plan_cost(terms.cuts, terms.synced)
     return np.asarray(problem.delay_drift.value(delay) + costs + spread)

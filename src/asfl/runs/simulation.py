@@ -99,6 +99,7 @@ class Networks:
             client_rule=rule_named(training.optimizer, client_learning_rate(config, scheme.exchange)),
             watch_noise=switches.rate or switches.quant or watches_noise(scheme),
             combining=Combining(config.robust.average, clip=config.robust.clip),
+            sliced=config.decision.timing == "overlap" and config.radio.slices > 1,
         )
         covered = scheme.exchange == ASFL and training.local_steps == 1 and not config.data.private
         self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None

@@ -69,8 +69,10 @@ class Trainer:
         seed: int, device: torch.device, dtype: torch.dtype = torch.float32, merge: int = 1,
         fleet: FleetMaker = LocalFleet, watch_noise: bool = False, client_rule: Rule | None = None,
         combining: Combining = Combining(),  # noqa: B008 (frozen)
+        sliced: bool = False,
     ) -> None:  # fmt: skip
-        """`model` gives the initial weights; `merge`: at most so many clients share a server pass.
+        """`model` gives the initial weights; `merge`: at most so many clients share a server pass. `sliced`: mini-batches
+        come in slices, so a server that mixes them takes what came first.
 
         `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
         `fleet` makes the clients. `combining`: what averages are. `client_rule`: how client sides step, if not as the
@@ -85,7 +87,7 @@ class Trainer:
         self.server = Replica(model, self.layout, device, dtype, server=True)
         """Bound to what the server trains, and to its gradient."""
         self.gradient = initial.parameters.new_zeros(self.layout.num_parameters)
-        self.watch_noise = watch_noise
+        self.watch_noise, self.sliced = watch_noise, sliced
         self.gradient_norms: GradientNorms | None = None
         self.errors: dict[int, list[Tensor]] = {}
         """Of what clients sent in this round, step by step."""
@@ -235,7 +237,9 @@ class Trainer:
         weights, samples = torch.from_numpy(mixed.weights[there]).to(losses), len(labels[0])
         parts = max(1, min(len(carries), samples // 2))  # batch norm needs two samples
         for part in range(parts):
-            dealt = slice(part, None, parts)
+            # Slices come one after the other; else any order will do.
+            consecutive = slice(part * samples // parts, (part + 1) * samples // parts)
+            dealt = consecutive if self.sliced else slice(part, None, parts)
             joining = _joined([tuple(tensor[dealt] for tensor in carry) for carry in carries], cuts)
             dealt_labels = [truth[dealt] for truth in labels]
             _, own = self._server_pass(joining, dealt_labels, [mixed.server.statistics], together=True)
