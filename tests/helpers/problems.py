@@ -58,10 +58,27 @@ def random_problem(seed: int, clients: int = 3, num_rbs: int = 4, layers: int = 
     return Problem(round_, learning, queues, Rules(**(defaults | rules)))
 
 
+def overlapping(problem: Problem, slices: int) -> Problem:
+    """The same without barriers, in so many slices; no slices: as it is. Every other unit has batch norm."""
+    if not slices:
+        return problem
+    round_ = problem.round
+    statistics = np.where(np.arange(round_.profile.num_layers) % 2 == slices % 2, 64.0, 0.0)
+    return replace(
+        problem,
+        round=replace(
+            round_,
+            profile=replace(round_.profile, statistic_bits=statistics),
+            radio=round_.radio.model_copy(update={"slices": slices}),
+            equations=replace(round_.equations, timing="overlap"),
+        ),
+    )
+
+
 def plain_objective(problem: Problem, decision: Decision) -> float:
     """Drift + V · objective + participation, straight from the definitions and `asfl.costs`."""
     rules, learning, queues, round_ = problem.rules, problem.learning, problem.queues, problem.round
-    cost = round_cost(round_, decision)
+    cost = round_cost(round_, decision, exchange=problem.exchange)
     corrected = rules.equations == "corrected"
     delay_scale = rules.delay_budget_s if corrected and rules.delay_budget_s > 0 else 1.0
     energy_scale = rules.energy_budget_j if corrected and rules.energy_budget_j > 0 else 1.0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from problems import every_count, plain_objective, plain_violation, random_problem
+from problems import every_count, overlapping, plain_objective, plain_violation, random_problem
 
 from asfl.costs.modelled import in_time, round_cost
 from asfl.costs.round import Decision, check_decision
@@ -36,11 +36,11 @@ def assert_valid(solution: Solution) -> None:
     assert bool(solution.missed_budgets()) != solution.feasible
 
 
-@given(seeds, forms, readings, st.integers(1, 6), st.integers(1, 6), st.integers(2, 5))
+@given(seeds, forms, readings, st.integers(1, 6), st.integers(1, 6), st.integers(2, 5), st.integers(0, 4))
 def test_decisions_are_valid_and_the_descent_never_rises(
-    seed: int, form: str, reading: str, clients: int, num_rbs: int, layers: int
+    seed: int, form: str, reading: str, clients: int, num_rbs: int, layers: int, slices: int
 ) -> None:
-    problem = random_problem(seed, clients, num_rbs, layers, form=form, equations=reading)
+    problem = overlapping(random_problem(seed, clients, num_rbs, layers, form=form, equations=reading), slices)
     solution = ooe_bcd(problem)
     assert_valid(solution)
     if form == "drift":
@@ -49,11 +49,12 @@ def test_decisions_are_valid_and_the_descent_never_rises(
         assert values[-1] == solution.objective
 
 
-@given(seeds, st.sampled_from(["corrected", "printed"]), st.sampled_from(["(1-s)^2", "s"]))
-@settings(max_examples=12)
-def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, reading: str, weight: str) -> None:
-    """Brute force over cuts, counts and a fine grid of powers, two clients."""
+@given(seeds, st.sampled_from(["corrected", "printed"]), st.sampled_from(["(1-s)^2", "s"]), st.integers(0, 3))
+@settings(max_examples=20)
+def test_the_joint_solver_is_within_a_percent_of_brute_force(seed: int, reading: str, weight: str, slices: int) -> None:
+    """Brute force over cuts, counts and a fine grid of powers, two clients; with barriers or without (`slices`)."""
     problem = random_problem(seed, clients=2, num_rbs=2, layers=3, equations=reading, error_weight=weight)
+    problem = overlapping(problem, slices)
     ladder = 1.5 * np.geomspace(1e-4, 1, 24)
     best = np.inf
     for counts in every_count(problem):

@@ -222,8 +222,7 @@ def _best_links(links: Links, first: Ints, *, errors_pay: bool) -> Links:
 
 
 def _shapes(problem: Problem, cuts: Ints, arrived: float) -> list[Shape]:
-    exchange = ExchangeRules(mixes=problem.switches.mix)
-    return shapes_of(problem.round, exchange, cuts[:, None], np.full(len(cuts), arrived))
+    return shapes_of(problem.round, problem.exchange, cuts[:, None], np.full(len(cuts), arrived))
 
 
 def _timing(

@@ -4,7 +4,7 @@ How JSON has a problem is said beside each field: bounds, and what may be left o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from asfl.config.fields import Amount, Index, NonNegative, Positive, WrittenAs
 from asfl.config.shapes import Each, Float, Floats
 from asfl.config.tree import DecisionRules
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.modelled import RoundCost, round_cost
+from asfl.costs.modelled import ASFL, ExchangeRules, RoundCost, round_cost
 from asfl.costs.round import ALLOWED_BITS, Decision, Round
 from asfl.optimize.prices import Prices, Progress
 from asfl.optimize.rules import (
@@ -135,6 +135,11 @@ class Problem:
     """None: queues and budgets decide, as in the paper."""
     seed: Index = 0
     """With the round's index, the key of what algorithms as printed draw at random."""
+
+    @property
+    def exchange(self) -> ExchangeRules:
+        """What is charged: whether the server mixes changes how far a round can overlap."""
+        return replace(ASFL, mixes=self.switches.mix)
 
     # ------------------------------------------------------------------ objective
     @cached_property
@@ -353,7 +358,7 @@ class Solution:
 
     @cached_property
     def expected(self) -> RoundCost:
-        return round_cost(self.problem.round, self.decision)
+        return round_cost(self.problem.round, self.decision, exchange=self.problem.exchange)
 
     @cached_property
     def rank(self) -> float:

@@ -44,7 +44,7 @@ class RoundFile(Problem):
             raise AsflError("decision is missing: a cost needs cut, rb_count and tx_power_w")
         round_ = replace(self.round, fitted_link=False)
         check_decision(self.decision, round_.profile.num_layers, round_.radio.num_rbs, round_.radio.max_tx_power_w)
-        return round_cost(round_, self.decision, self.arrived)
+        return round_cost(round_, self.decision, self.arrived, self.exchange)
 
 
 FROM_RULES = ("equations", "outage_s", "fitted_link")
