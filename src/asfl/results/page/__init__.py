@@ -1,12 +1,15 @@
 """The whole page: what the template shows, the charts as JSON beside it, and the script that draws them."""
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from asfl._version import __version__
 from asfl.config import by_name
@@ -17,15 +20,20 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.charts import runs
 from asfl.results.charts.chart import DASHES, Look, Panel, lines_panel, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, figure
+from asfl.results.charts.timeline import timeline_panel
 from asfl.results.curves import Curve, Run, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
 from asfl.results.page.collect import Collected, RunGroup, collect
+from asfl.results.recorded import timelines
 from asfl.results.summary import Summary, said_once, trained_and_charged
 from asfl.results.tables import CURVE_AXES, Table, in_words, tables_of
 from asfl.schemes import CEILING, OURS, SCHEMES
 
+_log = logging.getLogger(__name__)
 PLOTLY_PATH = "plotly.js"
 """Where a served page finds the chart library; a file carries it inside."""
+MOST_ROUNDS, MOST_TIMELINES = 60, 240
+"""Of a run and of the page: a timeline takes some kB."""
 _FACTS = ("asfl", "python", "torch", "numpy", "platform", "git_commit", "started")
 """Shown; where the data lay on a disk is private."""
 
@@ -144,12 +152,13 @@ class _Drawn:
         self._accuracy(report)
         self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
         self._inside(collected)
+        self.rounds = {label: drawn for label, (_, run) in self.inside.items() if (drawn := self._rounds(label, run))}
         self._discrepancy(collected)
         self.cuts = [self._cuts(n, group) for n, group in enumerate(collected.groups)]
 
     @property
     def data(self) -> Json:
-        return {"charts": self.charts, "chosen": self.chosen, "template": TEMPLATE}
+        return {"charts": self.charts, "chosen": self.chosen, "rounds": self.rounds, "template": TEMPLATE}
 
     def _put(self, place: str, panel: Panel, key: str = "", *, legend: bool = False) -> None:
         if panel.series:
@@ -186,6 +195,21 @@ class _Drawn:
                 self._put(f"chart-{name}", panel, label)
             for name in runs.maps_of(run) if run.records else ():
                 self._put("chart-map", runs.client_map(run, name, columns), f"{label}|{name}")
+
+    def _rounds(self, label: str, run: RunFolder) -> list[int]:
+        """The timelines of some rounds, evenly spread; which these are. None where the world can't be set up again."""
+        most = max(2, min(MOST_ROUNDS, MOST_TIMELINES // len(self.inside)))
+        places = np.unique(np.linspace(0, len(run.records) - 1, most).round().astype(int)) if run.records else ()
+        found = []
+        try:
+            for met, timeline in timelines(run, {run.records[place].round for place in places}):
+                number = met.record.round
+                panel = timeline_panel(timeline, f"Round {number}: {format_si(timeline.delay_s, 's')}")
+                self._put("chart-timeline", panel, f"{label}|{number}", legend=True)
+                found.append(number)
+        except AsflError as error:  # its trace isn't here, or its plugin isn't loaded
+            _log.info("no timelines of %s: %s", label, error)
+        return found
 
     def _discrepancy(self, collected: Collected) -> None:
         counted = {
