@@ -63,6 +63,8 @@ def timelines(run: Run, rounds: Container[int] | None = None) -> Iterator[tuple[
     """Of a run's recorded rounds, or some: of those that take as long by the equations as is recorded."""
     if run.config is None or run.is_ceiling or run.config.field.costs == "measured":
         return
+    if any(len(record.rb_count) != run.config.scenario.clients for record in run.records):
+        return
     for met in rounds_met(run, run.config, run.budgets):
         if rounds is None or met.record.round in rounds:
             timeline = met.timeline()

@@ -44,7 +44,7 @@ def timeline_panel(timeline: Timeline, title: str = "", until_s: float | None = 
     """
     until, graph, critical = until_s or timeline.delay_s, timeline.graph, timeline.critical
     clients = list(dict.fromkeys(lane.client for lane in timeline.lanes if lane.client != ALL))
-    top = {client: timeline.servers + GAP + row * (LANES + GAP) for row, client in enumerate(clients)} | {ALL: 0.0}
+    top = {ALL: 0.0} | {client: timeline.servers + GAP + row * (LANES + GAP) for row, client in enumerate(clients)}
     place = np.zeros(len(graph.part))
     for lane in timeline.lanes:
         place[lane.steps] = top[lane.client] + lane.resource

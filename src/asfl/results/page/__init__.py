@@ -32,8 +32,8 @@ from asfl.schemes import CEILING, OURS, SCHEMES
 _log = logging.getLogger(__name__)
 PLOTLY_PATH = "plotly.js"
 """Where a served page finds the chart library; a file carries it inside."""
-MOST_ROUNDS, MOST_TIMELINES = 60, 240
-"""Of a run and of the page: a timeline takes some kB."""
+MOST_ROUNDS, MOST_BANDS = 60, 2_400
+"""How many timelines of a run there are, and how many clients in all of the page: about 1 MB."""
 _FACTS = ("asfl", "python", "torch", "numpy", "platform", "git_commit", "started")
 """Shown; where the data lay on a disk is private."""
 
@@ -198,7 +198,8 @@ class _Drawn:
 
     def _rounds(self, label: str, run: RunFolder) -> list[int]:
         """The timelines of some rounds, evenly spread; which these are. None where the world can't be set up again."""
-        most = max(2, min(MOST_ROUNDS, MOST_TIMELINES // len(self.inside)))
+        clients = run.manifest.config.scenario.clients
+        most = max(2, min(MOST_ROUNDS, MOST_BANDS // (len(self.inside) * clients)))
         places = np.unique(np.linspace(0, len(run.records) - 1, most).round().astype(int)) if run.records else ()
         found = []
         try:
