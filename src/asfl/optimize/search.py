@@ -128,24 +128,22 @@ def search_deadlines(
 def _on_timeline(
     choices: Choices, delay: Penalty, start: Pick | None, stages: SearchResult | None, blocks: Pick, limits: Any
 ) -> SearchResult | None:
-    """The best choice found where rounds overlap, from `start` and from the best choice with barriers."""
+    """The best choice found where rounds overlap, from `start` or the best choice with barriers: whichever is better."""
     from asfl.optimize.overlap import improve
 
-    candidates, best = choices.candidates, None
+    candidates = choices.candidates
     assert choices.shape is not None
     assert candidates.parts is not None
-    for pick in (start, None if stages is None else stages.pick):
-        if pick is None:
-            continue
-        arrived = candidates.load[pick, np.arange(len(pick))].sum()
-        graph = graph_of(choices.shape(float(arrived))).arrays
-        found, value, tried = improve(
-            candidates.parts[:, 0], candidates.cost[0], graph, choices.servers, choices.once[0], delay.numbers,
-            blocks, limits, pick, WINDOWS,
-        )  # fmt: skip
-        if best is None or value < best.value:
-            best = SearchResult(0, found, value, np.full(1, -np.inf), tried)
-    return best
+    begins = [pick for pick in (start, None if stages is None else stages.pick) if pick is not None]
+    if not begins:
+        return None
+    arrived = candidates.load[begins[0], np.arange(len(begins[0]))].sum()
+    graph = graph_of(choices.shape(float(arrived))).arrays
+    pick, value, tried = improve(
+        candidates.parts[:, 0], candidates.cost[0], graph, choices.servers, choices.once[0], delay.numbers, blocks,
+        limits, np.stack(begins), WINDOWS,
+    )  # fmt: skip
+    return SearchResult(0, pick, value, np.full(1, -np.inf), tried)
 
 
 def compile_search() -> None:
