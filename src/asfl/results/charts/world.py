@@ -284,7 +284,7 @@ def rule_of(config: Config) -> str:
     if data.partition == "groups":
         return "whole groups"
     if data.partition == "quantity":
-        return f"sizes ~ Dir({data.quantity_alpha:g}), {config.training.batch_size} at least"
+        return f"sizes ~ Dir(1), {config.training.batch_size} at least"
     return f"label mix ~ Dir({data.dirichlet_alpha:g})"
 
 
