@@ -1,4 +1,5 @@
 import json
+import re
 import tomllib
 from functools import reduce
 from operator import getitem
@@ -12,9 +13,10 @@ from asfl.cli.options import configuration
 from asfl.config import Config, Resolved, by_name, load_config, preset_names, recorded_config
 from asfl.config.errors import AsflError
 from asfl.config.fields import valid_range
-from asfl.config.load import REMOVED
+from asfl.config.removed import INSTEAD, USUAL
 from asfl.config.show import as_toml, own_settings, toml_value
 from asfl.costs.world import World
+from asfl.schemes import scheme_named
 from conftest import Asfl, assert_refused
 
 
@@ -40,12 +42,12 @@ def test_paper_presets_are_table_ii_as_printed(dataset: str) -> None:
     assert (config.scenario.clients, config.data.dirichlet_alpha, config.data.name) == (10, 10, dataset)
 
 
-@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.parametrize("name", USUAL)
 def test_archived_settings_that_are_gone_are_left_out_if_they_had_their_usual_values(name: str) -> None:
     *sections, key = name.split(".")
     recorded = Config().model_dump()
     inside = reduce(getitem, sections, recorded)
-    inside[key] = REMOVED[name]
+    inside[key] = USUAL[name]
     assert recorded_config(recorded) == Config()
     inside[key] = object()
     with pytest.raises(ValidationError):
@@ -240,3 +242,15 @@ def test_unknown_schemes_are_refused(asfl: Asfl) -> None:
         configuration("demo", ["schemes.afl.local_steps=2"])
     kept = {**Config().model_dump(mode="json"), "schemes": {"of-a-plugin": {"local_steps": 2}}}
     assert Config.model_validate(kept).for_scheme("of-a-plugin").training.local_steps == 2  # of a run that is there
+
+
+@pytest.mark.parametrize("name", [name for name in INSTEAD if "." in name])
+def test_a_setting_that_is_gone_says_what_to_use_instead(name: str) -> None:
+    with pytest.raises(AsflError, match=re.escape(INSTEAD[name])):
+        load_config("demo", [f"{name}=1"])
+
+
+@pytest.mark.parametrize("name", [name for name in INSTEAD if "asfl-" in name or name.startswith(("sfl", "epsl"))])
+def test_so_does_a_scheme(name: str) -> None:
+    with pytest.raises(AsflError, match=re.escape(INSTEAD[name])):
+        scheme_named(name)

@@ -408,8 +408,7 @@ def test_what_is_configured_is_every_deadline() -> None:
         watched = [Watched(link) for link in links]
         play(planned_simulation(agreement_for("asfl"), CUTS, over(watched, Patience(101.0))), 2)
     assert asked == {101.0}
-    assert Patience.of(tiny("field.deadline_s=7", rounds=1).field).most_s("learn") == 7.0
-    assert Patience.of(tiny(rounds=1).field).most_s("learn") == 600.0
+    assert [Patience(deadline).most_s("learn") for deadline in (7.0, "auto")] == [7.0, 600.0]
 
 
 def test_deadlines_follow_what_a_stage_took() -> None:

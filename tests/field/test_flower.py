@@ -91,7 +91,7 @@ def test_a_run_and_the_rest_of_it_have_the_bits_of_a_single_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that dies gets its message again; nodes come back with the keys they have."""
-    monkeypatch.setattr(flower, "_AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(flower, "_AGAIN_EVERY_S", 0.0)
     short, whole = (tiny("scenario.clients=2", "radio.num_rbs=2", rounds=rounds) for rounds in (2, 4))
     homes = {node: tmp_path / f"node{node}" for node in (11, 22)}
     for config, deaf in ((short, [22]), (whole, [])):
@@ -102,7 +102,8 @@ def test_a_run_and_the_rest_of_it_have_the_bits_of_a_single_process(
         assert nodes.sent == 2 + len(deaf)
     assert run(whole, "asfl", tmp_path / "here", threads=read_manifest(tmp_path / "run").threads)
     found, here = tmp_path / "run", tmp_path / "here"
-    assert comparable(read_records(found)) == comparable(read_records(here))
+    first, _, *rest = comparable(read_records(found))  # the second was the last once, and was evaluated as that
+    assert [first, *rest] == [record for record in comparable(read_records(here)) if record.round != 2]
     assert (found / MODEL_FILE).read_bytes() == (here / MODEL_FILE).read_bytes()
 
 

@@ -1,9 +1,14 @@
-"""docs/security.md: its numbers are those of the code, and what leaves a client, and when, is what its table says."""
+"""docs/security.md: its numbers are those of the code, and what leaves a client, and when, is what its table says. And
+what crosses is charged, byte by byte, as the table of docs/costs.md says.
+"""
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +16,25 @@ import numpy as np
 import pytest
 import torch
 from meddling import MeddledLink
-from small_runs import EVERYBODY_ARRIVES, PATIENT, agreement_of, local_links, over, planned_simulation, tiny
+from small_runs import EVERYBODY_ARRIVES, PATIENT, Planned, agreement_of, local_links, over, planned_simulation, tiny
 
 from asfl.config import load_config
 from asfl.config.errors import MOST_LETTERS
+from asfl.costs.modelled import ExchangeRules, RoundCost
+from asfl.costs.round import Decision, Round
+from asfl.costs.world import ModelledAccountant
 from asfl.field import measured, messages as msg, stream as server
 from asfl.field.client import ClientNode
 from asfl.field.fleet import remote_fleet
 from asfl.field.measured import MOST_CLIENT_W
 from asfl.field.messages import Agreement, Answer, AnyRequest
 from asfl.field.outliers import BOUND, FACTOR, MEMORY_ROUNDS
-from asfl.field.roster import Patience
+from asfl.field.roster import BAD_ANSWERS
 from asfl.field.stream import CHUNK, GREETING_LIMIT
 from asfl.field.wire import HEADER_LIMIT, MOST_SECONDS, MOST_SQUARE, MOST_WEIGHT, encode
 from asfl.runs import http_server
 from asfl.runs.simulation import Simulation
+from asfl.schemes import scheme_named
 from asfl.train.signals import Task
 from asfl.train.state import Combining, ModelVectors
 
@@ -57,7 +66,7 @@ def ten_to(value: float) -> str:
         f"of this round and of the {WORDS[MEMORY_ROUNDS]} before",
         f"max(log {BOUND:g}, 5 · 1.4826 · MAD)",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
-        f"{WORDS[Patience().bad_answers].capitalize()} rounds in a row",
+        f"{WORDS[BAD_ANSWERS].capitalize()} rounds in a row",
         f"the largest and smallest {'fifth' if Combining().trim == 1 / 5 else '?'} of each number",
         f"two connections per client and {server._STRANGERS} more",
         f"after {server._QUIET_MS / 1e3:g} s, a",
@@ -159,7 +168,7 @@ def test_when_what_leaves(scheme: str, more: list[str], expected: list[set[str]]
             simulation.play_round()
             found = {request.name for request in links[0].asked}
             assert found == wanted | EVERY_ROUND
-            measures = scheme == "asfl" and simulation.round_index == 2
+            measures = scheme == "asfl" and simulation.round_index == agreement.config.output.evaluate_every
             # What an optimiser remembers is for checkpoints, and for rounds in which Theorem 1 is measured.
             assert any(request.memory for request in links[0].requests(msg.Gather)) == measures
             links[0].asked.clear()
@@ -239,3 +248,103 @@ def test_noise_on_a_client_is_drawn_anew_and_losses_stay() -> None:
     refused = begun(*noisy).handle(msg.Learn(Task(0, 1, 3), round=0, after=0))
     assert isinstance(refused, msg.Refusal)
     assert "a loss leaves as it is" in refused.reason
+
+
+# ---------------------------------------------------------------------- what is charged
+ROUNDS = 4
+FRAME_BYTES = 1000
+"""A message takes at most so much beside its numbers: a header, and gaps to multiples of 64 bytes."""
+
+
+class Bills(ModelledAccountant):
+    """Keeps the bits that rounds are charged for, [up, down] of client 0."""
+
+    def charge(self, round_: Round, decision: Decision, exchange: ExchangeRules, arrived: np.ndarray) -> RoundCost:
+        cost = super().charge(round_, decision, exchange, arrived)
+        down_s = cost.model_down_delay_s + cost.downlink_delay_s
+        up_s = cost.uplink_delay_s + cost.model_up_delay_s
+        if (cost.resplit_energy_j > 0).any():
+            up_s = up_s + cost.resplit_delay_by_client_s
+        else:
+            down_s = down_s + cost.resplit_delay_by_client_s
+        billed.append((float(up_s[0] * cost.uplink_rate_bps[0]), float(down_s[0] * cost.downlink_rate_bps[0])))
+        return cost
+
+
+billed: list[tuple[float, float]] = []
+
+
+class Counted(MeddledLink):
+    """Counts messages, the bytes of their numbers and all their bytes, by direction and kind."""
+
+    def __init__(self, link: object) -> None:
+        super().__init__(link)  # type: ignore[arg-type]
+        self.sent: list[tuple[str, str, int, int]] = []
+
+    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
+        self.sent.append(("down", request.name, request.payload_bytes, len(encode(request))))
+        return super().ask(request, deadline_s)
+
+    def hears(self, request: AnyRequest, answer: Answer) -> None:
+        self.sent.append(("up", answer.name, answer.payload_bytes, len(encode(answer))))
+
+    def payload(self) -> dict[str, dict[str, int]]:
+        """Bytes of the numbers by direction and kind of message."""
+        found: dict[str, dict[str, int]] = {"up": defaultdict(int), "down": defaultdict(int)}
+        for way, name, payload, whole in self.sent:
+            assert 0 <= whole - payload <= FRAME_BYTES, (way, name)
+            found[way][name] += payload
+        return found
+
+
+def simulation_of(scheme: str, planned: Planned, links: Sequence[Counted]) -> Simulation:
+    config = tiny(*EVERYBODY_ARRIVES, "output.evaluate_every=4", rounds=ROUNDS)
+    simulation = planned_simulation(agreement_of(config, scheme), planned.cuts, over(links))
+    simulation.run = replace(simulation.run, scheme=planned, accountant=Bills())
+    return simulation
+
+
+CASES = {
+    "asfl": ([2, 4, 4, 3], 32, [False] * 4),
+    "asfl:sync=on": ([3, 3, 3, 3], 8, [False, True, True, False]),
+    "sfl-best:bits=8": ([3, 3, 2, 3], 8, [False] * 4),
+    "sfl": ([3, 3, 2, 3], 32, [False] * 4),
+    "fedavg": ([1, 1, 1, 1], 32, [False] * 4),
+    "epsl:share=0": ([3, 3, 3, 3], 32, [False] * 4),
+}
+
+
+@pytest.mark.parametrize("scheme", CASES)
+def test_every_byte_is_charged_or_in_the_list_of_what_is_not(scheme: str) -> None:
+    cuts, bits, syncs = CASES[scheme]
+    billed.clear()
+    agreement = agreement_of(tiny(*EVERYBODY_ARRIVES, rounds=ROUNDS), scheme)
+    planned = Planned(scheme_named(scheme).exchange, cuts, bits, syncs)
+    with local_links(agreement) as local:
+        links = [Counted(link) for link in local]
+        simulation = simulation_of(scheme, planned, links)
+        for _ in range(ROUNDS):
+            simulation.play_round()
+        simulation.run.learner.learning(
+            simulation.state
+        )  # what the next round asks for is reported by those who learnt in this
+        simulation.trainer.fleet.gather()
+        payload = links[0].payload()
+    up_bits, down_bits = (sum(way) for way in zip(*billed, strict=True))
+    up, down = payload["up"], payload["down"]
+    learnt = up.pop("update", 0)
+    assert learnt == 4 * ROUNDS * (2 if scheme == "fedavg" else 1)  # norms of updates; FedAvg's losses
+    reported = up.pop("projected", 0)
+    if not planned.exchange.reports:
+        reported = learnt = 0  # other schemes' norms, and reports of EPSL, are for the record
+    up.pop("clientstate", 0)  # for evaluations
+    down.pop("sync", 0)
+    if cuts[0] and scheme in ("asfl", "asfl:sync=on", "epsl:share=0"):  # the first model isn't charged: all can draw it
+        down["grow"] -= first_layers_bytes(simulation, cuts[0])
+    assert 8 * (sum(up.values()) + learnt + reported) == pytest.approx(up_bits, rel=1e-9)
+    assert 8 * sum(down.values()) == pytest.approx(down_bits, rel=1e-9)
+
+
+def first_layers_bytes(simulation: Simulation, cut: int) -> int:
+    layout = simulation.trainer.layout
+    return 4 * int(layout.parameter_edges[cut] + layout.statistic_edges[cut])

@@ -266,7 +266,7 @@ keys = st.sampled_from(
 odd = st.recursive(json_values | st.just(HERE), lambda inner: st.lists(inner) | st.dictionaries(keys, inner))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(wire._CLASSES)), st.dictionaries(keys, odd, max_size=6), st.lists(tensors(), max_size=3))
 def test_whatever_the_header_says(op: str, said: dict[str, Any], given_: list[torch.Tensor]) -> None:
     with contextlib.suppress(AsflError):

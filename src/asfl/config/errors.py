@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from asfl.config.removed import INSTEAD
+
 
 class AsflError(Exception):
     """Something the user can mend. The command line prints it without a traceback and exits with 2."""
@@ -17,7 +19,9 @@ class MissingExtraError(AsflError):
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """A hint that names the valid word closest to `word`, or lists the valid ones if none is close."""
+    """A hint: what to use instead of a word that is gone, the valid word closest to it, or all valid ones."""
+    if word in INSTEAD:
+        return f"it is gone: {INSTEAD[word]}"
     options = sorted(valid)
     close = get_close_matches(word[:200], options, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(options)}"

@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.names import MAX_WIDTH, Registry
+from asfl.config.removed import INSTEAD
 from asfl.config.units import parse_quantity
 
 MAX_COUNT = 10**9
@@ -293,6 +294,8 @@ def _section_in(annotation: Any) -> Model | None:
 def _nearest_key(path: str, section: Model, model: Model) -> str:
     """Look for the key's exact name in every other section first, then for one like it in its own."""
     key = path.rpartition(".")[2]
+    if path in INSTEAD:
+        return nearest(path, ())
     elsewhere = next((name for name in _all_keys(model) if name.rpartition(".")[2] == key), None)
     return f"did you mean '{elsewhere}'?" if elsewhere else nearest(key, _fields_of(section))
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.fields import CHECK_NAMES, explain
 from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
+from asfl.config.removed import USUAL
 from asfl.config.tree import Config
 
 DEFAULT_PRESET = "demo"
@@ -72,15 +73,11 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
     return Resolved(config, every | sources)
 
 
-REMOVED: Mapping[str, object] = {"scenario.channel.trace_antenna": 0}
-"""Settings that are gone, and the value that archived runs may have of each and be as they would be today."""
-
-
 def recorded_config(values: Mapping[str, Any]) -> Config:
     """A configuration as a run recorded it."""
     tree: dict[str, Any] = {}
     for path, value in _leaves(values):
-        if REMOVED.get(".".join(path), _NOTHING) != value:
+        if USUAL.get(".".join(path), _NOTHING) != value:
             _put(tree, path, value, "a recorded run")
     return Config.model_validate(tree)
 

@@ -140,7 +140,7 @@ class Charge(Protocol):
 
 
 class Accountant(Protocol):
-    """Charges rounds. One that measures starts its clock when training begins, and remembers what it has learnt."""
+    """Charges rounds. One that measures starts its clock when training begins."""
 
     def training_begins(self) -> None:
         """What follows takes the time that is charged."""
@@ -150,11 +150,6 @@ class Accountant(Protocol):
 
     def facts(self) -> Facts | None:
         """What was learnt of the clients so far, for the record of a round."""
-
-    def arrays(self) -> dict[str, Floats]:
-        """What has to survive between two rounds; `restore` takes it back."""
-
-    def restore(self, arrays: dict[str, Floats]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -171,12 +166,6 @@ class ModelledAccountant:
 
     def facts(self) -> Facts | None:
         return None
-
-    def arrays(self) -> dict[str, Floats]:
-        return {}
-
-    def restore(self, arrays: dict[str, Floats]) -> None:
-        pass
 
 
 def draw_arrivals(round_: Round, decision: Decision, seed: int) -> Bools:

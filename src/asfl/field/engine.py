@@ -43,7 +43,7 @@ def train(
     clients should be there when this is called: their links are measured first.
     """
     config = agreement.config
-    patience, world, clocks = patience or Patience.of(config.field), None, None
+    patience, world, clocks = patience or Patience(config.field.deadline_s), None, None
     if config.field.costs == "measured" and not is_finished(folder, config.training.rounds):
         world = MeasuredWorld.unknown(config)
         clocks = world.clocks

@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
 _log = logging.getLogger("asfl")
 _LIFETIME_S = 30 * 24 * 3600.0
 """Flower forgets messages that are older, and one is answered when the run is over."""
-_LOOK_EVERY_S, _AGAIN_AFTER_S = 1.0, 30.0
+_LOOK_EVERY_S, _AGAIN_EVERY_S = 1.0, 30.0
 
 DEFAULTS: dict[str, str | float] = {
     "base": DEFAULT_PRESET, "set": "", "scheme": "asfl", "out": "", "data-dir": "", "host": "127.0.0.1", "port": 0,
@@ -99,7 +99,6 @@ class Invitations:
         self._content: dict[int, dict[str, str]] = {}
         self._open: dict[str, int] = {}
         """{number of a message: its node}"""
-        self._again_at: dict[int, float] = {}
         self._looked_at = 0.0
 
     def send(self, server: Waiting) -> None:
@@ -119,7 +118,7 @@ class Invitations:
 
     def repeat(self) -> None:
         """To nodes whose ClientApp has ended; called between rounds."""
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+        if time.monotonic() - self._looked_at < _AGAIN_EVERY_S:
             return
         self._looked_at = time.monotonic()
         try:
@@ -127,10 +126,7 @@ class Invitations:
                 node = self._open.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None and (reason := _reason(reply)):
                     _log.warning("node %d left: %s", node, words_of(reason))
-                    self._again_at[node] = time.monotonic() + _AGAIN_AFTER_S
-            for node in [node for node, due in self._again_at.items() if time.monotonic() > due]:
-                del self._again_at[node]
-                self._push(node)
+                    self._push(node)
         except Exception as error:  # the SuperLink can't be reached for a while, and training doesn't need it
             _log.warning("Flower's SuperLink doesn't answer: %s", error)
 

@@ -92,7 +92,6 @@ class LogEstimate:
         self._squares[which] += before * (value - self._mean[which])
 
     def fade(self, memory: float) -> None:
-        """A round has passed."""
         self._weight *= memory
         self._squares *= memory
 
@@ -156,7 +155,9 @@ class FleetEstimates:
         self.loss = LossEstimate(clients)
 
     def fade(self, memory: float) -> None:
-        for estimate in self._all().values():
+        """A round has passed."""
+        estimates: dict[str, LogEstimate | LossEstimate] = vars(self)
+        for estimate in estimates.values():
             estimate.fade(memory)
 
     def links(self) -> LinkState:
@@ -169,19 +170,6 @@ class FleetEstimates:
             client_power_w=self.client_power_w.value,
             server_s_per_flop=float(self.server_s_per_flop.value[0]),
         )
-
-    def _all(self) -> dict[str, LogEstimate | LossEstimate]:
-        return dict(vars(self))
-
-    def arrays(self) -> dict[str, Floats]:
-        """All that survives the server, by name."""
-        own = ((name, part, value) for name, one in self._all().items() for part, value in vars(one).items())
-        return {f"{name}.{part[1:]}": value for name, part, value in own if isinstance(value, np.ndarray)}
-
-    def restore(self, arrays: dict[str, Floats]) -> None:
-        for key in self.arrays():
-            name, _, part = key.partition(".")
-            vars(self._all()[name])[f"_{part}"] = arrays[key].copy()
 
     def to_json(self) -> dict[str, list[float | None]]:
         """For the record of a round."""
@@ -286,15 +274,6 @@ class Clocks:
                 self.estimates.client_power_w.add(client, grown[client] / active_s[client])
         self._meter_before_j = self._meter_j.copy()
         return np.where(reported, grown, active_s * self.estimates.client_power_w.value)
-
-    def arrays(self) -> dict[str, Floats]:
-        flops = {name: getattr(self.profile, name) for name in ("forward_flops", "backward_flops")}
-        return {**{f"profile.{name}": array.copy() for name, array in flops.items()}, **self.estimates.arrays()}
-
-    def restore(self, arrays: dict[str, Floats]) -> None:
-        forward, backward = (arrays[f"profile.{name}_flops"] for name in ("forward", "backward"))
-        self.profile = replace(self.profile, forward_flops=forward, backward_flops=backward)
-        self.estimates.restore(arrays)
 
     def facts(self) -> Facts:
         return {**self.estimates.to_json(), "energy_reported": plain(np.isfinite(self._meter_j).astype(float))}

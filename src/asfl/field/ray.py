@@ -1,7 +1,5 @@
 """A run whose clients are Ray actors, spread over a cluster: on this machine, or on many."""
 
-import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +31,9 @@ from asfl.runs.folder import is_finished
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest, run_to_go_on_with
 from asfl.runs.run import RunOptions, ShouldStop, run
 
-_log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 30.0
 MOST_LOSSES = 3
 """Of actors in a row, before a client was ever ready."""
-SILENCE_S = 120.0
-"""After so long without all clients the log says what is waited for."""
 _POLL_S = 0.05
 _CPUS = 1e-3
 """That each client reserves: next to nothing, so that there is always room, also for those whose node has died. They
@@ -230,7 +225,6 @@ def ray_clients(
 
 
 def _wait_for_all(links: Sequence[RayLink], should_stop: ShouldStop) -> None:
-    complain_at = time.monotonic() + SILENCE_S
     while missing := [client for client, link in enumerate(links) if link.trouble is not None]:
         for client in missing:
             refusal = links[client].refusal
@@ -239,8 +233,4 @@ def _wait_for_all(links: Sequence[RayLink], should_stop: ShouldStop) -> None:
                 raise AsflError(f"client {client} can't be started on the Ray cluster: {why}")
         if should_stop():
             raise KeyboardInterrupt
-        if time.monotonic() > complain_at:
-            complain_at = math.inf
-            said = "%d of %d clients haven't started yet: the Ray cluster may be busy with other things"
-            _log.warning(said, len(missing), len(links))
         time.sleep(_POLL_S)

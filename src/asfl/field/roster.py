@@ -10,7 +10,6 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from asfl.config import Network
 from asfl.config.errors import AsflError, words_of
 from asfl.config.fields import AutoSecond
 from asfl.field.measured import Clocks
@@ -21,6 +20,11 @@ from asfl.train.fleet import Bools, Fault
 MOST_S = 120.0
 LEARN_MOST_S = 600.0
 """Of a whole step without a cut."""
+BARREN_ROUNDS = 3
+"""The run stops after so many rounds in a row in which all clients that were asked were lost: training has diverged, or
+the deadlines are too short."""
+BAD_ANSWERS = 3
+"""A client loses its place after so many rounds in a row in which its answers of the same stage were wrong."""
 LEAST_S = 15.0
 """A machine may be busy with something else for a while."""
 _FACTOR, _QUANTILE, _OWN_FACTOR = 20.0, 0.95, 3.0
@@ -38,16 +42,6 @@ class Patience:
     """For an answer (`field.deadline_s`)."""
     nobody_s: float = 300.0
     """For any client to be reached when a round begins; then the run stops."""
-    barren_rounds: int = 3
-    """The run stops after so many rounds in a row in which all clients that were asked were lost: training has
-    diverged, or the deadlines are too short."""
-    bad_answers: int = 3
-    """A client loses its place after so many rounds in a row in which its answers of the same stage were wrong."""
-
-    @classmethod
-    def of(cls, network: Network) -> "Patience":
-        """As configured."""
-        return cls(network.deadline_s)
 
     def most_s(self, stage: Stage) -> float:
         """The deadline of a stage as long as nothing is known of it."""
@@ -220,7 +214,7 @@ class Roster:
         bad_rounds = self._bad_rounds.setdefault((client, stage), [])
         if self.index not in bad_rounds:
             bad_rounds.append(self.index)
-        if len(bad_rounds) >= self._patience.bad_answers and not self.quarantined[client]:
+        if len(bad_rounds) >= BAD_ANSWERS and not self.quarantined[client]:
             self._put_out(client, f"wrong answers ({stage}) in {len(bad_rounds)} rounds in a row")
 
     def _put_out(self, client: int, reason: str) -> None:
@@ -273,7 +267,7 @@ class Roster:
         """Looks back at the round that is over."""
         if self._came or self._latest_fault:
             self._barren = 0 if self._came else self._barren + 1
-        if self._barren >= self._patience.barren_rounds:
+        if self._barren >= BARREN_ROUNDS:
             raise AsflError(
                 f"all clients that were asked were lost in each of the last {self._barren} rounds up to round "
                 f"{self.index + 1} (the latest: {self._latest_fault})"
@@ -284,7 +278,7 @@ class Roster:
         if self.quarantined.all():
             raise AsflError(
                 f"all {len(self._links)} clients lost their places by round {self.index}: the answers of each were "
-                f"wrong {self._patience.bad_answers} rounds in a row"
+                f"wrong {BAD_ANSWERS} rounds in a row"
             )
         while None not in self._troubles():
             if time.monotonic() > due:

@@ -491,7 +491,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("clients in other processes", "field") from error
 
-_log = logging.getLogger(__name__)
 Identity = tuple[bytes, bytes, bytes]
 """A device's key, its certificate, and that of the authority, in PEM."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MODEL_SEAL = seal_of(Path(MODEL_FILE)).name
 KEPT = 2
 _NAME = re.compile(r"round-(\d{6,})\.safetensors")
-_MAY_BE_ANYTHING = ("signals.", "accountant.", "fleet.", "reserves.")
+_MAY_BE_ANYTHING = ("signals.", "fleet.", "reserves.")
 """Tensors of things that aren't known yet, or have no limit."""
 _log = logging.getLogger(__name__)
 

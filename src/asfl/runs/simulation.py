@@ -273,13 +273,11 @@ class Simulation:
         return {
             **flatten(self.trainer.state, "training"),
             **flatten(self.trainer.fleet.knowledge(), "fleet"),
-            **flatten(self.run.accountant.arrays(), "accountant"),
             **flatten(self.state),
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self.trainer.restore(unflatten(self.trainer.state, tensors, "training"))
-        self.run.accountant.restore(arrays_below("accountant.", tensors))
         self.trainer.fleet.scatter(arrays_below("fleet.", tensors))
         self.state = unflatten(self.state, tensors)
 
