@@ -124,7 +124,7 @@ def test_layers_on_the_server_are_worth_more_where_it_mixes(seed: int, rate: boo
     assert (np.diff(problem.objective.progress_of_cut) < 0).all()
     unmixed = replace(problem, switches=replace(problem.switches, mix=False))
     assert (unmixed.objective.progress_of_cut == 1).all()
-    assert (unmixed.idle_cost_of_cut == 0).all()
+    assert (unmixed.objective.idle_cost_of_cut == 0).all()
 
 
 @given(seeds, switches, st.integers(1, 5), st.integers(1, 5), st.integers(2, 5))
