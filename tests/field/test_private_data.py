@@ -18,8 +18,7 @@ from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.data.private import of_device
 from asfl.field.client import ClientNode
-from asfl.field.engine import train
-from asfl.field.fleet import MOST_TIMES, believed_sizes, together
+from asfl.field.fleet import MOST_TIMES, believed_sizes, together, train
 from asfl.field.messages import Agreement, Scored
 from asfl.models.build import build_model
 from asfl.runs.manifest import read_manifest

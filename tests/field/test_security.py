@@ -50,7 +50,7 @@ def ten_to(value: float) -> str:
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"two calls of {http_server.MOST_BYTES >> 10} KiB are answered",
+        f"one call of {http_server.MOST_BYTES >> 10} KiB is answered",
         f"{http_server.PLACES} connections each, for {http_server.WITHIN_S:g} s",
         f"Chunks are {CHUNK >> 20} MiB at most",
         f"Before its first word a client may send {round(GREETING_LIMIT / HEADER_LIMIT)} MiB",
