@@ -71,8 +71,8 @@ class Trainer:
         combining: Combining = Combining(),  # noqa: B008 (frozen)
         sliced: bool = False,
     ) -> None:  # fmt: skip
-        """`model` gives the initial weights; `merge`: at most so many clients share a server pass. `sliced`: mini-batches
-        come in slices, so a server that mixes them takes what came first.
+        """`model` gives the initial weights; `merge`: at most so many clients share a server pass. `sliced`:
+        mini-batches come in slices, so a server that mixes them takes what came first.
 
         `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
         `fleet` makes the clients. `combining`: what averages are. `client_rule`: how client sides step, if not as the
