@@ -14,6 +14,7 @@ move as the client sides do, by the same code, to the same bits.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -203,12 +204,14 @@ def together(answers: Mapping[int, msg.Scored], clients: int, held: Callable[[in
 Value = TypeVar("Value")
 
 
-def remote_fleet(links: Sequence[Link], patience: Patience | None = None, clocks: Clocks | None = None) -> FleetMaker:
+def remote_fleet(
+    links: Sequence[Link], patience: Patience | None = None, clocks: Clocks | None = None, *, overlaps: bool = False
+) -> FleetMaker:
     """What a `Simulation` makes its fleet with, so that its clients are behind these links.
 
     `clocks` is told how long everything takes.
     """
-    return partial(RemoteFleet, links, patience or Patience(), clocks)
+    return partial(RemoteFleet, links, patience or Patience(), clocks, overlaps=overlaps)
 
 
 class RemoteFleet:
@@ -225,10 +228,11 @@ class RemoteFleet:
         rule: Rule,
         *,
         keeps_sides: bool,
+        overlaps: bool = False,
     ) -> None:
         if len(links) != state.num_clients:
             raise AsflError(f"{len(links)} links, but scenario.clients = {state.num_clients}")
-        self.state, self._keeps_sides = state, keeps_sides
+        self.state, self._keeps_sides, self.overlaps = state, keeps_sides, overlaps
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._outliers = clocks, Roster(links, patience, clocks), OutlierFilter()
@@ -415,9 +419,23 @@ class RemoteFleet:
             request = (msg.Learn if task.cut == self._shapes.layout.num_units else msg.Forward)(task, side)
             self._started[task.client] = self._ask(task.client, request)
 
+    def first(self, tasks: Sequence[Task]) -> int:
+        """A client that is lost, or the first that answers; one after the other if none does in time."""
+        under_way = [self._started[task.client] for task in tasks]
+        waiting = [one.done for one in under_way if one is not None]
+        if len(waiting) == len(under_way):
+            wait(
+                waiting,
+                timeout=max(one.deadline_s for one in under_way if one is not None),
+                return_when=FIRST_COMPLETED,
+            )
+        return next((place for place, one in enumerate(under_way) if one is None or one.done.done()), 0)
+
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         started = [self._started.pop(task.client) for task in tasks]
         others = [*started, *self._started.values()]
+        if self.overlaps:  # a client is compared with those that have answered
+            others = [one for one in others if one is None or one.done.done()]
 
         def read(task: Task, answer: msg.Activations) -> Packet:
             return self._shapes.check_packet(answer.packet, task)
@@ -654,7 +672,7 @@ def train(
         probe(links, clocks, patience.most_s("sync"))
         budgets = budgets or world.budgets()
     watching["threads"] = agreement.threads
-    fleet = remote_fleet(links, patience, clocks)
+    fleet = remote_fleet(links, patience, clocks, overlaps=config.decision.timing == "overlap")
     return run(config, agreement.scheme, folder, budgets=budgets, fleet=fleet, world=world, **watching)
 
 

@@ -578,6 +578,11 @@ class OpenRequest(Generic[A]):
     def _note_time(self, _: "Future[Answer]") -> None:
         self.answered_at = monotonic()
 
+    @property
+    def done(self) -> "Future[Answer]":
+        """Over when there is an answer, or a reason why there is none."""
+        return self._future
+
     def answer_if_any(self) -> Answer | None:
         """Waits for the answer; None if it is none, for whatever reason."""
         try:

@@ -294,6 +294,13 @@ class Trainer:
             together = 1
         elif self.watch_noise:
             together = min(together, max(1, len(tasks) // 2))
+        if self.fleet.overlaps and not (
+            self.exchange.aggregated_share or self.exchange.mixes
+        ):  # first come, first served
+            waiting = list(range(len(tasks)))
+            while waiting:
+                yield [waiting.pop(self.fleet.first([tasks[place] for place in waiting]))]
+            return
         sizes, cuts = np.array([task.batch or 0 for task in tasks]), np.array([task.cut for task in tasks])
         for size in np.unique(sizes):
             alike = np.flatnonzero(sizes == size)
@@ -361,13 +368,14 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
             cut = group[0].cut
             rows.add(gradient[edges[cut] :], cut, units, weights[members])
             gradient.zero_()
-        if sides is not None:
-            for member, side in zip(members, fleet.give(group), strict=True):
-                if side is not None:
-                    gave.append(member)
-                    cut = tasks[member].cut
-                    sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
-                    statistics[member, : layout.statistic_edges[cut]] = side.statistics
+    if sides is not None:
+        asked = [member for members, _ in waiting for member in members]
+        for member, side in zip(asked, fleet.give([tasks[member] for member in asked]), strict=True):
+            if side is not None:
+                gave.append(member)
+                cut = tasks[member].cut
+                sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
+                statistics[member, : layout.statistic_edges[cut]] = side.statistics
     client_norms = {members[place]: norm for members, norms in waiting for place, norm in norms().items()}
     passed = sorted(losses)
     if not passed:
