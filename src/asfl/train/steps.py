@@ -350,7 +350,16 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     waiting: list[tuple[list[int], Callable[[], dict[int, Tensor | None]]]] = []
     gave: list[int] = []
 
-    # Group by group across the cut, and client models back.
+    def collect(members: Sequence[int]) -> None:
+        assert sides is not None
+        for member, side in zip(members, fleet.give([tasks[member] for member in members]), strict=True):
+            if side is not None:
+                gave.append(member)
+                cut = tasks[member].cut
+                sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
+                statistics[member, : layout.statistic_edges[cut]] = side.statistics
+
+    # Group by group across the cut, and client models back; where rounds overlap, when all are served.
     fleet.announce(tasks, trainer.models_to_send(tasks) if begins else None)
     for members in trainer.groups(tasks):
         group = [tasks[member] for member in members]
@@ -368,14 +377,10 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
             cut = group[0].cut
             rows.add(gradient[edges[cut] :], cut, units, weights[members])
             gradient.zero_()
-    if sides is not None:
-        asked = [member for members, _ in waiting for member in members]
-        for member, side in zip(asked, fleet.give([tasks[member] for member in asked]), strict=True):
-            if side is not None:
-                gave.append(member)
-                cut = tasks[member].cut
-                sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
-                statistics[member, : layout.statistic_edges[cut]] = side.statistics
+        if sides is not None and not fleet.overlaps:
+            collect(members)
+    if sides is not None and fleet.overlaps:
+        collect([member for members, _ in waiting for member in members])
     client_norms = {members[place]: norm for members, norms in waiting for place, norm in norms().items()}
     passed = sorted(losses)
     if not passed:
