@@ -97,7 +97,7 @@ def test_the_page_of_a_comparison_with_a_ceiling(tmp_path: Path) -> None:
     text = page(report, library="")
     assert "(ceiling)" in text
     assert f'value="{CEILING} seed 1"' not in text  # nothing inside it was decided
-    assert "nan" not in latex_tables(report.tables())
+    assert "nan" not in latex_tables(report.tables)
     alone = page(Report.of([folder / f"{CEILING}-seed1"]), library="")
     assert "chart-accuracy" in alone
 
