@@ -135,10 +135,10 @@ class Fleet(Protocol):
         """Have all client sides in the server's `TrainingState`; with what their optimisers remember too."""
 
     def knowledge(self) -> Knowledge:
-        """Of which clients the server's `TrainingState` has everything, if not of all; goes with a checkpoint."""
+        """What goes with a checkpoint besides the server's `TrainingState`."""
 
     def scatter(self, knowledge: Knowledge) -> None:
-        """The server's `TrainingState` was restored: give clients what it says, as far as it is to be trusted."""
+        """The server's `TrainingState` was restored: give clients what it says."""
 
     def take_faults(self) -> list[Fault]:
         """Clients lost since this was last asked."""
