@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
-from asfl.optimize.rules import HardBudget, Penalty
+from asfl.optimize.problem import Penalty
 from asfl.optimize.terms import Candidates
 
 Pick = NDArray[np.int64]
@@ -103,7 +103,7 @@ def search_deadlines(
         choices.server_s,
         np.ascontiguousarray(choices.least_waits),
         choices.once,
-        delay.numbers,
+        (delay.is_drift, float(delay.a), float(delay.b), float(delay.c)),
         blocks,
         limits,
         np.zeros(0, np.int64) if start is None else start,
@@ -117,5 +117,5 @@ def compile_search() -> None:
     """Compile the search now: seconds, the first time on a machine. A controller that can't pause calls this first."""
     nothing = Candidates(np.zeros((3, 1, 1, 1)), np.zeros((1, 1)), np.zeros((1, 1, 1)))
     search_deadlines(
-        Choices(nothing, np.zeros(1), np.zeros((1, 3)), None, np.zeros(1)), HardBudget(1.0, 1.0, 1.0), None, 1.0
+        Choices(nothing, np.zeros(1), np.zeros((1, 3)), None, np.zeros(1)), Penalty(False, 1.0, 1.0, 1.0), None, 1.0
     )
