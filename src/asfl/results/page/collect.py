@@ -1,24 +1,22 @@
-"""Folders → runs, grouped by world: what a report is about; nothing is written.
+"""Folders → the runs of one world: what a report is about; nothing is written.
 
 Runs share a world if their configurations differ in nothing but the seed (and in what doesn't change results), or in
-what a comparison sets for single schemes. Only such runs may be averaged over seeds or held against each other in a
-table.
+what a comparison sets for single schemes. Only such runs may be averaged over seeds or held against each other.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from asfl.config import Config, by_name, differing_names
+from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.results.curves import RunFolder, read_run
-from asfl.results.summary import Summary
 from asfl.runs.comparison import COMPARE_FILE, read_comparison
 from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
-from asfl.runs.manifest import MANIFEST_FILE, comparable
+from asfl.runs.manifest import MANIFEST_FILE, comparable, first_difference
+from asfl.runs.play import with_seed
 from asfl.runs.records import RECORDS_FILE
 from asfl.schemes import SCHEMES
 
@@ -27,15 +25,16 @@ WATCHED = (COMPARE_FILE, MANIFEST_FILE, RECORDS_FILE, MODEL_SEAL)
 
 
 @dataclass(frozen=True)
-class RunGroup:
-    """Runs of one world, which may be compared."""
+class Collected:
+    """All a report shows."""
 
     title: str
-    """What sets its world apart from the others of the report; empty if there is only one."""
     config: Config
     """Its seed has no meaning."""
     runs: Sequence[RunFolder]
     """By scheme, then seed."""
+    notes: Sequence[str]
+    """What isn't shown, and why."""
 
     @property
     def finished(self) -> list[RunFolder]:
@@ -55,53 +54,33 @@ class RunGroup:
     def schemes(self) -> list[str]:
         return list(dict.fromkeys(run.scheme for run in self.runs))
 
-    def series(self, scheme: str) -> str:
-        """What a scheme of this world is called where several worlds meet."""
-        return f"{scheme} ({self.title})" if self.title else scheme
-
-    def summary(self, targets: Sequence[float] | None = None) -> Summary:
-        return Summary.of(self.counted, targets)
-
-
-@dataclass(frozen=True)
-class Collected:
-    """All a report shows."""
-
-    title: str
-    groups: Sequence[RunGroup]
-    notes: Sequence[str]
-    """What isn't shown, and why."""
-
     @property
     def costs(self) -> str:
         """Where seconds and joules are from."""
-        kinds = {run.manifest.config.field.costs for run in self.runs}
-        if len(kinds) > 1:
-            return "simulated or measured"
-        return "measured" if kinds == {"measured"} else "simulated"
-
-    @property
-    def runs(self) -> list[RunFolder]:
-        return [run for group in self.groups for run in group.runs]
+        return "measured" if self.config.field.costs == "measured" else "simulated"
 
 
 def collect(folders: Sequence[Path]) -> Collected:
-    """Read run folders, comparisons and sweeps of them; a clear error for anything else."""
+    """Read run folders and comparisons of one world; a clear error for anything else."""
     if not folders:
         raise AsflError("no folder given; give run folders or the folders of comparisons")
     notes: list[str] = []
-    compared: set[Path] = set()
     places: dict[Path, Path] = {}
     for folder in _points(folders):
         for place in _run_folders(folder, notes):
             places.setdefault(place.resolve(), place)
-            if place != folder:
-                compared.add(place)
-    worlds = [read_comparison(folder).config for folder in _points(folders) if (folder / COMPARE_FILE).is_file()]
+    compared = [read_comparison(folder).config for folder in _points(folders) if (folder / COMPARE_FILE).is_file()]
     runs = _without_twins([read_run(place) for place in places.values()], notes)
+    worlds = [_world_of(run, compared) for run in runs] or compared
+    for run, world in zip(runs[1:], worlds[1:], strict=False):
+        if _world_key(world) != _world_key(worlds[0]):
+            difference = first_difference(with_seed(worlds[0], world.scenario.seed), world)
+            raise AsflError(
+                f"{run.folder} is in another world than {runs[0].folder} ({difference}); a report is about one world"
+            )
     names = list(dict.fromkeys(folder.resolve().name for folder in folders))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return Collected(", ".join(names[:3]) + more, _groups(runs, compared, worlds), notes)
+    return Collected(", ".join(names[:3]) + more, worlds[0], sorted(runs, key=_place), notes)
 
 
 def signature(folders: Sequence[Path]) -> str:
@@ -154,21 +133,6 @@ def _without_twins(runs: Iterable[RunFolder], notes: list[str]) -> list[RunFolde
     return list(kept.values())
 
 
-def _groups(runs: Sequence[RunFolder], compared: set[Path], worlds: Sequence[Config]) -> list[RunGroup]:
-    """`worlds` are those of comparisons; other runs have a world of their own."""
-    configs: dict[str, Config] = {}
-    by_world: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        config = _world_of(run, worlds)
-        configs.setdefault(_world_key(config), config)
-        by_world.setdefault(_world_key(config), []).append(run)
-    titles = _titles([group[0] for group in by_world.values()], list(configs.values()), compared)
-    return [
-        RunGroup(title, config, sorted(group, key=_place))
-        for title, config, group in zip(titles, configs.values(), by_world.values(), strict=True)
-    ]
-
-
 def _world_of(run: RunFolder, worlds: Sequence[Config]) -> Config:
     """A run's configuration has its scheme's own settings in it; that of its world has those of all schemes."""
     own = run.manifest.config
@@ -179,22 +143,6 @@ def _world_key(config: Config) -> str:
     plain = comparable(config)
     plain["scenario"].pop("seed")
     return json.dumps(plain, sort_keys=True)
-
-
-def _titles(firsts: Sequence[RunFolder], configs: Sequence[Config], compared: set[Path]) -> list[str]:
-    """What is different, such as "learning_rate 0.01"; where that is more than two fields, the name of the folder."""
-    if len(firsts) == 1:
-        return [""]
-    plain = [by_name(comparable(config)) for config in configs]
-    different = [name for name in differing_names(plain) if name != "scenario.seed"]
-    folders = [(run.folder.parent if run.folder in compared else run.folder).resolve().name for run in firsts]
-    if len(different) > 2 and len(set(folders)) == len(folders):
-        return folders
-    return [", ".join(f"{name.rpartition('.')[2]} {_short(one.get(name))}" for name in different) for one in plain]
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _place(run: RunFolder) -> tuple[int, str, int]:
