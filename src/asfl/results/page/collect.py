@@ -12,7 +12,7 @@ from pathlib import Path
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.results.curves import RunFolder, read_run
-from asfl.runs.comparison import COMPARE_FILE, read_comparison
+from asfl.runs.comparison import COMPARE_FILE, Comparison, read_comparison
 from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
 from asfl.runs.manifest import MANIFEST_FILE, comparable, first_difference
@@ -64,14 +64,11 @@ def collect(folders: Sequence[Path]) -> Collected:
     """Read run folders and comparisons of one world; a clear error for anything else."""
     if not folders:
         raise AsflError("no folder given; give run folders or the folders of comparisons")
-    notes: list[str] = []
-    places: dict[Path, Path] = {}
-    for folder in _points(folders):
-        for place in _run_folders(folder, notes):
-            places.setdefault(place.resolve(), place)
-    compared = [read_comparison(folder).config for folder in _points(folders) if (folder / COMPARE_FILE).is_file()]
-    runs = _without_twins([read_run(place) for place in places.values()], notes)
-    worlds = [_world_of(run, compared) for run in runs] or compared
+    compared = [read_comparison(place) for place in _holding(COMPARE_FILE, folders)]
+    notes = [note for one in compared for note in _not_shown(one)]
+    runs = _without_twins([read_run(place) for place in _holding(MANIFEST_FILE, folders)], notes)
+    configs = [one.config for one in compared]
+    worlds = [_world_of(run, configs) for run in runs] or configs
     for run, world in zip(runs[1:], worlds[1:], strict=False):
         if _world_key(world) != _world_key(worlds[0]):
             difference = first_difference(with_seed(worlds[0], world.scenario.seed), world)
@@ -85,40 +82,34 @@ def collect(folders: Sequence[Path]) -> Collected:
 
 def signature(folders: Sequence[Path]) -> str:
     """Changes whenever a report of these folders would."""
-    files = (place / name for folder in _points(folders) for place in (folder, *_below(folder)) for name in WATCHED)
+    files = (place for folder in folders for name in WATCHED for place in sorted(folder.rglob(name)))
     return repr([_stamp(file) for file in files])
 
 
 # ---------------------------------------------------------------------- reading
-def _points(folders: Sequence[Path]) -> list[Path]:
-    """All runs and comparisons in and below these folders; a folder without any stands for itself."""
-    return list(dict.fromkeys(found for folder in folders for found in _runs_and_comparisons(folder) or [folder]))
+def _holding(name: str, folders: Sequence[Path]) -> list[Path]:
+    """All folders in and below these, each once, that have such a file."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise AsflError(f"{folder} is not a run folder: there is no such folder")
+        if not any(next(folder.rglob(one), None) for one in (MANIFEST_FILE, COMPARE_FILE)):
+            raise AsflError(
+                f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in or below it"
+            )
+        for file in sorted(folder.rglob(name)):
+            found.setdefault(file.parent.resolve(), file.parent)
+    return list(found.values())
 
 
-def _runs_and_comparisons(folder: Path) -> list[Path]:
-    """The folder itself, if it is one, else all below; not what lies inside of one."""
-    if any((folder / name).is_file() for name in (MANIFEST_FILE, COMPARE_FILE)):
-        return [folder]
-    return [found for child in _below(folder) if not child.is_symlink() for found in _runs_and_comparisons(child)]
-
-
-def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
-    if (folder / COMPARE_FILE).is_file():
-        comparison = read_comparison(folder)
-        places = [comparison.run_folder(scheme, seed) for scheme in comparison.schemes for seed in comparison.seeds]
-        begun = [place for place in places if (place / MANIFEST_FILE).is_file()]
-        if len(begun) < len(places):
-            notes.append(f"{folder.name}: {_count(len(places) - len(begun), 'run')} of {len(places)} not begun yet.")
-        failed = [place.name for place in places if error_report(place).is_file()]
-        if failed:
-            notes.append(f"{folder.name}: failed at the last try: {', '.join(failed)} (see the .error.txt files).")
-        yield from begun
-        return
-    if folder.is_dir() and not (folder / MANIFEST_FILE).is_file():
-        raise AsflError(
-            f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in or below it"
-        )
-    yield folder
+def _not_shown(comparison: Comparison) -> Iterator[str]:
+    places = [comparison.run_folder(scheme, seed) for scheme in comparison.schemes for seed in comparison.seeds]
+    name, missing = comparison.folder.name, sum(not (place / MANIFEST_FILE).is_file() for place in places)
+    if missing:
+        yield f"{name}: {missing} run{'' if missing == 1 else 's'} of {len(places)} not begun yet."
+    failed = [place.name for place in places if error_report(place).is_file()]
+    if failed:
+        yield f"{name}: failed at the last try: {', '.join(failed)} (see the .error.txt files)."
 
 
 def _without_twins(runs: Iterable[RunFolder], notes: list[str]) -> list[RunFolder]:
@@ -150,20 +141,9 @@ def _place(run: RunFolder) -> tuple[int, str, int]:
     return known.index(run.scheme) if run.scheme in known else len(known), run.scheme, run.seed
 
 
-def _below(folder: Path) -> list[Path]:
-    try:
-        return sorted(child for child in folder.iterdir() if child.is_dir())
-    except OSError:
-        return []
-
-
 def _stamp(file: Path) -> tuple[str, int, int]:
     try:
         stat = file.stat()
     except OSError:
         return (str(file), 0, 0)
     return (str(file), stat.st_mtime_ns, stat.st_size)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
