@@ -107,17 +107,6 @@ def test_a_run_without_any_image_on_the_server(tmp_path: Path) -> None:
     assert told == [size - held for size, held in zip(SIZES, held_out, strict=True)]  # nothing of their labels
 
 
-def test_the_server_may_have_test_images(tmp_path: Path) -> None:
-    data = load_data(tiny())
-    np.savez(tmp_path / "test.npz", images=data.test_images[:40], labels=data.test_labels[:40], scale=16)
-    config = private(f"data.test_file={tmp_path / 'test.npz'}", "output.test_samples=0", rounds=1)
-    with links_to(config, files_of(tmp_path)) as links:
-        assert train(Agreement(config, "asfl", threads=1), tmp_path / "run", links, patience=PATIENT)
-    (record,) = read_records(tmp_path / "run")
-    assert record.accuracy is not None
-    assert (40 * record.accuracy) % 1 == pytest.approx(0, abs=1e-9)
-
-
 def test_private_images_need_devices(tmp_path: Path) -> None:
     with pytest.raises(AsflError, match="only devices have"):
         run(private(), "asfl", tmp_path / "run")

@@ -280,8 +280,6 @@ class Round:
     """A stage ends after this time for clients that aren't done; their packets are lost."""
     block_gain: Annotated[Floats, Each(Amount, "clients blocks")] | None = None
     """[N, K] the gain of each resource block, where they differ; `channel_gain` is then their mean."""
-    downlink_gain: Annotated[Floats, Each(Amount)] | None = None
-    """The gain on the way down; None: `channel_gain`."""
     blocks: Annotated[Bools, Each(bool, "clients blocks")] | None = None
     """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
     fitted_link: Annotated[bool, FROM_RULES] = False
@@ -329,7 +327,7 @@ class Round:
 
     def among(self, clients: Ints, **beside: Any) -> "Round":
         """The round as if there were only these clients."""
-        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks", "downlink_gain")
+        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks")
         own = {name: getattr(self, name)[clients] for name in names if getattr(self, name) is not None}
         return replace(self, **own, **beside)
 
@@ -360,10 +358,7 @@ class Round:
 
     @cached_property
     def downlink_rate_bps(self) -> Floats:
-        gain = self.channel_gain
-        if self.downlink_gain is not None:  # a client without uplink gain has no downlink either
-            gain = np.where(gain > 0, self.downlink_gain, 0.0)
-        return link.downlink_rate_bps(gain, self.radio, fitted=self.fitted_link)
+        return link.downlink_rate_bps(self.channel_gain, self.radio, fitted=self.fitted_link)
 
     @cached_property
     def downlink_s_per_bit(self) -> Floats:
