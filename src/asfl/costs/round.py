@@ -360,6 +360,17 @@ class Round:
     def downlink_rate_bps(self) -> Floats:
         return link.downlink_rate_bps(self.channel_gain, self.radio, fitted=self.fitted_link)
 
+    @cached_property
+    def downlink_s_per_bit(self) -> Floats:
+        """[N] infinite on a dead link."""
+        with np.errstate(divide="ignore"):
+            return 1.0 / self.downlink_rate_bps
+
+    @cached_property
+    def receiving_s_per_bit(self) -> Floats:
+        """[N] the same, but of what goes to all clients: one that can't be reached isn't waited for."""
+        return np.where(np.isfinite(self.downlink_s_per_bit), self.downlink_s_per_bit, 0.0)
+
     def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
         """s of (1); 1 for a client without a block."""
         if self.gain_is_known:
