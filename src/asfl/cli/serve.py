@@ -170,7 +170,7 @@ def fleet(
     check_training(config, data_dir, real_clients=True)
     devices_folder = folder.with_name(f"{folder.name}-devices")
 
-    from asfl.field.engine import data_folder
+    from asfl.field.fleet import data_folder
     from asfl.field.serve import Listening, LocalDevices, serve_run
 
     print(f"starting {clients} clients on this machine", file=sys.stderr, flush=True)

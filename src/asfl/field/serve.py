@@ -19,7 +19,7 @@ from typing import Any, Self, Unpack
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.field.certificates import Authority
-from asfl.field.engine import agreement_for, train
+from asfl.field.fleet import agreement_for, train
 from asfl.field.membership import EnrolmentServer, Membership, Registry, enrol_here, now, pasted_code
 from asfl.field.stream import StreamLink, StreamServer
 from asfl.runs import this_process
@@ -231,6 +231,7 @@ class MetricsPage(HttpServer):
             raise AsflError(f"--metrics: can't listen on {host}:{port}: {error.strerror or error}") from None
 
 
+# ---------------------------------------------------------------------- devices on this machine
 _POLL_S, _RESTART_AFTER_S = 0.2, 2.0
 _REFUSED = 2
 """How `asfl join` ends if another attempt wouldn't help."""
