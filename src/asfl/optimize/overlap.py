@@ -36,10 +36,18 @@ def _seconds(pick: Any, parts: Any, graph: Any, into: Any) -> float:
 
 
 @compiled
+def _delay_cost(parts: Any, pick: Any, graph: Any, servers: int, delay: Any, seconds: Any) -> float:
+    """What the delay of a choice costs; `seconds` [K] is for scratch."""
+    _seconds(pick, parts, graph, seconds)
+    begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
+    return float(_at(delay, (begin + seconds).max()))
+
+
+@compiled
 def _windows(parts: Any, pick: Any, graph: Any, begin: Any, seconds: Any, before: Any, behind: Any) -> Any:
-    """Fills how late each candidate [O, N] would be before the server and behind it; the delay, and the server's part."""
+    """Fills how late each candidate [O, N] is before the server and behind it; delay, and the server's part of it."""
     part, client, share, resource, first, after = graph
-    steps, (options, clients) = len(part), before.shape
+    steps, options = len(part), len(before)
     delay = 0.0
     for k in range(steps):
         delay = max(delay, begin[k] + seconds[k])
@@ -80,21 +88,22 @@ def _windows(parts: Any, pick: Any, graph: Any, begin: Any, seconds: Any, before
 
 @compiled
 def improve(
-    parts: Any, cost: Any, graph: Any, servers: int, once: float, delay: Any, blocks: Any, supply: Any, start: Any,
+    parts: Any, cost: Any, graph: Any, servers: int, once: float, delay: Any, blocks: Any, supply: Any, starts: Any,
     steps: Any,
 ) -> Any:  # fmt: skip
-    """The best choice found from `start` [N] on, and its value. `parts` [10, O, N], `cost` [O, N]."""
+    """The best choice found from the best of `starts` [S, N] on, and its value. `parts` [10, O, N], `cost` [O, N]."""
     options, clients = cost.shape
     seconds = np.zeros(len(graph[0]))
-    pick, best = start.copy(), start.copy()
+    pick, best, value = starts[0].copy(), starts[0].copy(), np.inf
     priced, before, behind = np.empty((options, clients)), np.empty((options, clients)), np.empty((options, clients))
     by_count, power = np.empty((len(blocks), clients)), np.zeros((len(blocks), clients), np.int64)
     first_step, last_step = steps
-    served_s = _seconds(best, parts, graph, seconds)
-    begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
-    value = _at(delay, (begin + seconds).max()) + once
-    for n in range(clients):
-        value += cost[best[n], n]
+    for begin_at in range(len(starts)):
+        found = once + _delay_cost(parts, starts[begin_at], graph, servers, delay, seconds)
+        for n in range(clients):
+            found += cost[starts[begin_at, n], n]
+        if found < value:
+            best[:], value = starts[begin_at], found
     step, tried = first_step, 0
     while step >= last_step:
         served_s = _seconds(best, parts, graph, seconds)
@@ -115,9 +124,7 @@ def improve(
                 if _choose(priced, blocks, supply, by_count, power, pick) == np.inf:
                     continue
                 tried += 1
-                _seconds(pick, parts, graph, seconds)
-                begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
-                found = _at(delay, (begin + seconds).max()) + once
+                found = once + _delay_cost(parts, pick, graph, servers, delay, seconds)
                 for n in range(clients):
                     found += cost[pick[n], n]
                 if found < value - 1e-12 * abs(value):
@@ -126,9 +133,7 @@ def improve(
         if not improved:
             step *= 0.4
         if step < last_step and _swap(parts, cost, graph, servers, once, delay, blocks, supply, best, value):
-            served_s = _seconds(best, parts, graph, seconds)
-            begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
-            value = _at(delay, (begin + seconds).max()) + once
+            value = once + _delay_cost(parts, best, graph, servers, delay, seconds)
             for n in range(clients):
                 value += cost[best[n], n]
             step = 0.05
@@ -140,7 +145,7 @@ def _swap(
     parts: Any, cost: Any, graph: Any, servers: int, once: float, delay: Any, blocks: Any, supply: Any, best: Any,
     value: float,
 ) -> bool:  # fmt: skip
-    """Change one client's candidate, or those of two, as long as that is better; whether anything was."""
+    """Change one client's candidate as long as that is better; whether anything was."""
     options, clients = cost.shape
     powers, num_rbs, min_served, _ = supply
     limited = len(blocks) > 0
@@ -158,9 +163,7 @@ def _swap(
                     served += 1
             if o == best[a] or (limited and (used > num_rbs or served < min_served)) or spent >= value:
                 continue
-            _seconds(pick, parts, graph, seconds)
-            begin = schedule(seconds, graph[3], graph[4], graph[5], servers)
-            found = spent + _at(delay, (begin + seconds).max())
+            found = spent + _delay_cost(parts, pick, graph, servers, delay, seconds)
             if found < value - 1e-9 * abs(value):
                 value, improved = found, True
                 best[:] = pick
