@@ -91,8 +91,8 @@ figures: $(STAMP)  ## every page and picture of docs/results, from the records t
 recharge: $(STAMP)  ## charge all recorded rounds by today's equations, beside how they were recorded (half an hour; TRACES as above)
 	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --archive $(RECORDS) --out $(OUT)/recharged
 
-hardware: $(STAMP)  ## the page of recorded claims on other servers and clients (half an hour; TRACES as above)
-	@$(BIN)/python tools/hardware.py $(RECORDS) docs/results/hardware.md $(TRACES:%=--trace %)
+hardware: $(STAMP)  ## charge the main claims' rounds for other servers and clients (minutes)
+	@$(BIN)/python tools/hardware.py $(RECORDS) docs/results/hardware.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
 	@$(BIN)/asfl advise docs/results/tuned/vgg19-cifar10.toml --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \

@@ -6,6 +6,7 @@ Decisions, links and arrivals are those of the record, and nothing is trained.
 """
 
 import argparse
+import string
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from asfl.config import Config, load_config
+import numpy as np
+
+from asfl.config import Compute, Config, Scenario, load_config
+from asfl.config.devices import devices
 from asfl.config.units import number, percent
 from asfl.costs.world import Budgets
 from asfl.results.curves import Resource, Run
@@ -27,7 +31,8 @@ from asfl.results.tables import Table
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import OURS, PLUS
 
-HEADLINE = "accuracy-delay-energy"
+HEADLINE, ALL = "accuracy-delay-energy", "all"
+SAMPLE = (HEADLINE, "second-world", "fixed-cuts", "power-rb", "rivals")
 TABLE_II = "Table II"
 SERVERS = {f"server × {times}": (f"compute.server_hz={times}e10",) for times in (3, 10, 100)}
 CLIENTS = {
@@ -43,6 +48,9 @@ CHARGED_AT_ONCE: Sequence[Mapping[str, tuple[str, ...]]] = (MACHINES, *({name: o
 """What differs in processors alone."""
 RESOURCES: Sequence[Resource] = ("delay_s", "energy_j")
 SAYS_YES = ("holds", "holds weaker")
+LETTERS = string.ascii_letters
+CLIENT = Compute()
+CLIENT_HZ = (Scenario().min_cpu_hz, Scenario().max_cpu_hz)
 
 
 # ---------------------------------------------------------------------- charging
@@ -84,8 +92,8 @@ def _on(run: Run, settings: Sequence[str]) -> Config:
 class Said:
     """What one hardware says to all claims, each said once."""
 
-    findings: Sequence[tuple[str, Finding]]
-    """With the recipe of each."""
+    findings: Mapping[str, tuple[str, Finding]]
+    """By what they are about, with the recipe of each."""
     headline: Summary | None
 
 
@@ -96,7 +104,7 @@ def said_by(found: Sequence[Found]) -> Said:
             findings.setdefault(finding.about, (one.recipe, finding))
     first = next((one for one in found if one.recipe == HEADLINE), None)
     headline = None if first is None else next(iter(first.outcomes().values()))[0].summary
-    return Said(list(findings.values()), headline)
+    return Said(findings, headline)
 
 
 def page(said: Mapping[str, Said], command: str) -> str:
@@ -105,35 +113,50 @@ def page(said: Mapping[str, Said], command: str) -> str:
 
 def _parts(said: Mapping[str, Said], command: str) -> Iterator[str]:
     yield "# Which conclusions depend on the hardware?"
-    recipes = dict.fromkeys(recipe for recipe, _ in said[TABLE_II].findings)
-    count = len(said[TABLE_II].findings)
+    base, flips = said[TABLE_II].findings, _flips(said)
+    slow, fast = (1e9 * CLIENT.energy_coefficient * CLIENT.client_cycles_per_flop * hz**2 for hz in CLIENT_HZ)
+    measured = [1e9 * (devices()[name].j_per_flop or 0.0) for name in CLIENTS]
     yield (
-        f"`{command}` charges recorded rounds as if Table II's server (0.32 TFLOP/s) were faster, as if all clients were "
-        "one machine (`asfl list devices` has the sources), or without barriers between stages. Decisions are those made "
-        "for Table II's hardware: a scheme that decides would decide otherwise, which is another experiment. "
-        f"{count} claims of {', '.join(recipes)}; to flip is to begin or cease to hold, weakly or not."
+        f"`{command}` charges recorded rounds as if Table II's server (0.32 TFLOP/s) were faster, as if all clients "
+        "were one machine (`asfl list devices` has the sources), or without barriers between stages. Decisions are "
+        "those made for Table II's hardware: a scheme that decides would decide otherwise, which is another "
+        f"experiment. Table II's clients take {slow:.2g} to {fast:.2g} nJ/FLOP, measured ones {min(measured):.2g} to "
+        f"{max(measured):.2g}."
     )
-    yield _table(said).markdown()
-    flips = _flips(said)
-    if flips:
-        yield "## What flips"
-        lines = [
-            f"- {claim} ({recipe}, {before}): {'; '.join(after)}" for (recipe, claim, before), after in flips.items()
-        ]
-        yield "\n".join(lines)
+    yield _table(said, flips).markdown()
+    pages = ", ".join(f"[{name}]({name}.md)" for name in dict.fromkeys(recipe for recipe, _ in base.values()))
+    yield f"{len(base)} claims of {pages}, each once. Letters are claims that begin or cease to hold, weakly or not:"
+    lines = []
+    for letter, about in zip(LETTERS, flips, strict=False):
+        recipe, before = base[about]
+        label = f", {before.label}" if before.label else ""
+        after = ", ".join(dict.fromkeys(flips[about].values()))
+        lines.append(f"- {letter}: {before.claim} ({recipe}{label}): {before.conclusion} → {after}")
+    yield "\n".join(lines)
 
 
-def _table(said: Mapping[str, Said]) -> Table:
+def _flips(said: Mapping[str, Said]) -> dict[str, dict[str, str]]:
+    """By what claims that flip are about: what is concluded, by hardware. What can't be compared says nothing."""
+    found: dict[str, dict[str, str]] = {}
+    for about, (_, before) in said[TABLE_II].findings.items():
+        for name, there in said.items():
+            _, after = there.findings.get(about, ("", before))
+            if (before.verdict in SAYS_YES) != (after.verdict in SAYS_YES):
+                found.setdefault(about, {})[name] = after.conclusion
+    return found
+
+
+def _table(said: Mapping[str, Said], flips: Mapping[str, Mapping[str, str]]) -> Table:
     target = _target(said[TABLE_II].headline)
-    header = ["hardware", "hold", "weaker", "don't", "mixed", "open", "flips"]
+    header = ["hardware", "hold", "weaker", "mixed", "don't", "open", "flips"]
     header += [f"{name} to {percent(target)}: s/J" for name in (PLUS, OURS)] if target else []
-    header += ["fastest other: s", "thriftiest other: J"] if target else []
-    flips = Counter(_flipping(said))
+    header += ["best others: s/J"] if target else []
     rows = []
     for name, there in said.items():
-        counted = Counter(finding.verdict for _, finding in there.findings)
-        row = [name, *(str(counted[one]) for one in (*SAYS_YES, "doesn't hold", "mixed"))]
-        row += [str(counted["not clear"] + counted["not shown"]), str(flips[name])]
+        counted = Counter[str](finding.verdict for _, finding in there.findings.values())
+        row = [name, *(str(counted[one]) for one in (*SAYS_YES, "mixed", "doesn't hold"))]
+        row.append(str(counted["not clear"] + counted["not shown"]))
+        row.append("".join(letter for letter, of in zip(LETTERS, flips.values(), strict=False) if name in of) or "–")
         rows.append(row + (_headline(there.headline, target) if target and there.headline else []))
     return Table(header=header, rows=rows)
 
@@ -142,57 +165,27 @@ def _target(summary: Summary | None) -> float | None:
     """The highest accuracy that both of ours reach with every seed."""
     if summary is None:
         return None
-    return max(
-        (
-            t
-            for t in summary.targets
-            if all(len(summary.reached(one, t, "delay_s")) == len(summary.seeds) for one in (OURS, PLUS))
-        ),
-        default=None,
-    )
+    reached = [{*summary.reached(name, target, "delay_s")} for target in summary.targets for name in (OURS, PLUS)]
+    both = zip(summary.targets, reached[::2], reached[1::2], strict=True)
+    return max((target for target, *seeds in both if all(one == {*summary.seeds} for one in seeds)), default=None)
 
 
 def _headline(summary: Summary, target: float) -> list[str]:
-    ours = ["/".join(number(summary.to_reach(one, target, what).median) for what in RESOURCES) for one in (PLUS, OURS)]
-    others = [one for one in summary.ranked if not one.startswith(OURS) and summary.reached(one, target, "delay_s")]
-    for what in RESOURCES:
-        needed = {one: summary.to_reach(one, target, what).median for one in others}
-        best = min(needed, key=lambda one: needed[one])
-        ours.append(f"{number(needed[best])} ({best})")
-    return ours
-
-
-def _pairs(said: Mapping[str, Said]) -> Iterator[tuple[str, str, Finding, Finding]]:
-    for name, there in said.items():
-        for (recipe, before), (_, after) in zip(said[TABLE_II].findings, there.findings, strict=True):
-            if (before.verdict in SAYS_YES) != (after.verdict in SAYS_YES):
-                yield name, recipe, before, after
-
-
-def _flipping(said: Mapping[str, Said]) -> list[str]:
-    return [name for name, *_ in _pairs(said)]
-
-
-def _flips(said: Mapping[str, Said]) -> dict[tuple[str, str, str], list[str]]:
-    """By recipe, claim and what Table II says to it: what others say, and on which hardware."""
-    found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
-    for name, recipe, before, after in _pairs(said):
-        claim = before.claim + (f", {before.label}" if before.label else "")
-        found.setdefault((recipe, claim, before.conclusion), {}).setdefault(after.conclusion, []).append(name)
-    return {
-        key: [f"{verdict} on {', '.join(names)}" for verdict, names in after.items()] for key, after in found.items()
-    }
+    """What ours need to the target; the least time and the least energy of any other scheme."""
+    needed = {one: [summary.to_reach(one, target, what).median for what in RESOURCES] for one in summary.ranked}
+    others = [of for one, of in needed.items() if not one.startswith(OURS)]
+    return ["/".join(map(number, of)) for of in (needed[PLUS], needed[OURS], np.nanmin(others, axis=0))]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("archive", type=Path)
     parser.add_argument("page", type=Path)
-    parser.add_argument("--recipes", default="", help="default: all that make claims")
+    parser.add_argument("--recipes", default=",".join(SAMPLE), help=f"default: %(default)s; {ALL}: half an hour")
     parser.add_argument("--trace", type=Path, action="append", default=[])
     given = parser.parse_args()
     files = {file.name: file for file in given.trace}
-    chosen = given.recipes.split(",") if given.recipes else list(RECIPES)
+    chosen = list(RECIPES) if given.recipes == ALL else given.recipes.split(",")
     found = [one for one in read_archive(given.archive) if one.recipe in chosen and recipe_named(one.recipe).claims]
     here = {key: on_trace(run, files) for key, run in runs_of(found).items()}
     lost = {key for key, run in here.items() if not is_there(run)}
