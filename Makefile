@@ -13,7 +13,7 @@ RECORDS := docs/results/records.jsonl.xz
 MUNICH := --trace examples/munich.npz --set scenario.channel.trace_samples_per_round=clock
 
 .PHONY: help env demo fleet devices degrading test browser city munich bler lint bench study torture reproduce results \
-        figures recharge advice printed docs wheel profiles clean
+        figures recharge hardware advice printed docs wheel profiles clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -90,6 +90,9 @@ figures: $(STAMP)  ## every page and picture of docs/results, from the records t
 
 recharge: $(STAMP)  ## charge all recorded rounds by today's equations, beside how they were recorded (half an hour; TRACES as above)
 	@$(BIN)/asfl reproduce --from $(RECORDS) --recharge $(TRACES:%=--trace %) --archive $(RECORDS) --out $(OUT)/recharged
+
+hardware: $(STAMP)  ## charge the main claims' rounds for other servers and clients (minutes)
+	@$(BIN)/python tools/hardware.py $(RECORDS) docs/results/hardware.md
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
 	@$(BIN)/asfl advise docs/results/tuned/vgg19-cifar10.toml --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \

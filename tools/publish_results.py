@@ -83,7 +83,7 @@ def _index(every: dict[str, dict[str, Any]], said: str, docs: Path) -> Iterator[
             f"Recharging changes {len(changed)} of {len(claims)} verdicts; recorded costs that a page doesn't show are "
             f"the same within {100 * ALIKE:g} %.",
         )
-    others = {"which-scheme": "Which scheme should I use?", "radio": "Other radio worlds"}
+    others = {"which-scheme": "Which scheme should I use?", "radio": "Other radio worlds", "hardware": "Other hardware"}
     there = [f"[{title}]({name}.md)" for name, title in others.items() if (docs / f"{name}.md").exists()]
     if there:
         yield from ("", f"Beside them: {', '.join(there)}.")

@@ -11,11 +11,12 @@ import typer
 from asfl.cli import options
 from asfl.cli.output import print_json, print_listed
 from asfl.config import preset_names
+from asfl.config.devices import devices
 from asfl.config.errors import AsflError
 from asfl.config.names import CHANNELS, DATASETS, MODELS, Registry
 from asfl.models.load import shipped_profiles
 
-Kind = Literal["schemes", "presets", "models", "profiles", "channels", "datasets", "recipes"]
+Kind = Literal["schemes", "presets", "models", "profiles", "channels", "datasets", "recipes", "devices"]
 
 _SCHEMES = {
     "asfl": "the paper's: cut, blocks and power by OOE-BCD; client sides stay on the clients",
@@ -73,6 +74,8 @@ def _lines(kind: Kind) -> dict[str, str]:
     if kind == "presets":
         folder = resources.files("asfl") / "config" / "presets"
         return {name: _first_comment((folder / f"{name}.toml").read_text("utf-8")) for name in preset_names()}
+    if kind == "devices":
+        return {name: device.in_words for name, device in devices().items()}
     if kind == "profiles":
         return dict.fromkeys(shipped_profiles(), "ships with asfl, measured")
     if kind == "recipes":

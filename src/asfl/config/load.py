@@ -1,7 +1,7 @@
 """From TOML, presets and `--set` to a validated configuration that remembers where each value came from."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from asfl.config.devices import SETTINGS, settings_of
 from asfl.config.errors import AsflError, nearest, short
 from asfl.config.fields import CHECK_NAMES, explain
 from asfl.config.files import MAX_DEPTH, NotTomlError, is_text, parse_toml, read_text
@@ -62,9 +63,9 @@ def load_config(base: ConfigLike | None = None, overrides: Sequence[str] | Mappi
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for layer in layers:
-        for path, value in _leaves(layer.values):
-            _put(merged, path, value, layer.source)
-            sources[".".join(path)] = layer.source
+        for path, value, source in _with_devices(layer):
+            _put(merged, path, value, source)
+            sources[".".join(path)] = source
     try:
         config = Config.model_validate(merged, context=CHECK_NAMES)
     except ValidationError as error:
@@ -153,6 +154,18 @@ def _toml_value(text: str, where: str) -> Any:
         return parse_toml(f"value = {text}", where)["value"]
     except NotTomlError:
         return text
+
+
+def _with_devices(layer: _Layer) -> Iterator[tuple[tuple[str, ...], Any, str]]:
+    """Path, value and source of each leaf; first what its devices stand for, so that it can change parts of that."""
+    leaves = {".".join(path): (path, value) for path, value in _leaves(layer.values)}
+    for setting in SETTINGS:
+        if setting in leaves:
+            _, name = leaves.pop(setting)
+            for own, value in settings_of(setting, name).items():
+                yield tuple(own.split(".")), value, f"{layer.source}, device {name}"
+    for path, value in leaves.values():
+        yield path, value, layer.source
 
 
 def _leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str, ...], Any]]:

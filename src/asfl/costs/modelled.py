@@ -394,7 +394,7 @@ def round_cost(
 
 def in_time(round_: Round, decision: Decision, exchange: ExchangeRules = ASFL) -> Bools:
     """[N] who would finish every stage before an outage ends it."""
-    if not np.isfinite(round_.outage_s):
+    if not np.isfinite(round_.outage_s).any():
         return np.ones(round_.num_clients, dtype=np.bool_)
     return round_cost(round_, decision, np.ones(round_.num_clients), exchange).in_time
 
@@ -556,7 +556,7 @@ def _cost(
         in_time=done,
         # A client that isn't done in time has lost its packet.
         packet_error_rate=np.where(done, links.packet_error_rate, 1.0)
-        if outage_s < np.inf
+        if np.isfinite(outage_s).any()
         else links.packet_error_rate,
         uplink_rate_bps=links.uplink_rate_bps,
         downlink_rate_bps=round_.downlink_rate_bps,
@@ -565,7 +565,7 @@ def _cost(
 
 def _until(end_s: float, parts: Sequence[Floats], began: Bools | None = None) -> Sequence[Floats]:
     """How long each part of a stage really takes, one after the other, if the stage ends at `end_s`."""
-    if not np.isfinite(end_s):
+    if not np.isfinite(end_s).any():
         return parts
     left: Floats | float = end_s if began is None else np.where(began, end_s, 0.0)
     taken = []

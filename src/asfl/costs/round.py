@@ -3,6 +3,7 @@ what is decided: where to cut, who gets how many resource blocks, at what power;
 sides are averaged and how many bits cross the link.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -280,7 +281,7 @@ class Round:
     """Who has which layers, where clients are brought up to date when they take part; None: all clients always are."""
     equations: Annotated[CostEquations, FROM_RULES] = field(default_factory=CostEquations)
     outage_s: Annotated[float, FROM_RULES] = np.inf
-    """A stage ends after this time for clients that aren't done; their packets are lost."""
+    """A stage ends after this time for clients that aren't done; their packets are lost. [C, 1] after `on`."""
     block_gain: Annotated[Floats, Each(Amount, "clients blocks")] | None = None
     """[N, K] the gain of each resource block, where they differ; `channel_gain` is then their mean."""
     blocks: Annotated[Bools, Each(bool, "clients blocks")] | None = None
@@ -333,6 +334,13 @@ class Round:
         names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks")
         own = {name: getattr(self, name)[clients] for name in names if getattr(self, name) is not None}
         return replace(self, **own, **beside)
+
+    def on(self, others: Sequence["Round"]) -> "Round":
+        """The round with the processors and the outage of each of others: their costs are charged at once, [C, N]."""
+        here = replace(self)
+        for name in ("client_s_per_flop", "client_compute_w", "server_s_per_flop", "outage_s"):
+            object.__setattr__(here, name, np.array([np.atleast_1d(getattr(one, name)) for one in others]))
+        return here
 
     @cached_property
     def _ranked_gain(self) -> Floats:

@@ -44,7 +44,7 @@ def rounds_met(run: Run, config: Config, budgets: Budgets | None = None) -> Iter
     previous_cut, holdings, time_s = None, None, 0.0
     for record in run.records:
         round_ = world.begin_round(record.round - 1, previous_cut, time_s)
-        round_, decision = _met(round_, record, scheme, budgets, holdings)
+        round_, decision = as_met(replace(round_, outage_s=budgets.own_outage_s), record, scheme, holdings)
         finishes = in_time(round_, decision, scheme.exchange)
         arrived = np.array(record.arrived, dtype=np.bool_)
         # A late client lost its packet either way; whether the channel lost it, too, says who is served in stage 3.
@@ -72,9 +72,7 @@ def timelines(run: Run, rounds: Container[int] | None = None) -> Iterator[tuple[
                 yield met, timeline
 
 
-def _met(
-    round_: Round, record: RoundRecord, scheme: Scheme, budgets: Budgets, holdings: Holdings | None
-) -> tuple[Round, Decision]:
+def as_met(round_: Round, record: RoundRecord, scheme: Scheme, holdings: Holdings | None) -> tuple[Round, Decision]:
     """The round as the scheme met it, and what it decided."""
     owner, clients = record.rb_owner, np.arange(round_.num_clients)
     decision = Decision(
@@ -88,4 +86,4 @@ def _met(
     )
     if scheme.exchange.on_demand:
         holdings = holdings or Holdings.fresh(round_.num_clients, round_.profile.num_layers)
-    return replace(round_, outage_s=budgets.own_outage_s, holdings=holdings, blocks=decision.blocks), decision
+    return replace(round_, holdings=holdings, blocks=decision.blocks), decision

@@ -12,7 +12,7 @@ from asfl.data import load_data
 from asfl.results.curves import Run
 from asfl.results.recorded import timelines
 from asfl.results.reproduce.archive import Found, Point, joined, read_archive, write_archive
-from asfl.results.reproduce.recharge import ALWAYS, RECORDED, check_charges, recharge_all, recharged
+from asfl.results.reproduce.recharge import ALWAYS, RECORDED, charged_on, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from conftest import Asfl, assert_refused
@@ -106,6 +106,18 @@ def test_a_faster_server_makes_rounds_shorter_and_changes_nothing_else(runs: dic
             assert new.energy_j == old.energy_j
             costs = ("delay_s", "server_stage_delay_s", "total_delay_s")
             assert replace(new, **{name: getattr(old, name) for name in costs}) == old
+
+
+@pytest.mark.parametrize("scheme", WORLDS)
+def test_several_machines_at_once_charge_what_each_does(runs: dict[str, Run], scheme: str) -> None:
+    run = runs[scheme]
+    machines = (("compute.server_hz=1e10",), ("compute.server_hz=1e12",), ("compute.client_device=raspberry-pi-5",))
+    configs = [load_config(run.config, settings).config for settings in machines]
+    charges = charged_on(run, configs, {})
+    for place, settings in enumerate(machines):
+        alone = recharged(run, settings).records
+        assert charges.of(run, place).records == alone
+        assert place > 0 or alone == run.records
 
 
 def test_what_would_have_changed_the_rounds_is_refused(runs: dict[str, Run]) -> None:
