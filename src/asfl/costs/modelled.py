@@ -56,8 +56,8 @@ class ExchangeRules:
     aligned: int = 0
     """k: in every k-th round the gradients come down after all, and heads are fitted to them (FSL-SAGE). 0: never."""
     phases: tuple[int, int] = (0, 0)
-    """(a, b): clients train alone for a rounds and send activations in the b rounds behind; then the server trains
-    alone (Ampere). (0, 0): both sides train in every round."""
+    """(a, b): clients train alone for a rounds and send activations in the b rounds behind, when the server begins; then
+    it trains alone (Ampere). (0, 0): both sides train in every round."""
 
     def phase(self, index: int) -> Literal["both", "clients", "sending", "server"]:
         """What a round is for."""
@@ -291,9 +291,9 @@ def workload(round_: Round, exchange: ExchangeRules, plan: Plan) -> Workload:
 
 def _without_waiting(round_: Round, exchange: ExchangeRules, plan: Plan, work: Workload) -> Workload:
     """Where clients train on a loss of their own: `forward_flops` are those before activations can be sent."""
-    each, phase = exchange.local_loss, exchange.phase(round_.index)
+    each, phase, nothing = exchange.local_loss, exchange.phase(round_.index), np.zeros_like(work.forward_flops)
     head_bits, head_flops = head_of(round_.profile, plan.cut)
-    down, up, nothing = work.model_down_bits + head_bits, work.model_up_bits + head_bits, np.zeros(1)
+    down, up = work.model_down_bits + head_bits, work.model_up_bits + head_bits
     local_flops = (each - 1) * work.forward_flops + each * (work.backward_flops + 3 * plan.samples * head_flops)
     if phase == "both":
         aligns = exchange.aligns(round_.index)
@@ -314,11 +314,8 @@ def _without_waiting(round_: Round, exchange: ExchangeRules, plan: Plan, work: W
     )
     if phase == "server":
         return trains
-    return trains._replace(  # clients that missed the last average need it
-        model_down_bits=work.model_down_bits,
-        forward_flops=each * work.forward_flops,
-        packet_bits=each * work.packet_bits,
-    )
+    down = work.model_down_bits  # for clients that missed the last average
+    return trains._replace(model_down_bits=down, forward_flops=work.forward_flops, packet_bits=work.packet_bits)
 
 
 # ---------------------------------------------------------------------- seconds and joules of each step
