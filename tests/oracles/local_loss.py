@@ -6,6 +6,7 @@ Ampere.
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class PlainLocalLosses:
                 activations = self.clients[client].own.forward((images,), front)
                 if step % self.rules.local_loss == 0:
                     sent[client].append((tuple(tensor.detach() for tensor in activations), labels))
-                self._loss(client, cut, activations, labels).backward()
+                torch.autograd.backward(self._loss(client, cut, activations, labels))
                 self.clients[client].own.step(front)
                 if not self.rules.aligned:
                     self.clients[client].optimizers[cut].step()
@@ -97,7 +98,7 @@ class PlainLocalLosses:
                 step = place * self.rules.local_loss
                 received = self._crossed(activations, plan.task(client, step).bits, plan.index, "up", client, step)
                 (logits,) = self.server.forward(received, behind)
-                F.cross_entropy(logits, labels).backward()
+                torch.autograd.backward(F.cross_entropy(logits, labels))
                 self.server.step(behind)
                 gradients[client].append(tuple(t.grad.clone() for t in received if t.grad is not None))
 
@@ -158,11 +159,13 @@ class PlainLocalLosses:
             size = size + (own.detach() ** 2).sum() + (other.detach() ** 2).sum()
         optimizer = self.clients[client].optimizers[cut]
         optimizer.zero_grad()
-        (apart / size).backward()
+        torch.autograd.backward(apart / size)
         optimizer.step()
         optimizer.zero_grad()
 
-    def _crossed(self, values: Carry, bits: int, index: int, way: str, client: int, step: int) -> Carry:
+    def _crossed(
+        self, values: Carry, bits: int, index: int, way: Literal["up", "down"], client: int, step: int
+    ) -> Carry:
         sent = quantise_carry(values, bits, rounding(self.batches.seed, way, index, client, step))
         return tuple(tensor.detach().clone().requires_grad_() for tensor in restore_carry(sent, values[0].dtype))
 
@@ -188,7 +191,7 @@ class PlainLocalLosses:
             for part in range(parts):
                 dealt = [tuple(tensor.detach()[part::parts] for tensor in carry) for carry in received]
                 (logits,) = self.server.forward(tuple(map(torch.cat, zip(*dealt, strict=True))), behind)
-                F.cross_entropy(logits, torch.cat([truth[part::parts] for truth in labels])).backward()
+                torch.autograd.backward(F.cross_entropy(logits, torch.cat([truth[part::parts] for truth in labels])))
                 self.server.step(behind)
 
 

@@ -46,18 +46,18 @@ def test_rounds_are_the_same(rules: ExchangeRules, case: tuple[Name, Architectur
     auxiliary = fast.state.auxiliary
     assert auxiliary is not None
     plain = PlainLocalLosses(model, batches, rules, optimizer, rate, auxiliary, CLIENTS, seed=5)
-    loose = {"rtol": 1e-4, "atol": 1e-6} if bits < 32 else {"rtol": 1e-6, "atol": 1e-8}
+    rtol, atol = (1e-4, 1e-6) if bits < 32 else (1e-6, 1e-8)
     for plan in random_plans([2], 7, CLIENTS, seed=1):
         plan = replace(plan, bits=np.full(CLIENTS, bits))
         plain.round(plan)
         trained = fast.round(plan)
         assert np.isfinite(trained.loss[plan.arrived]).all()
         expected = vectors_of(plain.server.model, fast)
-        torch.testing.assert_close(fast.state.server.parameters, expected.parameters, **loose)
-        torch.testing.assert_close(fast.state.server.statistics, expected.statistics, **loose)
+        torch.testing.assert_close(fast.state.server.parameters, expected.parameters, rtol=rtol, atol=atol)
+        torch.testing.assert_close(fast.state.server.statistics, expected.statistics, rtol=rtol, atol=atol)
         head = plain.heads[2]
         of_head = torch.cat([head.weight.detach().flatten(), head.bias.detach()])
-        torch.testing.assert_close(auxiliary.heads[auxiliary.at(2)], of_head, **loose)
+        torch.testing.assert_close(auxiliary.heads[auxiliary.at(2)], of_head, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("name", ["cse-fsl:bits=8", "fsl-sage:align=2", "ampere:alone=2,sending=2"])
