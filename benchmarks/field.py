@@ -23,8 +23,7 @@ from rich.table import Table
 
 from asfl.costs.world import Budgets
 from asfl.data import load_data
-from asfl.field.messages import Agreement
-from asfl.field.shapes import Blueprint
+from asfl.field.messages import Agreement, Blueprint
 from asfl.runs.simulation import Simulation
 from asfl.runs.state import flatten
 from asfl.runs.this_process import usual_threads

@@ -20,10 +20,10 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     terms = plan_terms(problem, [cut])
     counts = np.arange(1.0, problem.round.radio.num_rbs + 1)[:, None]
     links = Links.of(problem.round, counts, tx_power_w)
-    candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
+    candidates = Candidates.of(problem, terms, links, problem.objective.energy_penalty, sitting_out=True)
     stage_s, arrival = candidates.stage_s[:, 0], candidates.load
     rules, num_rbs = problem.rules, problem.round.radio.num_rbs
-    over_energy = problem.energy_penalty.value(_energy(problem, terms, tx_power_w, len(arrival)))
+    over_energy = problem.objective.energy_penalty.value(_energy(problem, terms, tx_power_w, len(arrival)))
     cost = candidates.cost[0] - over_energy  # what is left is V · error cost + participation
     pick = cp.Variable(cost.shape, boolean=True)
     waits = cp.Variable(3, nonneg=True)
@@ -40,7 +40,7 @@ def solve(problem: Problem, cut: int, tx_power_w: Floats) -> float | None:
     program.solve(solver=cp.HIGHS)
     if program.value is None or not np.isfinite(program.value):
         return None
-    return float(program.value) + float(problem.drift_cost_of_cut[cut])
+    return float(program.value) + float(problem.objective.drift_cost_of_cut[cut])
 
 
 def _energy(problem: Problem, terms: CutTerms, tx_power_w: Floats, rows: int) -> Floats:

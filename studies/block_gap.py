@@ -53,7 +53,7 @@ def _gap(problem: Problem, decision: Decision) -> float:
     counts = best_rb_counts(problem, here, power, decision.rb_count)
     found = best_blocks(problem, here, replace(decision, rb_count=counts))
     owners = np.where(found.any(axis=0), found.argmax(axis=0), len(power))
-    plan = float(problem.plan_cost(here.cuts, here.synced)[0])
+    plan = float(problem.objective.plan_cost(here.cuts, here.synced)[0])
     relaxed = float(objective_of_cuts(problem, here, counts, power)[0]) - plan
     return (float(valued(problem, here, power, owners[None])[0][0]) - relaxed) / max(1.0, abs(relaxed))
 

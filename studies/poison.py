@@ -39,7 +39,6 @@ RULES = {
     "mean": (),
     "clip 3": ("robust.clip=3",),
     "median": ("robust.average=median",),
-    "trimmed": ("robust.average=trimmed",),
 }
 CPU = torch.device("cpu")
 Job = tuple[str, str, str, int]

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from asfl.config import load_config
 from asfl.field.client import ClientNode
-from asfl.field.engine import agreement_for, train
+from asfl.field.fleet import agreement_for, train
 from asfl.field.measured import Clocks
 from asfl.models.load import load_profile
 from asfl.runs.records import RoundRecord

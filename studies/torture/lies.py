@@ -20,7 +20,7 @@ from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
-from asfl.field.engine import train
+from asfl.field.fleet import train
 from asfl.field.messages import Agreement, Answer, AnyRequest, Welcome
 from asfl.runs.records import RoundRecord, read_records
 from studies.local_links import LocalLink

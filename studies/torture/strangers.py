@@ -27,7 +27,7 @@ from asfl._version import __version__
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
 from asfl.field.certificates import SERVER_NAME, Authority
-from asfl.field.engine import train
+from asfl.field.fleet import train
 from asfl.field.membership import enrol_here
 from asfl.field.messages import Agreement
 from asfl.field.stream import METHOD, SERVICE, VERSION_KEY, Identity, StreamServer, take_part

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import asfl.cli
-from asfl.cli.options import accuracies, schemes_named
 from asfl.config import load_config
 from asfl.costs.modelled import FEDAVG
 from asfl.costs.world import World, fair_policy, resolve_budgets
@@ -73,34 +72,14 @@ def test_scenario_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
     assert np.shape(data["delay_s"]) == (3, 6)
 
 
-def test_the_same_world_gives_the_same_picture(asfl: Asfl, tmp_path: Path) -> None:
-    for suffix in ("svg", "pdf"):
-        for name in ("one", "two"):
-            asfl("scenario", "demo", "--plot", f"{name}.{suffix}")
-        assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"two.{suffix}").read_bytes()
-
-
-def test_a_measured_trace_from_file_to_picture(asfl: Asfl, tmp_path: Path) -> None:
-    snr = 10 + 5 * np.random.default_rng(1).standard_normal((8, 50))
-    np.savez(tmp_path / "trace.npz", snr_db=snr, dt_s=1.0)
-    options = ("--set", "scenario.channel.kind=trace", "--set", "scenario.channel.trace_file=trace.npz")
-    result = asfl("scenario", "demo", *options, "--plot", "world.png")
-    assert result.returncode == 0, result.stderr
-    assert "measured" in result.stdout
-    assert (tmp_path / "world.png").read_bytes().startswith(PNG)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("scenario", "dmo"), "did you mean 'demo'?"),
         (("scenario", "--plot", "/proc/no/world.png"), "can't write /proc/no/world.png"),
         (("comparr",), "unknown command 'comparr': did you mean 'compare'?"),
         (("scenario", "--plot", "world.jpeg"), "must end in .png, .svg, .pdf"),
         (("scenario", "--set", "radio.num_rb=2"), "did you mean 'num_rbs'?"),
-        (("explain", "vgg91"), "did you mean 'vgg19'?"),
         (("explain", "vgg19-cifar11"), "did you mean 'cifar10'?"),
-        (("explain", "radioo"), "no field 'radioo'"),
         (("scenario", "--set", "scenario.channel.kind=trace", "--set", "scenario.channel.trace_file=no.csv"), "no.csv"),
     ],
 )
@@ -117,8 +96,6 @@ def test_mistakes_end_with_one_message(asfl: Asfl, tmp_path: Path, arguments: tu
         (("decide", "round.json", "--schema"), "'round.json'"),
         (("decide", "round.json", "--cost", "--rounds", "2"), "--rounds"),
         (("explain", "vgg19", "--docs"), "--docs"),
-        (("explain", "demo", "--json"), "--json"),
-        (("explain", "radio", "--plot", "x.png"), "--plot"),
         (("advise", "--time", "1h", "--page", "x.md"), "--page"),
         (("reproduce", "--from", "records.xz", "--scale", "evidence"), "--scale"),
         (("reproduce", "table3", "--trace", "x.csv"), "--trace"),
@@ -129,11 +106,6 @@ def test_mistakes_end_with_one_message(asfl: Asfl, tmp_path: Path, arguments: tu
 )
 def test_an_option_that_cant_count_is_refused(asfl: Asfl, arguments: tuple[str, ...], option: str) -> None:
     assert_refused(asfl(*arguments), f"error: {option} doesn't count here: ")
-
-
-def test_lists_may_be_repeated_and_may_have_commas() -> None:
-    assert schemes_named(("asfl, sfl", "asfl")) == ["asfl", "sfl"]
-    assert accuracies(("0.5, 1", "0.5")) == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,6 @@ def test_help_is_clean(asfl: Asfl, command: str) -> None:
         assert "A preset's name or a TOML file.  [default: demo]" in result.stdout
 
 
-def test_a_word_is_suggested_once(asfl: Asfl) -> None:
-    for arguments in (("data", "shw"), ("runn",), ("run", "--scheem", "x"), ("run", "dmo")):
-        assert asfl(*arguments).stderr.lower().count("did you mean") == 1
-
-
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_everything_is_listed_with_a_line(asfl: Asfl, kind: Kind) -> None:
     listed = json.loads(asfl("list", kind, "--json").stdout)
@@ -112,21 +107,6 @@ def test_a_mistake_in_a_plugin_shows_its_line_and_nothing_of_ours(asfl: Asfl, tm
     assert (trained.returncode, trained.stderr) == (2, f"error: {words}")
 
 
-def test_settings_reach_channels_and_models_of_plugins(asfl: Asfl) -> None:
-    asfl("new", "channel", "shadowed")
-    asfl("new", "model", "deep")
-    channel = ["--plugin", "shadowed.py", "scenario", "--set", "scenario.channel.kind=shadowed"]
-    shown = [asfl(*channel, "--set", f"scenario.channel.own.shadow_db={value}").stdout for value in (0, 20)]
-    assert shown[0] != shown[1]
-    plugin, model = ["--plugin", "deep.py"], ["--set", "model.architecture=deep", "--set", "model.own.hidden=5"]
-    shallow = asfl(*plugin, "scenario", *model[:-1], "model.own.hidden=1").stdout
-    assert "deep-digits" in shallow
-    assert shallow != asfl(*plugin, "scenario", *model).stdout
-    shown_config = asfl(*plugin, "explain", "demo", *model).stdout
-    assert "[model.own]\nhidden = 5" in shown_config
-    assert_refused(asfl("scenario", "--set", "model.own.x=[1, 2]"), "model.own")
-
-
 ONE_AFTER_THE_OTHER = """
 import os, sys
 from asfl.cli import main
@@ -190,7 +170,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["asfl.cli", "asfl.cli.scenario", "asfl.costs.world"])
+@pytest.mark.parametrize("module", ["asfl.costs.world"])
 def test_ctrl_c_while_it_imports_ends_it_with_a_word(module: str) -> None:
     command = [sys.executable, "-c", _INTERRUPTED_AT, module, "scenario"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=False)
@@ -209,15 +189,6 @@ def test_a_reader_that_is_gone_is_no_mistake(command: str, code: int) -> None:
         os.close(theirs)
     assert found.returncode == code
     assert ("nosuch" in found.stderr) == bool(found.stderr) == (code == 2)
-
-
-def test_another_pipe_that_breaks_is_one(asfl: Asfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(*_: object) -> None:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr("asfl.cli.listing.print_listed", breaks)
-    assert (found := asfl("list", "schemes")).returncode == 2
-    assert found.stderr == "error: Broken pipe\n"
 
 
 # ---------------------------------------------------------------------- secrets

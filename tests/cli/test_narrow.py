@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 from made_up import made_up_run
 
-from asfl.cli import serve
 from asfl.cli.listing import Kind
 from asfl.cli.output import console
 from asfl.results.summary import Summary
@@ -66,10 +65,3 @@ def test_a_comparison(narrow: Callable[[str], list[str]], capsys: pytest.Capture
         console().print(table.terminal())
     lines = narrow(capsys.readouterr().out)
     assert any(line.lstrip().startswith("acc-sfl") for line in lines)
-
-
-def test_devices(asfl: Asfl, narrow: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"name": "kitchen-window-pi", "client": 3, "state": "here", "last_seen": "2026-11-18 03:42",
-           "uplink_bps": 1.2e6, "downlink_bps": 8.8e6, "client_flops": 1e9, "faults": 12}  # fmt: skip
-    monkeypatch.setattr(serve, "_devices", lambda home: [one])
-    narrow(asfl("devices").stdout)

@@ -42,11 +42,9 @@ def test_as_json_it_says_what_is_used_and_what_is_left(asfl: Asfl) -> None:
     [
         (("--time", "30 volts"), "'30 volts' has the unit 'volts'"),
         (("--battery", "1,2"), "budget.battery_j has 2 numbers for 6 clients"),
-        (("--battery", "-3"), "budget.battery_j"),
         (("--time", "1h", "--schemes", "asfl-pluss"), "did you mean 'asfl-plus'?"),
         (("--time", "1h", "--schemes", "central"), "it has no radio"),
         (("--time", "1h", "--seeds", "2"), "--seeds doesn't count here"),
-        (("--schemes", "asfl"), "--schemes doesn't count here"),
         (("--time", "1h", "--plot", "plan.jpeg"), "must end in .png, .svg, .pdf"),
     ],
 )

@@ -12,10 +12,8 @@ from typer.testing import CliRunner
 
 from asfl.cli import app
 from asfl.config import load_config
-from asfl.data import load_data, partition, register_arrays
+from asfl.data import load_data, partition
 from asfl.data.cifar import CIFAR
-from asfl.results.charts.chart import Bars, Heat
-from asfl.results.charts.world import LabelMix, label_chart
 from conftest import Asfl, assert_refused
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -33,13 +31,6 @@ def test_show_as_table_json_and_picture(asfl: Asfl, tmp_path: Path) -> None:
     assert shown["label_counts"] == [np.bincount(data.train_labels[part], minlength=10).tolist() for part in parts]
     assert shown["samples_per_client"] == [359] * 4
     assert len(shown["distance_from_global"]) == 4
-
-
-def test_own_file_on_the_command_line(asfl: Asfl, tmp_path: Path) -> None:
-    images, labels = np.zeros((20, 8, 8), dtype=np.uint8), np.arange(20) % 2
-    np.savez(tmp_path / "my.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    shown = asfl("data", "show", "--set", "data.name=my.npz", "--set", "scenario.clients=5")
-    assert "my.npz: 20 training and 20 test images of 1×8×8, 2 classes; 5 clients" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -81,16 +72,3 @@ def test_fetch_unpacks_then_says_it_is_there(tmp_path: Path, monkeypatch: pytest
     assert "ships with asfl" in run.invoke(app, ["data", "fetch", "digits"]).output
     shown = run.invoke(app, ["data", "show", "small-cifar100", "--set", "scenario.clients=3"], catch_exceptions=False)
     assert "cifar100: 12 training and 5 test images of 3×32×32, 100 classes; 3 clients" in shown.output
-
-
-@pytest.mark.parametrize(("classes", "clients"), [(2, 1), (100, 50), (30, 150)])
-def test_pictures_of_any_size(classes: int, clients: int) -> None:
-    labels = np.arange(600) % classes
-    images = np.zeros((600, 2, 2), dtype=np.uint8)
-    data = register_arrays("picture", images, labels, images, labels)
-    mix = LabelMix.of(load_config("demo", ["data.name=picture", f"scenario.clients={clients}"]).config, data)
-    (heat,), (bars,) = (panel.series for panel in label_chart(mix).panels)
-    assert isinstance(heat, Heat)
-    assert isinstance(bars, Bars)
-    np.testing.assert_allclose(np.asarray(heat.values).T, 100 * mix.counts / mix.samples[:, None])
-    assert np.asarray(bars.lengths).tolist() == mix.distance.tolist()

@@ -1,7 +1,5 @@
 """Digits, and people's own images: as an NPZ file or as arrays; everything that is named by `data.name`."""
 
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,8 @@ from asfl.config.names import DATASETS, ModelSpec
 from asfl.costs.world import World
 from asfl.data import load_data, register_arrays
 from asfl.data.arrays import INPUT_SHAPE, NUM_CLASSES
-from asfl.models import load
 from asfl.models.build import build_model
-from asfl.models.load import load_profile, shipped_profiles
+from asfl.models.load import load_profile
 from studies.torture.made_up import lying_npy
 
 
@@ -112,19 +109,6 @@ def test_a_file_is_a_data_set_everywhere(tmp_path: Path) -> None:
     assert after.activation_bits[0] != before.activation_bits[0]
 
 
-def test_a_profile_of_own_data_is_never_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even if a shipped profile has the same name."""
-    monkeypatch.chdir(tmp_path)
-    asked: list[ModelSpec] = []
-    monkeypatch.setattr("asfl.models.build.measure_profile", asked.append)
-    save(tmp_path / "cifar10.npz")
-    assert "cnn-cifar10" in shipped_profiles()
-    spec = config_for("cifar10.npz").model_spec
-    load_profile(spec)
-    assert asked == [spec]
-    load._load.cache_clear()  # it remembers what the stand-in gave
-
-
 def test_registered_arrays_are_a_data_set(tmp_path: Path) -> None:
     train, test = images(8, 6, 6), images(4, 6, 6)
     with pytest.raises(
@@ -160,15 +144,10 @@ def test_names_that_mean_something_else_are_refused(name: str) -> None:
         ),
         ({"train_images": images(12, 10, 8, 7)}, "neither axis 1 nor axis 3 has 1 to 4 channels"),
         ({"test_images": images(5, 10, 9, 3)}, "training images are 3×10×8 .* and test images 3×10×9"),
-        ({"test_images": images(0, 10, 8, 3)}, "give at least one image"),
         ({"train_labels": np.arange(11)}, r"train_labels is int64 \[11\]; give one whole number for each of the 12"),
-        ({"train_labels": np.arange(12.0)}, "train_labels is float64"),
         ({"train_labels": np.arange(12) - 1}, r"train_labels\[0\] = -1 must be 0 … 99,999"),
         ({"test_labels": np.array([0, 1, 2, 2**40, 1])}, r"test_labels\[3\] = 1099511627776"),
         ({"num_classes": 3}, "num_classes = 3 must be a whole number above the largest label, 3"),
-        ({"num_classes": np.array([4, 5])}, r"num_classes is int64 \[2\]; give one number"),
-        ({"num_classes": np.nan}, "num_classes = nan must be a whole number"),
-        ({"scale": 1e-300}, "scale = 1e-300 must be a number above 0"),
         ({"scale": np.nan}, "scale = nan must be a number above 0"),
         ({"train_labels": np.array([None] * 12)}, "can't be read as an NPZ archive of plain arrays"),
     ],
@@ -189,19 +168,6 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(AsflError, match=r"mine.npz: (not an NPZ|can't be read)"):
             load_data(config_for(path))
-
-
-def test_everything_about_data_works_without_pytorch() -> None:
-    code = """
-import sys
-sys.modules["torch"] = None
-from asfl.config import load_config
-from asfl.data import load_data, partition
-config = load_config("demo").config
-print(partition(load_data(config).train_labels, 6, 1.0, 1).shape)
-"""
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "(6, 239)"
 
 
 def test_arrays_that_claim_more_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,6 @@ def test_smaller_alpha_is_more_heterogeneous() -> None:
     assert distances[-1] < 0.01
 
 
-@pytest.mark.parametrize("sizes", [[500, 500, 500], [900, 500, 100]])
-def test_a_huge_alpha_gives_all_clients_the_global_mix(sizes: list[int]) -> None:
-    """Also if the classes differ in size: each client gets its share of each, up to a sample or two."""
-    labels = np.repeat(np.arange(3), sizes)
-    counts = label_counts(labels, partition(labels, 15, 1e9, 1), 3)
-    assert np.abs(counts - np.array(sizes) / 15).max() <= 2
-
-
 def test_mixes_are_dirichlet_when_nothing_runs_out() -> None:
     """One client of many takes so little that it gets what it wants: mean and variance are those of Dir(α)."""
     alpha, classes = 2.0, 4
@@ -98,22 +90,6 @@ def test_rounding_keeps_the_sum_and_closed_classes_closed(total: int, seed: int)
     assert (counts.sum(axis=1) == total).all()
     assert (counts[np.isinf(log_mix)] == 0).all()
     assert np.abs(counts - total * mix).max() < 1 + 1e-9
-
-
-def test_no_client_is_favoured_by_its_number() -> None:
-    """Scarce classes: the first and the last client stay as close to their own mix, on average."""
-    labels = np.repeat(np.arange(10), 30)
-    distances = np.array(
-        [distance_from_global(label_counts(labels, partition(labels, 10, 0.05, s), 10), labels) for s in range(60)]
-    )
-    first, last = distances[:, :3].mean(), distances[:, -3:].mean()
-    assert first == pytest.approx(last, abs=0.04)
-
-
-def test_a_thousand_clients() -> None:
-    labels = np.repeat(np.arange(100), 50)
-    for alpha in (0.01, 1e6):
-        assert len(np.unique(partition(labels, 1000, alpha, 3))) == 5000
 
 
 @pytest.mark.parametrize(
@@ -158,32 +134,27 @@ def test_a_group_stays_with_one_client(sizes: list[int], clients: int, seed: int
     assert parts.shape[1] >= sum(sizes) / clients - max(sizes)  # no client lacks more than a group would give
 
 
-quantities = st.tuples(st.integers(1, 12), st.sampled_from([1e-300, 0.1, 1.0, 1e300]), st.integers(1, 9))
-
-
-@given(quantities, st.integers(0, 200), st.integers(0, 3))
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 200), st.integers(0, 3))
 def test_every_sample_is_dealt_and_no_client_gets_less_than_a_batch(
-    asked: tuple[int, float, int], more: int, seed: int
+    clients: int, batch: int, more: int, seed: int
 ) -> None:
-    clients, alpha, batch = asked
     samples = clients + more
-    parts = by_quantity(samples, clients, alpha, batch, seed)
+    parts = by_quantity(samples, clients, batch, seed)
     assert len(parts) == clients
     assert sorted(np.concatenate(parts)) == list(range(samples))
     assert min(map(len, parts)) >= min(batch, samples // clients)
-    again = by_quantity(samples, clients, alpha, batch, seed)
+    again = by_quantity(samples, clients, batch, seed)
     assert all((one == other).all() for one, other in zip(parts, again, strict=True))
 
 
-def test_sizes_are_dirichlet_and_a_smaller_parameter_more_uneven() -> None:
-    """Over many seeds a client's share beyond its mini-batch has the mean and the variance of Dir(α, …, α)."""
+def test_sizes_are_dirichlet() -> None:
+    """Over many seeds a client's share beyond its mini-batch has the mean and the variance of Dir(1, …, 1)."""
     clients, samples, batch = 5, 100_000, 100
-    for alpha in (0.3, 1.0, 10.0):
-        sizes = np.array([[len(p) for p in by_quantity(samples, clients, alpha, batch, seed)] for seed in range(150)])
-        shares = (sizes - batch) / (samples - clients * batch)
-        variance = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
-        assert shares.mean(axis=0) == pytest.approx(np.full(clients, 1 / clients), abs=4 * np.sqrt(variance / 150))
-        assert shares.var() == pytest.approx(variance, rel=0.2)
+    sizes = np.array([[len(part) for part in by_quantity(samples, clients, batch, seed)] for seed in range(150)])
+    shares = (sizes - batch) / (samples - clients * batch)
+    variance = (1 / clients) * (1 - 1 / clients) / (clients + 1)
+    assert shares.mean(axis=0) == pytest.approx(np.full(clients, 1 / clients), abs=4 * np.sqrt(variance / 150))
+    assert shares.var() == pytest.approx(variance, rel=0.2)
 
 
 def vectors(count: int, features: int = 5, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:

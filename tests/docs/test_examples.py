@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -108,21 +107,6 @@ def test_the_channel_gives_the_same_links_in_any_order_of_rounds(example: dict[P
         state = forward.at(index)
         assert index not in late or np.array_equal(state.channel_gain, late[index].channel_gain)
     assert not np.array_equal(World.of(shadowed(seed=2)).channel.at(3).path_gain, late[3].path_gain)
-
-
-def test_shadows_have_the_deviation_and_the_memory_they_should(example: dict[Path, ModuleType]) -> None:
-    """Compared with the same world without shadows, over many clients."""
-    clients = 20_000
-    channel: Any = World.of(shadowed(clients=clients)).channel
-    plain = World.of(load_config("demo", [f"scenario.clients={clients}"]).config).channel
-    rounds = (0, 1, 2, 30)
-    decibel = np.array([10 * np.log10(channel.at(at).path_gain / plain.at(at).path_gain) for at in rounds])
-    assert decibel.std(axis=1) == pytest.approx(channel.deviation_db, rel=0.03)
-    correlation = np.corrcoef(decibel)[0]
-    assert correlation == pytest.approx([channel.memory**lag for lag in rounds], abs=0.03)
-    # The fading around the mean is the same as without shadows.
-    faded = channel.at(2).channel_gain / channel.at(2).path_gain
-    assert faded == pytest.approx(plain.at(2).channel_gain / plain.at(2).path_gain)
 
 
 # ---------------------------------------------------------------------- the model

@@ -3,20 +3,13 @@
 To save it anew: `jupyter execute --inplace docs/notebook.ipynb`.
 """
 
-import base64
-import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from made_up import leave_run, made_up_round
 from nbclient import NotebookClient
-
-from asfl.config import load_config
-from asfl.costs.world import Budgets
-from asfl.runs.manifest import Manifest
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 FULL_LENGTH = "training.rounds=20"
@@ -55,25 +48,3 @@ def test_the_notebook_runs_and_shows_what_is_saved(saved: Any, tmp_path: Path, k
     NotebookClient(fresh, **kernel).execute()
     assert outputs(fresh) == outputs(saved)
     assert not list(tmp_path.rglob("manifest.json"))  # it tidies up
-
-
-def test_a_figure_shows_itself_once(tmp_path: Path, kernel: dict[str, Any]) -> None:
-    """However much a notebook knows of Matplotlib; a figure that is kept isn't shown."""
-    manifest = Manifest(load_config("demo").config, "asfl", Budgets(1, 1), 1, {})
-    leave_run(tmp_path / "run", manifest, [made_up_round(1, 0.5)])
-    begin = "from pathlib import Path\nimport asfl\nmade = asfl.Results(Path('run'))\nkept = made.plot()"
-    cells = [begin, "made.plot()", "import matplotlib.pyplot\nmade.plot()", "%matplotlib inline\nmade.plot()"]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])  # type: ignore[no-untyped-call]
-    NotebookClient(book, **kernel).execute()
-    assert outputs(book) == [[]] + 3 * [[["execute_result", "image/png", "text/plain"]]]
-    texts = [output["data"]["text/plain"] for cell in book["cells"] for output in cell["outputs"]]
-    assert all(re.fullmatch(r"<Figure size \d+x\d+ with 1 Axes>", text) for text in texts)
-
-
-def test_what_is_saved_is_small_and_of_one_piece(saved: Any) -> None:
-    cells = [cell for cell in saved["cells"] if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    data = [output.get("data", {}) for cell in cells for output in cell["outputs"]]
-    sizes = [len(base64.b64decode(one["image/png"])) for one in data if "image/png" in one]
-    assert len(sizes) == 3
-    assert max(sizes) < 60_000

@@ -95,12 +95,6 @@ def test_commands_have_these_options(page: Path) -> None:
                 assert is_field(value.partition("=")[0]), words
 
 
-def test_make_knows_the_targets_of_pages() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    for page in PAGES:
-        assert set(re.findall(r"(?:\$ |`)make (\w+)", page.read_text("utf-8"))) <= targets, page
-
-
 # ---------------------------------------------------------------------- names
 def is_field(name: str) -> bool:
     """Whether the configuration has it."""

@@ -67,12 +67,6 @@ def test_a_difference_is_found_and_written_where_it_stands(tmp_path: Path, monke
         tool.differences("page", text, tmp_path)
 
 
-def test_what_is_no_call_of_asfl_needs_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(tool.NotShownError, match=r"(?s)ls.*isn't a call of asfl.*NOT_RUN"):
-        tool.differences("page", "```console\n$ ls\nfile\n```\n", tmp_path)
-    assert tool.differences("page", "```console\n$ asfl serve x\nfile\n```\n", tmp_path) == []
-
-
 lines = st.lists(st.text("abc 123.", max_size=5).map(lambda text: f"x{text}"), min_size=1, max_size=8)
 
 

@@ -14,7 +14,7 @@ from trainers import full_round
 
 from asfl.costs.round import Decision
 from asfl.field import messages as msg
-from asfl.field.shapes import Blueprint
+from asfl.field.messages import Blueprint
 from asfl.field.wire import WireError, decode, encode
 from asfl.runs.state import flatten, unflatten
 from asfl.train.fleet import FirstLayers

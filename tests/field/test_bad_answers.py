@@ -31,8 +31,7 @@ from torch import Tensor
 from asfl.config.errors import AsflError
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode
-from asfl.field.engine import train
-from asfl.field.fleet import Copies, RemoteFleet
+from asfl.field.fleet import RemoteFleet, train
 from asfl.field.messages import Agreement, Answer, AnyRequest, Link, LinkError, OpenRequest, failed
 from asfl.field.outliers import BOUND, FACTOR, Kind, OutlierError, OutlierFilter, Place, bounded
 from asfl.field.roster import LEAST_S, MOST_S, MeasuredDeadlines, Patience, Roster
@@ -590,10 +589,10 @@ def test_words_of_a_client_are_cut_and_move_no_cursor() -> None:
 
 def test_quarantine_is_of_a_key_not_of_a_number() -> None:
     links = [Named("bb"), Named("aa"), Named("cc")]
-    roster, copies = Roster(links, Patience()), Copies(3)
+    roster = Roster(links, Patience())
     lie_in(roster, range(3))
     restarted = Roster(links, Patience())
-    Copies(3).restore(copies.knowledge(roster), restarted)
+    restarted.restore(roster.knowledge())
     for again in (roster, restarted):
         again.begin(3)
         assert again.quarantined.tolist() == [True, False, False]
@@ -746,8 +745,8 @@ def test_a_state_that_is_not_finite_is_not_saved_and_the_checkpoint_before_stays
         check_finite({**good, "training.server": torch.tensor([1.0, torch.inf])}, 3)
     tensors, folder = Simulation.tensors, tmp_path / "run"
 
-    def spoilt(simulation: Simulation, *, whole: bool = True) -> dict[str, Tensor]:
-        found = tensors(simulation, whole=whole)
+    def spoilt(simulation: Simulation) -> dict[str, Tensor]:
+        found = tensors(simulation)
         return found if simulation.round_index < 3 else {**found, "training.server.parameters": torch.tensor(torch.nan)}
 
     monkeypatch.setattr(Simulation, "tensors", spoilt)

@@ -16,8 +16,7 @@ from asfl.config.errors import AsflError
 from asfl.data import load_data, partition
 from asfl.field import messages as msg
 from asfl.field.client import ClientNode, _with_own_files
-from asfl.field.messages import Answer, AnyRequest
-from asfl.field.shapes import Blueprint
+from asfl.field.messages import Answer, AnyRequest, Blueprint
 from asfl.field.wire import _CLASSES, decode, encode, pack, unpack
 from asfl.train.fleet import FirstLayers, Packet
 from asfl.train.optimizers import OptimizerState

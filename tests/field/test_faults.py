@@ -40,7 +40,7 @@ from small_runs import (
 from waiting import LONG_S, wait_until
 
 from asfl.field.certificates import Authority
-from asfl.field.engine import train
+from asfl.field.fleet import train
 from asfl.field.messages import Agreement, Answer, AnyRequest, Sync
 from asfl.field.stream import StreamServer
 from asfl.runs.records import RoundRecord, read_records

@@ -1,9 +1,7 @@
 """Costs by the clock: what exchanges on known links say, what is decided and charged by it, meters, and slow links."""
 
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +12,15 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from problems import plain_objective, random_problem
-from small_runs import CLIENTS, agreement_of, tiny
+from small_runs import CLIENTS, local_links, tiny
 
 from asfl.config import Network
 from asfl.config.errors import AsflError
 from asfl.costs.modelled import ExchangeRules, round_cost
 from asfl.costs.round import Decision
 from asfl.costs.world import Accountant, ModelledAccountant
-from asfl.field.client import ClientNode
-from asfl.field.engine import agreement_for, train
+from asfl.field.client import Pace
+from asfl.field.fleet import agreement_for, read_profile, train
 from asfl.field.measured import (
     PRIOR_LOG_VARIANCE,
     PRIOR_LOSS,
@@ -37,7 +35,6 @@ from asfl.field.measured import (
     probe,
 )
 from asfl.field.messages import (
-    Agreement,
     Answer,
     AnyRequest,
     Backward,
@@ -50,11 +47,9 @@ from asfl.field.messages import (
     Where,
 )
 from asfl.field.meters import METERS, CarefulMeter, RaplMeter, meter_named, register_meter
-from asfl.field.shaping import UNSHAPED, Pace, link_at, links_of, read_profile
 from asfl.field.wire import WireError
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Problem, Queues, ooe_bcd, solve_jointly
-from asfl.runs.manifest import MODEL_FILE
 from asfl.runs.play import radio_only
 from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.round import play_round
@@ -64,7 +59,6 @@ from asfl.schemes import SCHEMES, scheme_named
 from asfl.schemes.base import decide, rules_of
 from asfl.train.signals import Task
 from asfl.train.state import ModelVectors
-from studies.local_links import LocalLink
 
 PROFILE = ModelProfile(
     param_bits=np.array([1e4, 2e4, 3e4]),
@@ -443,66 +437,17 @@ def test_in_one_process_there_is_nothing_to_measure(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- whole runs
-class ServerDeathError(Exception):
-    pass
-
-
-class MortalLink(LocalLink):
-    """Remembers what it carried; and the server dies when it sends this request in this round (counted from 0)."""
-
-    fatal: tuple[str, int] | None = None
-
-    def __init__(self, node: ClientNode, pool: ThreadPoolExecutor) -> None:
-        super().__init__(node, pool)
-        self.ops: list[str] = []
-
-    def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-        if (request.name, request.round) == self.fatal:
-            raise ServerDeathError
-        self.ops.append(request.name)
-        return super().ask(request, deadline_s)
-
-
-@contextmanager
-def links_to(nodes: Sequence[ClientNode]) -> Iterator[list[MortalLink]]:
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        yield [MortalLink(node, pool) for node in nodes]
-
-
-def nodes_of(agreement: Agreement) -> list[ClientNode]:
-    return [ClientNode(agreement.welcome(client)) for client in range(CLIENTS)]
-
-
-@pytest.fixture(scope="module")
-def agreement() -> Agreement:
-    """A scheme that decides the same whatever was measured, so that runs can be compared; sides are never asked for."""
-    overrides = ("output.evaluate_every=100", "output.checkpoint_every=100")
-    return agreement_of(tiny(*MEASURED, *overrides, rounds=5), "sfl-cut2")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(agreement: Agreement, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    with links_to(nodes_of(agreement)) as links:
-        assert train(agreement, folder, links)
-    return (folder / MODEL_FILE).read_bytes()
-
-
-def broken_run(agreement: Agreement, folder: Path, nodes: Sequence[ClientNode], request: str) -> None:
-    """The server dies in the fourth round."""
-    with links_to(nodes) as links:
-        links[0].fatal = request, 3
-        with pytest.raises(ServerDeathError):
-            train(agreement, folder, links)
-    assert len(read_records(folder)) == 3
-
-
-def test_rounds_are_charged_what_they_take(tmp_path: Path) -> None:
-    agreement = agreement_for(tiny(*MEASURED, rounds=4), "asfl", tmp_path / "run", threads=1)
-    with links_to(nodes_of(agreement)) as links:
-        assert train(agreement, tmp_path / "run", links)
+def test_rounds_are_charged_what_they_take_also_after_a_stop(tmp_path: Path) -> None:
+    agreement, rounds = (
+        agreement_for(tiny(*MEASURED, rounds=4), "asfl", tmp_path / "run", threads=1),
+        list[RoundRecord](),
+    )
+    for finishes in (False, True):
+        with local_links(agreement) as links:
+            stop = (lambda: False) if finishes else (lambda: len(rounds) == 2)
+            assert train(agreement, tmp_path / "run", links, on_round=rounds.append, should_stop=stop) == finishes
     records = read_records(tmp_path / "run")
-    assert len(records) == 4
+    assert [record.round for record in records] == [record.round for record in rounds] == [1, 2, 3, 4]
     for record in records:
         assert record.measured is not None
         assert record.faults is None
@@ -515,42 +460,16 @@ def test_rounds_are_charged_what_they_take(tmp_path: Path) -> None:
     assert records[-1].total_delay_s == pytest.approx(sum(record.delay_s for record in records))
 
 
-def test_the_server_starts_anew_and_clients_keep_what_they_have(
-    agreement: Agreement, undisturbed: bytes, tmp_path: Path
-) -> None:
-    """It died between two rounds, and had asked no client for its side: the model is the same to the last bit."""
-    nodes = nodes_of(agreement)
-    broken_run(agreement, tmp_path, nodes, "project")
-    with links_to(nodes) as links:
-        assert train(agreement, tmp_path, links)
-        assert not any("sync" in link.ops for link in links)
-    assert (tmp_path / MODEL_FILE).read_bytes() == undisturbed
-
-
-@pytest.mark.parametrize("clients", ["are ahead", "are new"])
-def test_state_of_another_round_is_never_used(clients: str, agreement: Agreement, tmp_path: Path) -> None:
-    nodes = nodes_of(agreement)
-    broken_run(agreement, tmp_path, nodes, "backward")
-    if clients == "are new":
-        nodes = nodes_of(agreement)
-    with links_to(nodes) as links:
-        assert train(agreement, tmp_path, links)
-        assert all("sync" in link.ops for link in links)
-    records = read_records(tmp_path)
-    assert len(records) == 5
-    assert records[-1].accuracy is not None
-    assert not any(record.faults for record in records)
-
-
 # ---------------------------------------------------------------------- meters of energy
-def write(folder: Path, **files: object) -> Path:
+def write(folder: Path, **files: object) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_text(f"{content}\n")
-    return folder
 
 
 def test_packages_are_summed_and_counters_start_over(tmp_path: Path) -> None:
+    with pytest.raises(AsflError, match="'rapl': there are no energy counters"):
+        RaplMeter(tmp_path)
     for number in (0, 1):
         write(tmp_path / f"intel-rapl:{number}", energy_uj=900, max_energy_range_uj=999)
     write(tmp_path / "intel-rapl:0:0", energy_uj=5, max_energy_range_uj=999)  # a part of package 0
@@ -561,29 +480,20 @@ def test_packages_are_summed_and_counters_start_over(tmp_path: Path) -> None:
     assert meter.read() == pytest.approx((50 + 150) * 1e-6)
 
 
-def test_without_such_files_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(AsflError, match="'rapl': there are no energy counters"):
-        RaplMeter(tmp_path)
-
-
 class Broken:
     def read(self) -> float:
         raise RuntimeError("no such gauge")
 
 
-def test_by_name() -> None:
+def test_by_name_and_one_that_fails_costs_nothing_but_its_readings(caplog: pytest.LogCaptureFixture) -> None:
     assert meter_named("none") is None
     with pytest.raises(AsflError, match=r"unknown meter 'rpl'.*rapl"):
         meter_named("rpl")
     try:
         register_meter("mine", Broken)
-        assert meter_named("mine") is not None
+        meter = CarefulMeter(meter_named("mine"))
     finally:
         METERS.clear()
-
-
-def test_a_meter_that_fails_costs_nothing_but_its_readings(caplog: pytest.LogCaptureFixture) -> None:
-    meter = CarefulMeter(Broken())
     assert [meter.read(), meter.read()] == [None, None]
     assert [record.getMessage() for record in caplog.records] == [
         "the energy meter failed, and isn't read any more: RuntimeError: no such gauge"
@@ -604,32 +514,19 @@ latency_s = "10 ms"
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "slow.toml"
-    path.write_text(SLOW)
-    return path
-
-
-def test_the_latest_link_of_a_client_holds(file: Path) -> None:
-    links = read_profile(file, clients=2)
-    own = links_of(1, links)
-    assert link_at(4, own).uplink_bps == 8e6
-    assert (link_at(5, own).uplink_bps, link_at(99, own).downlink_bps) == (1e3, 2e3)
-    assert link_at(99, links_of(0, links)).uplink_bps == 8e6
-    assert link_at(1, ()) == UNSHAPED
-
-
-def test_messages_wait_as_long_as_they_would_take(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr("asfl.field.shaping.time.sleep", waited.append)
-    pace = Pace(links_of(1, read_profile(file, clients=2)))
-    pace.down(1000, 1)
-    pace.up(1000)
-    pace.down(1000, 5)
-    pace.up(500)
-    pace.up(0)  # of the same round
-    assert waited == [8 * 1000 / 8e6, 0.005 + 4.0, 0.005 + 4.0, 0.005]
+def test_messages_wait_as_long_as_they_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow.toml").write_text(SLOW)
+    agreement = agreement_for(tiny(f"field.shaping={tmp_path / 'slow.toml'}"), "asfl", tmp_path / "run")
+    waited = list[float]()
+    monkeypatch.setattr("asfl.field.client.time.sleep", waited.append)
+    for client in (1, 0):
+        pace = Pace(agreement.welcome(client).agreement.shaping)
+        pace.down(1000, 1)
+        pace.up(1000)
+        pace.down(1000, 5)
+        pace.up(500)
+        pace.up(0)  # of the same round
+    assert waited == [8 * 1000 / 8e6, 0.005 + 4.0, 0.005 + 4.0, 0.005, 8 * 1000 / 8e6, 8 * 500 / 8e6]
 
 
 @pytest.mark.parametrize(
@@ -640,15 +537,12 @@ def test_messages_wait_as_long_as_they_would_take(file: Path, monkeypatch: pytes
         ("[[link]]\nuplink_bps = 0", "> 0"),
         ("[[link]]\nclient = 2", "client = 2, but there are 2: 0 … 1"),
         ("links", "not valid TOML"),
+        (None, "no such file"),
     ],
 )
-def test_mistakes(text: str, words: str, tmp_path: Path) -> None:
+def test_mistakes(text: str | None, words: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
-    file.write_text(text)
+    if text is not None:
+        file.write_text(text)
     with pytest.raises(AsflError, match=f"(?s)field.shaping: .*wrong.toml.*{words}"):
         read_profile(file, clients=2)
-
-
-def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(AsflError, match="no such file"):
-        read_profile(tmp_path / "none.toml", clients=2)

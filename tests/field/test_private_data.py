@@ -18,8 +18,7 @@ from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.data.private import of_device
 from asfl.field.client import ClientNode
-from asfl.field.engine import train
-from asfl.field.fleet import MOST_TIMES, believed_sizes, together
+from asfl.field.fleet import MOST_TIMES, believed_sizes, together, train
 from asfl.field.messages import Agreement, Scored
 from asfl.models.build import build_model
 from asfl.runs.manifest import read_manifest
@@ -106,17 +105,6 @@ def test_a_run_without_any_image_on_the_server(tmp_path: Path) -> None:
     assert all(abs(sum(held_out) * (accuracy or 0) % 1 - 0.5) > 0.49 for accuracy in accuracies)  # whole images
     told = read_manifest(tmp_path / "run").facts["samples"]
     assert told == [size - held for size, held in zip(SIZES, held_out, strict=True)]  # nothing of their labels
-
-
-def test_the_server_may_have_test_images(tmp_path: Path) -> None:
-    data = load_data(tiny())
-    np.savez(tmp_path / "test.npz", images=data.test_images[:40], labels=data.test_labels[:40], scale=16)
-    config = private(f"data.test_file={tmp_path / 'test.npz'}", "output.test_samples=0", rounds=1)
-    with links_to(config, files_of(tmp_path)) as links:
-        assert train(Agreement(config, "asfl", threads=1), tmp_path / "run", links, patience=PATIENT)
-    (record,) = read_records(tmp_path / "run")
-    assert record.accuracy is not None
-    assert (40 * record.accuracy) % 1 == pytest.approx(0, abs=1e-9)
 
 
 def test_private_images_need_devices(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from waiting import LONG_S, wait_until
 
 from asfl.cli.run import run as run_command
 from asfl.config.errors import AsflError, MissingExtraError
-from asfl.field.engine import train
+from asfl.field.fleet import train
 from asfl.field.messages import Agreement, Answer, AnyRequest, Ping, Probe, Where
 from asfl.field.ray import RayLink, ray_clients, run_with_actors
 from asfl.runs.engines.ray import ray_cluster

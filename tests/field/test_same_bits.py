@@ -16,8 +16,7 @@ from waiting import wait_until
 from asfl.config.errors import AsflError
 from asfl.costs.round import ALLOWED_BITS
 from asfl.data import register_arrays
-from asfl.field.engine import agreement_for, train
-from asfl.field.fleet import RemoteFleet
+from asfl.field.fleet import RemoteFleet, agreement_for, train
 from asfl.field.messages import Agreement, Share, Upload
 from asfl.runs import simulation as simulate
 from asfl.runs.records import RoundRecord, read_records

@@ -36,7 +36,7 @@ from asfl.runs import http_server
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
 from asfl.train.signals import Task
-from asfl.train.state import Combining, ModelVectors
+from asfl.train.state import ModelVectors
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
@@ -50,7 +50,7 @@ def ten_to(value: float) -> str:
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"two calls of {http_server.MOST_BYTES >> 10} KiB are answered",
+        f"one call of {http_server.MOST_BYTES >> 10} KiB is answered",
         f"{http_server.PLACES} connections each, for {http_server.WITHIN_S:g} s",
         f"Chunks are {CHUNK >> 20} MiB at most",
         f"Before its first word a client may send {round(GREETING_LIMIT / HEADER_LIMIT)} MiB",
@@ -67,7 +67,6 @@ def ten_to(value: float) -> str:
         f"max(log {BOUND:g}, 5 · 1.4826 · MAD)",
         f"max(log {FACTOR:g}, 5 · 1.4826 · MAD)",
         f"{WORDS[BAD_ANSWERS].capitalize()} rounds in a row",
-        f"the largest and smallest {'fifth' if Combining().trim == 1 / 5 else '?'} of each number",
         f"two connections per client and {server._STRANGERS} more",
         f"after {server._QUIET_MS / 1e3:g} s, a",
         f"{server.RESERVED_FILES} open files are left",

@@ -33,8 +33,7 @@ from asfl.field import stream as server
 from asfl.field.certificates import SERVER_NAME, Authority
 from asfl.field.client import ClientNode
 from asfl.field.membership import Registry
-from asfl.field.messages import Bye, Forward, LinkError, Ping, Ready, Sync, Welcome, Where
-from asfl.field.shapes import Blueprint
+from asfl.field.messages import Blueprint, Bye, Forward, LinkError, Ping, Ready, Sync, Welcome, Where
 from asfl.field.stream import (
     CHUNK,
     METHOD,

@@ -9,7 +9,7 @@ imports for it takes longer than rounds do."""
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "asfl.field.engine", "asfl.field.stream", "asfl.field.stream", "asfl.runs.run",
+        "asfl.field.fleet", "asfl.field.stream", "asfl.field.stream", "asfl.runs.run",
         "asfl.runs.simulation", "pytest",
         "torch._dynamo",  # which a server imports to measure a network, and takes seconds for
     ]

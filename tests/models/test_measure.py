@@ -13,7 +13,6 @@ from asfl.config.errors import AsflError
 from asfl.config.names import Architecture, Dataset, ModelSpec, Norm
 from asfl.models.build import build_model, measure_profile
 from asfl.models.load import load_profile, shipped_profiles
-from asfl.models.profile import ModelProfile
 
 SHIPPED = {
     "cnn-digits",
@@ -27,50 +26,7 @@ SHIPPED = {
 torch.set_num_threads(1)
 
 
-def unit(profile: ModelProfile, name: str) -> tuple[float, float, float, float]:
-    """(param_bits, activation_bits, forward_flops, backward_flops) of one unit."""
-    m = profile.unit_names.index(name)
-    columns = (profile.param_bits, profile.activation_bits, profile.forward_flops, profile.backward_flops)
-    return tuple(float(column[m]) for column in columns)  # type: ignore[return-value]
-
-
-def conv_macs(in_channels: int, out_channels: int, kernel: int, out_size: int) -> int:
-    return in_channels * out_channels * kernel**2 * out_size**2
-
-
-Unit = tuple[float, float, float, float]
-BY_HAND: dict[str, dict[str, Unit]] = {
-    "vgg19": {
-        # The image needs no gradient, so the backward pass computes that of the weights only. Scale and shift of the
-        # norm are parameters; its running statistics aren't.
-        "conv1": (3 * 64 * 9 + 2 * 64, 64 * 32 * 32, conv_macs(3, 64, 3, 32), 2),
-        "conv8": (256 * 256 * 9 + 2 * 256, 256 * 4 * 4, conv_macs(256, 256, 3, 8), 4),  # 8×8, pooled to 4×4
-        "fc3": (512 * 100 + 100, 100, 512 * 100, 4),
-    },
-    "resnet50": {
-        # With a stride, 32×32 in and 16×16 out; what skips it is still as it came into the block.
-        "stage2.block1.conv2": (
-            128 * 128 * 9 + 2 * 128, 128 * 16 * 16 + 256 * 32 * 32, conv_macs(128, 128, 3, 16), 4
-        ),
-        # The last unit of a block with a shortcut: nothing skips what is behind it.
-        "stage2.block1.conv3": (
-            128 * 512 + 256 * 512 + 2 * 2 * 512, 512 * 16 * 16,
-            conv_macs(128, 512, 1, 16) + conv_macs(256, 512, 1, 16), 4,
-        ),
-        # Inside a block without one.
-        "stage2.block2.conv1": (512 * 128 + 2 * 128, (128 + 512) * 16 * 16, conv_macs(512, 128, 1, 16), 4),
-    },
-}  # fmt: skip
 """Parameters, values that are sent at a cut behind the unit, MACs, and FLOPs of the backward pass per MAC."""
-
-
-@pytest.mark.parametrize("model", BY_HAND)
-def test_units_counted_by_hand(model: str) -> None:
-    profile = measure_profile(ModelSpec.parse(f"{model}-cifar100"))
-    for name, (params, values, macs, backward) in BY_HAND[model].items():
-        assert unit(profile, name) == (32 * params, 32 * values, 2 * macs, backward * macs), name
-    if model == "resnet50":
-        assert unit(profile, "stage4.block3.conv3")[1] == 32 * 2048  # pooled
 
 
 @pytest.mark.parametrize("norm", get_args(Norm))

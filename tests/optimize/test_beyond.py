@@ -16,9 +16,7 @@ from asfl.costs.modelled import ON_DEMAND, round_cost
 from asfl.costs.round import Decision, Holdings, Overheads, check_decision
 from asfl.optimize import Problem, ooe_bcd, solve_jointly
 from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
-from asfl.optimize.prices import Prices, Progress, ProgressCost
-from asfl.optimize.problem import TURN_PRICE, DriftAndNoise
-from asfl.optimize.rules import Switches
+from asfl.optimize.problem import TURN_PRICE, DriftAndNoise, Prices, Progress, ProgressCost, Switches
 
 seeds = st.integers(0, 10**6)
 switches = st.builds(Switches, **dict.fromkeys(("sync", "quant", "rate", "mix"), st.booleans()))
@@ -121,12 +119,12 @@ def test_a_step_for_every_mini_batch_adds_up(seed: int, noise: float) -> None:
 @settings(max_examples=20)
 def test_layers_on_the_server_are_worth_more_where_it_mixes(seed: int, rate: bool) -> None:
     problem = beyond_problem(seed, Switches(sync=True, rate=rate, mix=True), clients=4, num_rbs=4, layers=5)
-    assert problem.progress_of_cut[0] == 1
-    assert problem.progress_of_cut[5] == pytest.approx(1 / math.sqrt(4))
-    assert (np.diff(problem.progress_of_cut) < 0).all()
+    assert problem.objective.progress_of_cut[0] == 1
+    assert problem.objective.progress_of_cut[5] == pytest.approx(1 / math.sqrt(4))
+    assert (np.diff(problem.objective.progress_of_cut) < 0).all()
     unmixed = replace(problem, switches=replace(problem.switches, mix=False))
-    assert (unmixed.progress_of_cut == 1).all()
-    assert (unmixed.idle_cost_of_cut == 0).all()
+    assert (unmixed.objective.progress_of_cut == 1).all()
+    assert (unmixed.objective.idle_cost_of_cut == 0).all()
 
 
 @given(seeds, switches, st.integers(1, 5), st.integers(1, 5), st.integers(2, 5))
@@ -218,9 +216,9 @@ def test_the_price_of_progress_is_what_it_has_cost() -> None:
     assert problem.prices is not None
     rate, cost = ProgressCost(), problem.prices.cost(2.0, np.array([1.0, 2.0, 3.0]))
     for _ in range(200):
-        rate = rate.after(cost, float(problem.progress.of(2.0)))
+        rate = rate.after(cost, float(problem.objective.progress.of(2.0)))
     prices = rate.prices(problem.rules, 3)
-    assert prices.per_progress == pytest.approx(cost / problem.progress.of(2.0))
+    assert prices.per_progress == pytest.approx(cost / problem.objective.progress.of(2.0))
 
 
 @given(st.floats(0.3, 100), st.floats(1e-6, 1))

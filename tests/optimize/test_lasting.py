@@ -11,8 +11,7 @@ from asfl.config import load_config
 from asfl.costs.modelled import ASFL, round_cost
 from asfl.costs.round import Decision
 from asfl.costs.world import Budgets, RemainingBudget, World
-from asfl.optimize.prices import TYPICAL_COST, Prices, Progress, ProgressCost, RecentUse, lasting_prices
-from asfl.optimize.rules import Rules
+from asfl.optimize.problem import TYPICAL_COST, Prices, Progress, ProgressCost, RecentUse, Rules, lasting_prices
 from asfl.runs.play import play
 from asfl.runs.records import RoundRecord
 from asfl.runs.state import SyntheticLearning
@@ -70,7 +69,7 @@ def test_pace_is_what_recent_rounds_took() -> None:
     world = World.of(load_config("demo").config)
     round_ = world.begin_round(0)
     cost = round_cost(round_, Decision(2, np.ones(6), np.ones(6)), np.ones(6), ASFL)
-    twice = RecentUse.fresh(6).after(cost).after(cost)
+    twice = RecentUse.fresh(6).after(float(cost.delay_s), cost.energy_j).after(float(cost.delay_s), cost.energy_j)
     np.testing.assert_allclose(twice.used / twice.used[1], np.concatenate([[cost.delay_s, 1.0], cost.energy_j]))
 
 

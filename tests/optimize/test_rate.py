@@ -11,9 +11,7 @@ from asfl.config import load_config
 from asfl.costs.round import Holdings
 from asfl.costs.world import World
 from asfl.optimize.bcd import net_cost, solve_by_rate, worth_arriving
-from asfl.optimize.prices import Prices, Progress, ProgressCost
-from asfl.optimize.problem import Problem, Solution
-from asfl.optimize.rules import Rules
+from asfl.optimize.problem import Prices, Problem, Progress, ProgressCost, Rules, Solution
 from asfl.runs.play import play
 from asfl.runs.state import SyntheticLearning
 from asfl.schemes import scheme_named
@@ -105,7 +103,7 @@ def test_a_round_that_pays_for_itself_is_not_skipped(noise: float, monkeypatch: 
         found = solve_by_rate(problem, solve)
         prices, arrival = problem.prices, worth_arriving(found)
         assert prices is not None
-        if np.isfinite(prices.per_progress) and problem.progress.expected(arrival) <= 0:
+        if np.isfinite(prices.per_progress) and problem.objective.progress.expected(arrival) <= 0:
             together = replace(prices, arrival=np.full(len(arrival), 0.5))
             other = solve(replace(problem, prices=together))
             skipped_in_vain += net_cost(other, worth_arriving(other)) < net_cost(found, arrival)
@@ -128,7 +126,7 @@ def test_the_first_round_takes_the_best_ratio_that_it_saw(noise: float, monkeypa
     def ratio(problem: Problem, found: Solution) -> float:
         assert problem.prices is not None
         cost = problem.prices.cost(float(found.expected.delay_s), found.expected.energy_j)
-        return cost / max(problem.progress.expected(worth_arriving(found)), 1e-9)
+        return cost / max(problem.objective.progress.expected(worth_arriving(found)), 1e-9)
 
     seen = 0
 

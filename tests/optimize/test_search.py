@@ -12,8 +12,7 @@ from asfl.config.shapes import Floats
 from asfl.costs.round import Decision
 from asfl.optimize.blocks import Grid, best_on_grid
 from asfl.optimize.compiled import compiled
-from asfl.optimize.problem import Problem
-from asfl.optimize.rules import Penalty
+from asfl.optimize.problem import Penalty, Problem
 from asfl.optimize.search import Choices, Pick, SearchResult, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, plan_terms
 
@@ -72,7 +71,7 @@ def test_nothing_is_better_than_what_the_search_finds(
     clients, num_rbs, need = size
     rules: dict[str, Any] = {} if need is None else {"min_participants": need}
     problem = random_problem(seed, clients, num_rbs, form=form, **rules)
-    delay = problem.delay_penalty
+    delay = problem.objective.delay_penalty
     choices = _grid(problem, coarseness=8).choices(plan_terms(problem))
     start = np.where(np.arange(clients) < num_rbs, 1 + seed % len(POWERS), 0) if has_start else None
     picks = _all_or_some(len(choices.candidates.load), clients, seed)
@@ -98,7 +97,7 @@ def test_ties_and_impossible_candidates(seed: int, clients: int, num_rbs: int, k
     supply = None if kind == "free" else Supply(num_rbs, int(rng.integers(0, min(clients, num_rbs) + 1)), counts)
     candidates = Candidates(stage_s, rng.random((options, clients)), cost)
     choices = Choices(candidates, np.ones(2), np.zeros((2, 3)), supply, rng.random(2))
-    delay = random_problem(seed).delay_penalty
+    delay = random_problem(seed).objective.delay_penalty
     found = search_deadlines(choices, delay, None, 1e-6)
     _assert_best(choices, delay, found, 1e-6, _all_or_some(options, clients, seed))
 
@@ -114,7 +113,7 @@ def test_cuts_that_are_left_out_cannot_be_best(seed: int, reading: str, form: st
     terms, tried = plan_terms(problem), _grid(problem)
     bounds = tried.bounds(terms)
     for index in range(len(terms.cuts)):
-        found = search_deadlines(tried.choices(terms.only(index)), problem.delay_penalty, None, 1e-9, 5_000)
+        found = search_deadlines(tried.choices(terms.only(index)), problem.objective.delay_penalty, None, 1e-9, 5_000)
         if found is not None:
             assert bounds[index] <= found.value + 1e-9 * max(1.0, abs(found.value))
     if form == "drift" and problem.min_participants:

@@ -159,13 +159,17 @@ def test_same_problem_same_decision() -> None:
     assert (first.decision.tx_power_w == second.decision.tx_power_w).all()
 
 
-@given(st.lists(st.floats(-1, 5), min_size=1, max_size=40), st.floats(0, 1), st.sampled_from(["printed", "standard"]))
+@given(
+    st.lists(st.floats(-1, 5), min_size=1, max_size=40),
+    st.integers(0, 100).map(lambda percent: percent / 100),
+    st.sampled_from(["printed", "standard"]),
+)
 def test_queues_are_their_definition(excess: list[float], memory: float, rule: Any) -> None:
+    budgets: dict[str, Any] = {"delay_budget_s": 1.0, "energy_budget_j": 1.0, "participation_floor": 0.4}
+    problem = random_problem(1, clients=1, num_rbs=1, queue_rule=rule, queue_memory=memory, **budgets)
     queues, plain = Queues.empty(1), 0.0
     for over in excess:
-        queues = next_queues(
-            queues, over, np.array([over]), np.array([True]), rule=rule, memory=memory, participation_floor=0.4
-        )
+        queues = next_queues(replace(problem, queues=queues), 1 + over, np.array([1 + over]), np.array([True]))
         plain = max(memory * plain + (1 - memory) * over, 0) if rule == "printed" else max(plain + over, 0)
         assert queues.delay == pytest.approx(plain)
         assert queues.energy[0] == pytest.approx(plain)
@@ -183,11 +187,11 @@ def test_nobody_is_starved() -> None:
         queues, served = Queues.empty(4), np.zeros(4)
         rules = base.rules.model_copy(update={"participation_floor": floor})
         for _ in range(80):
-            decision = ooe_bcd(Problem(round_, base.learning, queues, rules)).decision
+            problem = Problem(round_, base.learning, queues, rules)
+            decision = ooe_bcd(problem).decision
             served += decision.scheduled
-            queues = next_queues(
-                queues, 0.0, np.zeros(4), decision.scheduled, rule="printed", memory=0.5, participation_floor=floor
-            )
+            owed = next_queues(problem, 0.0, np.zeros(4), decision.scheduled).participation
+            queues = Queues(0.0, np.zeros(4), owed)
         assert (served[3] / 80 < 0.05) if starved else (served[3] / 80 > 0.15)
 
 

@@ -79,11 +79,7 @@ def combined(rows: Sequence[Tensor], samples: Tensor, known: Tensor, how: Combin
     if how.rule == "mean":
         return weighted(rows, samples)
     numbers = torch.stack(list(rows)).numpy()
-    if how.rule == "median":
-        return torch.from_numpy(np.median(numbers, axis=0))
-    left_out = min(int(how.trim * len(rows)), (len(rows) - 1) // 2)
-    inner = np.sort(numbers, axis=0)[left_out : len(rows) - left_out]
-    return torch.from_numpy(inner.mean(axis=0))
+    return torch.from_numpy(np.median(numbers, axis=0))
 
 
 def weighted(tensors: Sequence[Tensor], samples: Tensor) -> Tensor:

@@ -105,18 +105,6 @@ def test_the_loss_under_fading_is_monte_carlo() -> None:
         )
 
 
-def test_how_many_blocks_a_packet_has_hardly_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SNR at which half of the packets are lost moves by less than half a decibel if they are ten times as long."""
-
-    def half_db() -> float:
-        lost = curves.curve_of.__wrapped__("uplink", 1e6).lost_known
-        return float(curves.GRID_DB[lost > math.log10(0.5)].max())
-
-    usual = half_db()
-    monkeypatch.setattr(curves, "PACKET_BLOCKS", 10_000)
-    assert abs(half_db() - usual) <= 0.5
-
-
 @pytest.mark.parametrize("direction", ["uplink", "downlink"])
 @pytest.mark.parametrize("bandwidth_hz", [180e3, 1e6, 5e6])
 def test_the_fit_says_how_far_it_is_off(direction: curves.Direction, bandwidth_hz: float) -> None:

@@ -1,4 +1,3 @@
-import math
 from pathlib import Path
 
 import numpy as np
@@ -39,18 +38,6 @@ def test_clients_are_uniform_in_the_disc() -> None:
     angle = np.arctan2(clients.position_m[:, 1], clients.position_m[:, 0]) / (2 * np.pi) % 1
     assert stats.kstest(angle, "uniform").pvalue > 1e-3
     assert stats.kstest((clients.cpu_hz - 1e9) / 0.6e9, "uniform").pvalue > 1e-3
-
-
-def test_path_gain_is_the_printed_path_loss() -> None:
-    clients = place_clients(Scenario(clients=5))
-    for distance, gain in zip(clients.distance_m, clients.path_gain, strict=True):
-        assert 10 * math.log10(gain) == pytest.approx(-30 - 40 * math.log10(distance))
-
-
-def test_more_clients_leave_the_first_ones_where_they_are() -> None:
-    few, many = place_clients(Scenario(clients=4)), place_clients(Scenario(clients=9))
-    assert (few.position_m == many.position_m[:4]).all()
-    assert (few.cpu_hz == many.cpu_hz[:4]).all()
 
 
 def test_rayleigh_fading_is_exponential_and_drawn_anew() -> None:

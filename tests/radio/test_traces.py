@@ -2,15 +2,13 @@
 
 import gzip
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from asfl.config.errors import AsflError
-from asfl.radio.traces import RequestedQuantity, UserSeries, read_trace, resample
+from asfl.radio.traces import RequestedQuantity, read_trace
 
 LONG = """trace,t,RSRP,SNR,mode
 7,0,-90,1.5,LTE
@@ -45,14 +43,6 @@ def test_long_csv_takes_snr_and_keeps_the_order_of_appearance(tmp_path: Path) ->
     np.testing.assert_array_equal(trace.values[1], [12, 12, 14])  # the edge is held
 
 
-def test_long_csv_gives_rsrp_if_asked_or_alone(tmp_path: Path) -> None:
-    asked = read_trace(write(tmp_path, LONG), "rsrp_dbm")
-    alone = read_trace(write(tmp_path, "User, Time_S, RSRP_dBm\na,0,-90\na,1,-91\n"))
-    assert asked.quantity == alone.quantity == "rsrp_dbm"
-    np.testing.assert_array_equal(asked.values[1], [-80, -82, -84])
-    np.testing.assert_array_equal(alone.values[0], [-90, -91])
-
-
 def test_compressed_csv_equals_the_plain_one(tmp_path: Path) -> None:
     """A byte order mark, blank lines and the case of the suffix do no harm either."""
     compressed = tmp_path / "drive.csv.gz"
@@ -66,35 +56,11 @@ def test_compressed_csv_equals_the_plain_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(trace.values[0], [1, 2])
 
 
-def test_csv_without_user_column_holds_one_user(tmp_path: Path) -> None:
-    trace = read_trace(write(tmp_path, "t,RSRP,SNR\n0,-90,1\n0.5,-91,2\n"))
-    assert trace.user_names == ("drive",)
-    assert trace.sample_period_s == 0.5
-    np.testing.assert_array_equal(trace.values[0], [1, 2])
-
-
-@pytest.mark.parametrize("quantity", ["snr_db", "rsrp_dbm"])
-def test_wide_csv_has_one_column_per_user(tmp_path: Path, quantity: RequestedQuantity) -> None:
-    trace = read_trace(write(tmp_path, "alice,seconds,bob\n1,0,\n2,2,20\n4,4,30\n"), quantity)
-    assert trace.quantity == quantity
-    assert trace.user_names == ("alice", "bob")
-    assert trace.sample_period_s == 2
-    np.testing.assert_array_equal(trace.values, [[1, 2, 4], [20, 20, 30]])
-
-
 def test_missing_values_and_missing_rows_are_interpolated_in_time(tmp_path: Path) -> None:
     rows = ["a,0,-", "a,1,10", "a,2,nan", "a,5,30", "a,6,NaN", "a,7,40", "a,8,41", "a,9,42", "a,10,43", "a,11,"]
     trace = read_trace(write(tmp_path, "\n".join(["ue,t,snr", *rows])))
     assert trace.sample_period_s == 1
     np.testing.assert_allclose(trace.values[0], [10, 10, 15, 20, 25, 30, 35, 40, 41, 42, 43, 43])
-
-
-def test_even_samples_stay_as_measured() -> None:
-    measured = np.random.default_rng(1).normal(size=1000)
-    time_s = 17.3 + np.arange(1000) * np.float64(0.1)
-    values = resample(UserSeries("a", time_s, measured), 0.1)
-    assert values is not None
-    np.testing.assert_allclose(values, measured, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -108,24 +74,16 @@ def test_a_user_with_a_long_pause_or_half_missing_is_left_out(tmp_path: Path, ro
 @pytest.mark.parametrize(
     ("text", "quantity", "message"),
     [
-        ("", "auto", "no time column among: none; name one t or time"),
         ("user,snr\na,1\n", "auto", "no time column among: user, snr"),
         ("user,t,CQI\na,0,1\n", "auto", r"no value column among: user, t, CQI; name one snr or .* or rsrp"),
         ("user,t,SNR\na,0,1\n", "rsrp_dbm", "no value column among: user, t, SNR; name one rsrp or rsrp_dbm"),
-        ("t,alice\n0,1\n", "auto", "to snr_db or rsrp_dbm"),
-        ("t\n0\n", "snr_db", "one distinct name per user"),
-        ("t,a,a\n0,1,2\n", "snr_db", "one distinct name per user"),
         ("user,t,SNR\n", "auto", "no rows below the header"),
         ("user,t,SNR\na,0\n", "auto", "row 2: 2 fields, but the header has 3"),
         ("user,t,SNR\na,0,good\n", "auto", "row 2: SNR is 'good'; give a finite number"),
-        ("user,t,SNR\na,0,inf\n", "auto", "row 2: SNR is 'inf'; give a finite number"),
         ("user,t,SNR\na,noon,1\n", "auto", "row 2: t is 'noon'; give a finite number"),
-        ("user,t,SNR\na,,1\n", "auto", "row 2: t is missing; give seconds"),
         ("t,user,SNR\n0, ,1\n", "auto", "row 2: user is empty"),
         ("user,t,SNR\na,1,1\nb,0,2\na,0,1\n", "auto", "row 4: t of user 'a' goes back from 1 to 0"),
-        ("t,a,b\n1,1,1\n0,2,2\n", "snr_db", "row 3: t of user 'a' goes back from 1 to 0"),
         ("user,t,SNR\na,0,1\na,1,1e308\n", "auto", "snr_db of user 'a' is beyond ±500 dB"),
-        ("user,t,SNR\na,0,1\n", "auto", "median time step is 0 s"),
         ("user,t,SNR\na,0,\na,1,-\n", "auto", "every user misses over half of its snr_db values"),
     ],
 )
@@ -166,29 +124,16 @@ def test_npz_prefers_snr_and_takes_names_and_time_step(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_trace(path, "rsrp_dbm").values[1], [-90, -91, -92])
 
 
-def test_npz_defaults_and_what_is_left_out(tmp_path: Path) -> None:
-    trace = read_trace(save(tmp_path, rsrp_dbm=[[-90.0], [-80.0]]))
-    assert (trace.quantity, trace.sample_period_s, trace.user_names) == ("rsrp_dbm", 1.0, ("0", "1"))
-    path = save(tmp_path, snr_db=[[1.0, 2.0]], trace_id=[42], mobility=np.array([{"never": "unpickled"}]))
-    assert read_trace(path).user_names == ("42",)
-    nan = np.nan
-    trace = read_trace(save(tmp_path, snr_db=[[nan, nan, 1], [1, 2, nan]], trace_id=["gone", "kept"]))
-    assert trace.user_names == ("kept",)
-
-
 @pytest.mark.parametrize(
     ("arrays", "quantity", "message"),
     [
         ({"power": [[1.0]]}, "auto", "no array snr_db, rsrp_dbm, relative_gain among: none"),
         ({"snr_db": [[1.0]], "dt_s": 1}, "rsrp_dbm", "no array rsrp_dbm among: snr_db, dt_s"),
         ({"snr_db": [1.0, 2.0]}, "auto", r"snr_db is float64 \[2\]; give real numbers \[users, time\]"),
-        ({"snr_db": np.ones((2, 0))}, "auto", r"snr_db is float64 \[2, 0\]"),
-        ({"snr_db": [[1j]]}, "auto", r"snr_db is complex128 \[1, 1\]"),
         ({"snr_db": [[1.0, 2], [3, -np.inf]]}, "auto", r"snr_db\[1, 1\] is -inf; give finite numbers"),
         ({"snr_db": [[np.nan]]}, "auto", "every user misses over half of its snr_db values"),
         ({"relative_gain": [[1.0, -1.0]]}, "auto", "relative_gain of user '0' is negative; give powers"),
         ({"snr_db": [[1.0]], "dt_s": 0.0}, "auto", "dt_s is 0.0; give one positive number"),
-        ({"snr_db": [[1.0]], "dt_s": [1, 2]}, "auto", r"dt_s is \[1, 2\]; give one positive number"),
         ({"snr_db": [[1.0]], "trace_id": ["a", "b"]}, "auto", r"trace_id is \[2\]; give one name for each of the 1"),
         ({"snr_db": np.array([[None]])}, "auto", "can't be read as an NPZ archive of plain arrays"),
     ],
@@ -223,14 +168,6 @@ def test_what_is_no_trace_is_an_error(tmp_path: Path) -> None:
         read_trace(write(tmp_path, LONG), "relative_gain")
     with pytest.raises(AsflError, match="quantity: unknown 'snr': did you mean 'snr_db'"):
         read_trace(write(tmp_path, LONG), "snr")  # type: ignore[arg-type]
-
-
-def test_importing_and_reading_tables_needs_no_torch(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from asfl.radio.traces import read_trace; "
-        "read_trace(Path(sys.argv[1])); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program, str(write(tmp_path, LONG))], check=True)
 
 
 @pytest.mark.parametrize("more", [b"0,1,2\n" * 2000, b"7," * 6000, b"a" * 9000])

@@ -14,8 +14,8 @@ from asfl.costs.modelled import round_cost
 from asfl.costs.round import CostEquations, Decision, check_decision
 from asfl.costs.world import World, budgets_of_round, resolve_budgets
 from asfl.optimize import Rules
+from asfl.optimize.problem import queue_weights
 from asfl.optimize.roundfile import parse_round
-from asfl.optimize.rules import queue_weights
 from asfl.results import theory
 from asfl.runs.play import Playthrough, play, play_all
 from asfl.schemes import ON_REQUEST, SCHEMES, scheme_named, split_names, usual_schemes

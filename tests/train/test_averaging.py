@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from trainers import (
-    CPU,
     PROCEDURES,
     full_round,
     tiny_batches,
@@ -15,11 +14,11 @@ from trainers import (
     trainers,
 )
 
-from asfl.costs.modelled import ON_DEMAND, ExchangeRules
+from asfl.costs.modelled import ON_DEMAND
 from asfl.train.optimizers import rule_named
 from asfl.train.quantise import QuantisedLayers
 from asfl.train.signals import Task
-from asfl.train.steps import GradientParts, Trainer
+from asfl.train.steps import GradientParts
 
 CLIENTS = 4
 
@@ -53,18 +52,6 @@ def test_spreads_are_those_before_the_average() -> None:
         own = sides[:, edges[layer] : edges[layer + 1]]
         wanted = float((own - own.mean(0)).square().sum(1).mean()) if layer < 2 else 0.0
         assert found[layer] == pytest.approx(wanted, rel=1e-6)
-
-
-@pytest.mark.parametrize("exchange", [ON_DEMAND, replace(ON_DEMAND, mixes=True), PROCEDURES["sfl"]])
-def test_noise_is_measured_where_it_is_watched(exchange: ExchangeRules) -> None:
-    for watches in (True, False):
-        fast = Trainer(
-            tiny_model(), tiny_batches(tiny_images(), CLIENTS, batch_size=8), exchange, rule_named("sgd", 0.05),
-            num_clients=CLIENTS, seed=5, device=CPU, dtype=torch.float64, merge=CLIENTS, watch_noise=watches,
-        )  # fmt: skip
-        norms = fast.round(full_round(0, 2, CLIENTS)).gradient_norms
-        assert (norms is not None) == watches
-        assert norms is None or norms.all == CLIENTS > norms.part
 
 
 @pytest.mark.parametrize("sizes", [((2, 1.0), (2, 1.0), (3, 1.0)), ((2, 4.0), (3, 1.0), (1, 0.25))])

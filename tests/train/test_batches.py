@@ -8,7 +8,7 @@ from asfl.config import load_config
 from asfl.data import deal, load_data
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
-from asfl.train.batches import Batches, Normaliser
+from asfl.train.batches import Batches
 
 
 def test_an_epoch_visits_every_sample_once_and_the_next_in_another_order() -> None:
@@ -67,25 +67,11 @@ def test_augmented_images_are_shifted_and_sometimes_mirrored() -> None:
     assert len(seen) > 4
 
 
-def test_clients_with_few_samples_take_them_all() -> None:
-    batches = tiny_batches(tiny_images(per_class=1), 5, batch_size=64)
-    assert batches.batch_size == 2
-    assert len(batches.batch(0, 0)[1]) == 2
-
-
-def test_normaliser_takes_the_scale_of_the_data() -> None:
-    from dataclasses import replace
-
-    data = replace(tiny_images(), scale=16.0, mean=(0.25,), std=(0.5,))
-    pixels = torch.tensor([[[[0, 8, 16]]]], dtype=torch.uint8)
-    assert Normaliser(data, CPU, torch.float64)(pixels).flatten().tolist() == [-0.5, 0.5, 1.5]
-
-
 CLIENTS = len(SIZES)
 
 
 def test_a_configuration_deals_sizes_and_averages_follow_them() -> None:
-    config = load_config("demo", ["data.partition=quantity", "data.quantity_alpha=0.5"]).config
+    config = load_config("demo", ["data.partition=quantity"]).config
     data = load_data(config)
     sizes = [len(part) for part in deal(data, config)]
     assert len(set(sizes)) > 1
@@ -106,13 +92,3 @@ def test_a_client_draws_the_same_whatever_others_have() -> None:
     for index in range(8):
         for one, other in zip(together.batch(index, 1), alone.batch(index, 1), strict=True):
             assert torch.equal(one, other)
-
-
-def test_an_epoch_is_as_long_as_a_client_has_samples() -> None:
-    batches, data = uneven_batches(), tiny_images()
-    for client, size in enumerate(SIZES):
-        labels = torch.cat([batches.batch(index, client)[1] for index in range(size // 6)])
-        start = sum(SIZES[:client])
-        own = np.sort(data.train_labels[start : start + size])
-        assert len(labels) == size // 6 * 6
-        assert set(labels.tolist()) <= set(own.tolist())

@@ -38,7 +38,6 @@ RULES: dict[str, ExchangeRules] = {
 NOISE = Privacy(activation_clip=2.0, activation_noise=0.1, update_clip=0.5, update_noise=0.2)
 ROBUST: tuple[tuple[Combining, Name], ...] = (
     (Combining("median"), "momentum"),
-    (Combining("trimmed", trim=0.3), "adam"),
     (Combining(clip=1.0), "adam"),
     (Combining("median", clip=1.1), "sgd"),
 )

@@ -1,6 +1,5 @@
 """Mixed mini-batches: fast equals plain; one client alone is as ever; the server learns as if all data were its own."""
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -21,13 +20,11 @@ from trainers import (
     trainers,
 )
 
-from asfl.config import load_config
 from asfl.config.names import Norm
 from asfl.costs.modelled import ASFL, SFL, ExchangeRules
 from asfl.runs.state import flatten
-from asfl.schemes import scheme_named
 from asfl.train.optimizers import Name, rule_named
-from asfl.train.steps import MixedSteps, Trainer, client_learning_rate
+from asfl.train.steps import MixedSteps, Trainer
 
 CLIENTS = 4
 
@@ -172,14 +169,3 @@ def test_noise_is_measured_from_two_mini_batches_on(exchange: str, arrivals: int
     if norms is not None:
         assert (norms.part, norms.all) == (1, arrivals)
         assert norms.of_parts >= norms.of_all > 0
-
-
-@pytest.mark.parametrize(("clients", "blocks"), [(4, 9), (9, 4), (6, 6)])
-def test_clients_of_schemes_that_mix_make_longer_steps(clients: int, blocks: int) -> None:
-    config = load_config("demo", [f"scenario.clients={clients}", f"radio.num_rbs={blocks}"]).config
-    rate = config.training.learning_rate
-    for name in ("asfl-plus", "asfl:mix=on", "sfl-best:mix=on"):
-        found = client_learning_rate(config, scheme_named(name).exchange)
-        assert found == pytest.approx(rate * math.sqrt(min(clients, blocks)))
-    for name in ("asfl", "asfl-plus:mix=off", "sfl", "fedavg", "epsl", "sl"):
-        assert client_learning_rate(config, scheme_named(name).exchange) == rate

@@ -24,15 +24,12 @@ from trainers import (
 )
 
 from asfl.config import load_config
-from asfl.config.names import Norm
 from asfl.data import load_data
 from asfl.models.build import build_model
 from asfl.models.cuttable import BatchNorm2d, CuttableModel
 from asfl.runs.manifest import MODEL_FILE
-from asfl.runs.records import RoundRecord, read_records
+from asfl.runs.records import read_records
 from asfl.runs.run import run
-from asfl.runs.simulation import Simulation
-from asfl.schemes import scheme_named
 from asfl.train.batches import Normaliser
 from asfl.train.evaluate import AT_LEAST, Calibrator
 from asfl.train.steps import Trainer
@@ -79,20 +76,6 @@ def test_averages_over_holders_forget_what_each_started_with(holders: list[tuple
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("updates", "difference"), [(1, 0.9), (20, 0.2), (400, 1e-15)])
-def test_with_many_updates_nothing_is_corrected(updates: int, difference: float) -> None:
-    """The correction is ω/(1 − ω) of the way from the start, and goes to 0."""
-    batches = some_batches(updates, np.random.default_rng(0))
-    usual = seen_by(nn.BatchNorm2d(2).double(), batches)
-    mean, variance = seen_by(BatchNorm2d(2).double(), batches).unbiased()
-    omega = 0.9**updates
-    assert omega <= difference
-    assert usual.running_mean is not None
-    assert usual.running_var is not None
-    torch.testing.assert_close(mean - usual.running_mean, omega / (1 - omega) * usual.running_mean)
-    torch.testing.assert_close(variance - usual.running_var, omega / (1 - omega) * (usual.running_var - 1))
-
-
 def test_evaluation_uses_the_unbiased_statistics_and_single_precision_is_enough() -> None:
     """One of many holders has seen one batch of small values: a difference of rounded numbers would be negative."""
     norm, batch = BatchNorm2d(2), 1e-4 * torch.randn(64, 2, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -102,14 +85,6 @@ def test_evaluation_uses_the_unbiased_statistics_and_single_precision_is_enough(
         buffer.div_(1000)
     expected = (batch - batch.mean((0, 2, 3), keepdim=True)) / (batch.var((0, 2, 3), keepdim=True) + norm.eps).sqrt()
     torch.testing.assert_close(norm.eval()(batch), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_statistics_of_an_ordinary_batch_norm_are_used_as_they_are() -> None:
-    usual = seen_by(nn.BatchNorm2d(2).double(), some_batches(3, np.random.default_rng(0)))
-    ours = BatchNorm2d(2).double()
-    ours.load_state_dict(usual.state_dict())
-    (images,) = some_batches(1, np.random.default_rng(1))
-    torch.testing.assert_close(ours.eval()(images), usual.eval()(images))
 
 
 # ------------------------------------------------------------------ weights on their way
@@ -205,46 +180,7 @@ def test_calibrated_statistics_are_means_over_the_clients_mini_batches() -> None
         assert float(names[f"{path}.running_weight"]) == pytest.approx(1, rel=1e-12)
 
 
-def test_calibration_takes_the_same_images_always_and_never_augments_them() -> None:
-    batches = [tiny_batches(tiny_images(), CLIENTS, augment=augment) for augment in (False, True, True)]
-    batches[2].batch(7, 0)
-    first, *others = ([*each.for_calibration(10)] for each in batches)
-    for other in others:
-        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-
-
-@pytest.mark.parametrize(("clients", "at_least", "count"), [(5, 3, 5), (5, 6, 10), (5, 20, 10), (1, 3, 3)])
-def test_clients_give_as_many_mini_batches_as_are_needed_or_there(clients: int, at_least: int, count: int) -> None:
-    """16 images of each of 5 clients are two mini-batches."""
-    assert len([*tiny_batches(tiny_images(), clients).for_calibration(at_least)]) == count
-
-
-@pytest.mark.parametrize("norm", ["group", "none"])
-def test_nothing_is_calibrated_without_statistics(norm: Norm) -> None:
-    fast, calibrator = trained(tiny_model(norm=norm))
-    average = fast.state.average_model()
-    assert calibrator.calibrated(average) is average
-
-
 # ------------------------------------------------------------------ whole runs
-def last_record(*overrides: str, scheme: str = "asfl") -> RoundRecord:
-    config = load_config("demo", ["output.evaluate_every=1000", *overrides]).config
-    simulation = Simulation(config, scheme_named(scheme), load_data(config))
-    while not simulation.finished:
-        record = simulation.play_round()
-    return record
-
-
-def test_36_clients_reach_what_6_reach() -> None:
-    """With the start still in the statistics, 36 clients stay at one in ten."""
-    few, many = (last_record(f"scenario.clients={clients}", "training.rounds=25") for clients in (6, 36))
-    for record in (few, many):
-        assert record.accuracy is not None
-        assert record.uncalibrated_accuracy is not None
-        assert record.accuracy > 0.9
-        assert record.uncalibrated_accuracy > 0.9
-
-
 @pytest.mark.parametrize("scheme", ["asfl", "sfl"])
 def test_the_saved_model_is_the_one_that_was_scored(scheme: str, tmp_path: Path) -> None:
     config = load_config("demo", ["training.rounds=4", "scenario.clients=4", "output.evaluate_every=2"]).config

@@ -1,21 +1,12 @@
 """Noise on what leaves a client: how long it is at most, how strong the noise, what ε says of it."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from scipy.stats import norm
-from trainers import (
-    CPU,
-    PROCEDURES,
-    full_round,
-    tiny_batches,
-    tiny_images,
-    tiny_model,
-)
 
 from asfl.config import Privacy, load_config
 from asfl.config.errors import AsflError
@@ -23,10 +14,7 @@ from asfl.data import load_data
 from asfl.runs.records import RoundRecord
 from asfl.runs.simulation import Simulation
 from asfl.schemes import scheme_named
-from asfl.train.fleet import LocalFleet
-from asfl.train.optimizers import rule_named
 from asfl.train.privacy import GaussianMechanism, drawn_from, epsilon, nobody_knows
-from asfl.train.steps import Trainer
 
 TINY = ["training.rounds=3", "model.width=0.1", "model.norm=group", "output.evaluate_every=10", "output.track=none"]
 
@@ -88,22 +76,6 @@ def test_epsilon_grows_with_releases_and_falls_with_noise() -> None:
     assert epsilon(weak, 1) < epsilon(weak, 2) < epsilon(weak, 50)
     assert epsilon(strong, 10) < epsilon(weak, 10)
     assert epsilon(Privacy(activation_noise=2.0), 1) == math.inf
-
-
-def test_hardly_any_noise_is_a_round_without() -> None:
-    model, batches = tiny_model(norm="group"), tiny_batches(tiny_images(), 3)
-    privacy = Privacy(activation_clip=1e9, activation_noise=1e-15, update_clip=1e9, update_noise=1e-15)
-
-    def trained(blur: GaussianMechanism | None) -> torch.Tensor:
-        trainer = Trainer(
-            model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.05), num_clients=3, seed=5, device=CPU,
-            dtype=torch.float64, fleet=partial(LocalFleet, blur=blur),
-        )  # fmt: skip
-        for index, cut in enumerate((2, 3)):
-            trainer.round(full_round(index, cut, 3))
-        return trainer.state.average_model().parameters
-
-    torch.testing.assert_close(trained(GaussianMechanism(privacy, drawn_from(1))), trained(None), rtol=1e-4, atol=1e-5)
 
 
 def simulated(*overrides: str, scheme: str = "asfl") -> list[RoundRecord]:

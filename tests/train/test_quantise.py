@@ -106,20 +106,6 @@ def test_the_mean_of_many_draws_is_the_number(shape: tuple[int, ...], bits: int,
     assert ((mean - values).abs() <= of_each(bound, shape)).all()
 
 
-@pytest.mark.parametrize("bits", FEW)
-def test_the_mean_of_equal_numbers_is_the_number(bits: int) -> None:
-    """Many numbers at the same place between two steps: their mean is that place."""
-    for share in (0.01, 0.3, 0.5, 0.77):
-        values = torch.full((2, 1, 400, 400), 3.0 + share)
-        values[0, 0, 0, 0], values[0, 0, 0, 1] = 0, 2**bits - 1  # so a step is 1
-        codes = quantised(values, bits, rng(7))
-        assert codes.step.item() == pytest.approx(1, rel=1e-6)
-        inner = codes.restored()[1].double() - 3
-        deviation = np.sqrt(share * (1 - share) / inner.numel())
-        assert abs(inner.mean().item() - share) < 5 * deviation + 2.0**-15
-        assert set(inner.round().flatten().tolist()) == {0, 1}
-
-
 @given(shape=shapes, bits=few_bits, seed=seeds)
 def test_as_the_formula_says(shape: tuple[int, ...], bits: int, seed: int) -> None:
     """Code and value again in plain NumPy: low + q · step, with q one of the two neighbours."""
@@ -219,24 +205,6 @@ def test_layers_by_output_channel(depth: int, bits: int) -> None:
         assert (step <= width / (2**bits - 2) * (1 + 1e-5)).all()
     assert group == len(codes.step) == len(codes.low)
     assert codes.num_bits == 8 * num_code_bytes(len(difference), bits) + 64 * group
-
-
-@pytest.mark.parametrize("bits", FEW)
-def test_layers_are_unbiased(bits: int) -> None:
-    layout = Layout(tiny_model())
-    difference = torch.from_numpy(np.random.default_rng(1).standard_normal(int(layout.parameter_edges[2]))).float()
-    found = [quantise_side(layout, difference, 2, bits, random) for random in rng(1).spawn(64)]
-    back = torch.stack([codes.restored().double() for codes in found if isinstance(codes, QuantisedLayers)])
-    assert isinstance(found[0], QuantisedLayers)
-    step = found[0].step.repeat_interleave(found[0].sizes)
-    assert ((back.mean(0) - difference).abs() <= tolerance(len(back)) * step + 1e-6).all()
-
-
-def test_layers_at_32_bits_and_no_layers() -> None:
-    layout = Layout(tiny_model())
-    difference = torch.ones(int(layout.parameter_edges[2]))
-    assert quantise_side(layout, difference, 2, 32, rng()) is difference
-    assert len(quantise_side(layout, difference[:0], 0, 4, rng())) == 0  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- in training

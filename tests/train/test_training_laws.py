@@ -5,15 +5,13 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from trainers import CPU, PROCEDURES, full_round, tiny_batches, tiny_images, tiny_model, trainers
 
 from asfl.config.names import Architecture, Dataset, Norm
 from asfl.models.cuttable import CuttableModel
-from asfl.train.optimizers import rule_named
 from asfl.train.signals import RoundPlan
-from asfl.train.state import Layout, ModelVectors, TrainingState
+from asfl.train.state import ModelVectors, TrainingState
 from asfl.train.steps import Trainer
 
 NETWORKS: list[tuple[Architecture, Dataset]] = [
@@ -27,37 +25,6 @@ def network(architecture: Architecture, dataset: Dataset, norm: Norm) -> Cuttabl
 
 def initial_of(trainer: Trainer, model: CuttableModel) -> ModelVectors:
     return trainer.layout.flatten(model, CPU, torch.float64)
-
-
-def unsplit_step(model: CuttableModel, images: torch.Tensor, labels: torch.Tensor, rate: float) -> None:
-    """Plain SGD on the whole network."""
-    model.zero_grad()
-    torch.autograd.backward(F.cross_entropy(model(images), labels))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.sub_(parameter.grad, alpha=rate)
-
-
-@pytest.mark.parametrize("norm", ["batch", "none"])
-@pytest.mark.parametrize(("architecture", "dataset"), NETWORKS)
-def test_split_step_is_the_unsplit_step_at_every_cut(architecture: Architecture, dataset: Dataset, norm: Norm) -> None:
-    model = network(architecture, dataset, norm)
-    batches = tiny_batches(tiny_images(dataset, per_class=2), 1, batch_size=4)
-    images, labels = batches.batch(0, 0)
-    split = Trainer(
-        model, batches, PROCEDURES["asfl"], rule_named("sgd", 0.1), num_clients=1, seed=0, device=CPU,
-        dtype=torch.float64,
-    )  # fmt: skip
-    initial = split.state.server.clone()
-    unsplit_step(model, images, labels, 0.1)
-    expected = split.layout.flatten(model, CPU, torch.float64)
-    for cut in range(1, len(model.units)):
-        split.restore(TrainingState.fresh(split.layout, initial.clone(), 1, 0))
-        split.round(full_round(0, cut, 1))
-        found = split.state.average_model()
-        torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(found.statistics, expected.statistics, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(("architecture", "dataset"), NETWORKS)
@@ -135,21 +102,6 @@ def test_only_clients_with_a_block_are_averaged_on_the_way_up() -> None:
     assert shift == pytest.approx(float((fast.state.average_model().parameters - before).square().sum()), rel=1e-9)
 
 
-def test_who_does_not_arrive_changes_nothing() -> None:
-    clients = 3
-    _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), clients), PROCEDURES["asfl"], "adam", clients)
-    fast.round(full_round(0, 3, clients))
-    sides, server = fast.state.clients.clone(), fast.state.server.clone()
-    all_clients, no_client = np.ones(clients, dtype=bool), np.zeros(clients, dtype=bool)
-    trained = fast.round(RoundPlan(1, np.full(clients, 3), all_clients, no_client))
-    assert np.isnan(trained.loss).all()
-    assert torch.equal(fast.state.clients.parameters, sides.parameters)
-    assert torch.equal(fast.state.server.parameters, server.parameters)
-    fast.round(RoundPlan(2, np.full(clients, 3), all_clients, np.array([False, True, False])))
-    assert torch.equal(fast.state.clients.parameters[[0, 2]], sides.parameters[[0, 2]])
-    assert not torch.equal(fast.state.clients.parameters[1], sides.parameters[1])
-
-
 def test_a_round_without_arrivals_does_not_move_the_cut() -> None:
     clients = 2
     _, fast = trainers(tiny_model(), tiny_batches(tiny_images(), clients), PROCEDURES["asfl"], "sgd", clients)
@@ -157,14 +109,3 @@ def test_a_round_without_arrivals_does_not_move_the_cut() -> None:
     no_client = np.zeros(clients, dtype=bool)
     fast.round(RoundPlan(1, np.full(clients, 1), no_client, no_client))
     assert fast.state.cut == 3
-
-
-def test_layout_and_state_dict_are_inverse() -> None:
-    model = tiny_model("resnet18", width=0.03)
-    layout = Layout(model)
-    vectors = layout.flatten(model, CPU, torch.float64)
-    names = layout.state_dict(vectors)
-    expected = {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
-    assert names.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(names[name], tensor, rtol=0, atol=0)

@@ -154,10 +154,7 @@ def trace(
     seed: Annotated[int, typer.Option(min=0, help="Who starts where, and turns which way.")] = 1,
     plot: options.Plot = None,
 ) -> None:
-    """Walk clients through the streets of a city, solve their radio paths, write a trace; draw the map with --plot.
-
-    What was begun goes on if the same command is given again.
-    """
+    """Walk clients through the streets of a city, solve their radio paths, write a trace; draw the map with --plot."""
     from asfl.radio.city import Tracer, Walk, trace_city
     from asfl.radio.traces import read_trace
 

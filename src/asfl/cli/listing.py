@@ -97,12 +97,7 @@ def _lines(kind: Kind) -> dict[str, str]:
 
 def _registered(registry: Registry[Any], about: Mapping[str, str]) -> dict[str, str]:
     """What ships has a line here; of anything else, the first one of its docstring."""
-    return {name: about.get(name) or _first_line(registry[name]) + _settings(registry, name) for name in registry}
-
-
-def _settings(registry: Registry[Any], name: str) -> str:
-    declared = ", ".join(registry.declared(name))
-    return f" ({registry.own}: {declared})" if declared else ""
+    return {name: about.get(name) or _first_line(registry[name]) for name in registry}
 
 
 def _parameters(allowed: Mapping[str, Mapping[str, object] | tuple[float, float]]) -> str:

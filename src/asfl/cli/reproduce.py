@@ -47,9 +47,6 @@ def reproduce(
         ),
     ] = None,
     overrides: options.Set = None,
-    no_training: Annotated[
-        bool, typer.Option("--no-training", help="Show what is finished, and train nothing.")
-    ] = False,
     archive: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +105,7 @@ def reproduce(
     before = read_archive(archive) if archive is not None and archive.exists() else []
     kept = _still_valid(before, plans)
     with writing(folder):
-        failed = {} if no_training else _train(plans, kept, data_dir, trainer)
+        failed = _train(plans, kept, data_dir, trainer)
         found = [plan.found(kept) for plan in plans]
         _show_all(found, folder, as_json)
     if archive is not None:

@@ -72,9 +72,6 @@ def serve(
     wait_s: Annotated[
         float, typer.Option("--wait-s", help="Give up if devices are still missing after this time.")
     ] = float("inf"),
-    metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there.")
-    ] = None,
     log_json: LogJson = False,
     as_json: options.Json = False,
 ) -> None:
@@ -88,7 +85,6 @@ def serve(
     listen_host, port = _host_and_port("--address", address)
     folder = options.run_folder(out, preset, scheme, config.scenario.seed)
     shown = host or (socket.gethostname() if listen_host in ("0.0.0.0", "[::]") else listen_host)
-    page = None if metrics is None else _host_and_port("--metrics", metrics)
 
     def listening(waiting: Waiting) -> None:
         if waiting.codes:
@@ -107,7 +103,7 @@ def serve(
             scheme,
             folder,
             home,
-            Listening(listen_host, port, shown, page),
+            Listening(listen_host, port, shown),
             code_hours=hours,
             wait_s=wait_s,
             on_listening=listening,
@@ -170,7 +166,7 @@ def fleet(
     check_training(config, data_dir, real_clients=True)
     devices_folder = folder.with_name(f"{folder.name}-devices")
 
-    from asfl.field.engine import data_folder
+    from asfl.field.fleet import data_folder
     from asfl.field.serve import Listening, LocalDevices, serve_run
 
     print(f"starting {clients} clients on this machine", file=sys.stderr, flush=True)

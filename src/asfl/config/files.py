@@ -199,13 +199,9 @@ def _of_machine() -> float:
 
 
 def _of_group() -> float:
-    """What is left of a container's limit, in control groups of version 2 or 1."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with suppress(OSError, ValueError):  # no such file; or "max", which is no number
-            return float((_GROUP / limit).read_text("ascii")) - float((_GROUP / used).read_text("ascii"))
+    """What is left of a container's limit."""
+    with suppress(OSError, ValueError):  # no such file; or "max", which is no number
+        return float((_GROUP / "memory.max").read_text("ascii")) - float((_GROUP / "memory.current").read_text("ascii"))
     return float("inf")
 
 

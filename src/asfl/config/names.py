@@ -9,7 +9,6 @@ first asked for a name, so workers know what their parent knows.
 """
 
 import inspect
-import json
 import os
 import re
 import sys
@@ -191,56 +190,21 @@ class Registry(Mapping[str, T], Generic[T]):
         """What is wrong with a name that isn't known, where it was found, and what would be right."""
         return f"unknown {self.kind} {short(name)}{inside}: {with_own(nearest(name, self))}"
 
-    def declared(self, name: str) -> Mapping[str, inspect.Parameter]:
-        """The settings of what somebody registered: nothing declares them but the signature of its factory."""
-        if not self.own or self.ships(name):
-            return {}
-        factory: Any = self[name]
-        try:
-            parameters = inspect.signature(factory, eval_str=True).parameters
-        except NameError:  # an annotation that only a type checker can resolve
-            parameters = inspect.signature(factory).parameters
-        except (TypeError, ValueError):  # a function in C may have no signature
-            return {}
-        places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        taken = [one.name for one in parameters.values() if one.kind in places][: self._arguments]
-        return {
-            one.name: one
-            for one in parameters.values()
-            if one.name not in taken and one.kind is not inspect.Parameter.VAR_POSITIONAL
-        }
-
     def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as the factory of `name` takes them; refused if it doesn't declare them, or with another type."""
-        declared = dict(self.declared(name))
-        others = [one for one in declared if declared[one].kind is inspect.Parameter.VAR_KEYWORD]
-        for one in others:
-            del declared[one]
-        for key in () if others else given:
-            if key not in declared:
-                hint = nearest(key, declared) if declared else "it takes no settings"
-                raise AsflError(f"{self.own}.{key} is no setting of {self.kind} '{name}': {hint}")
-        for key, parameter in declared.items():
-            if parameter.default is inspect.Parameter.empty and key not in given:
-                raise AsflError(f"{self.kind} '{name}' needs {self.own}.{key}")
-        return {key: self._typed(key, value, declared.get(key)) for key, value in given.items()}
-
-    def _typed(self, key: str, value: Any, parameter: inspect.Parameter | None) -> Any:
-        """By the annotation, or the type of the default; without either, anything goes."""
-        from pydantic import PydanticUserError, TypeAdapter, ValidationError  # help and completion do without
-
-        if parameter is None:
-            return value
-        kind, default = parameter.annotation, parameter.default
-        if kind is inspect.Parameter.empty or isinstance(kind, str):
-            kind = Any if default in (None, inspect.Parameter.empty) else type(default)
-        try:
-            return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
-        except ValidationError as error:
-            reason = error.errors(include_url=False)[0]["msg"]
-        except PydanticUserError:
-            reason = f"Input should be {kind}, which no configuration can say"
-        raise AsflError(f"{self.own}.{key} = {short(value)}: {reason[0].lower()}{reason[1:]}")
+        """Settings as the factory of `name` takes them; refused if its signature has no place for them."""
+        factory: Any = self[name]
+        words = f"{', '.join(given)}: no setting of {self.kind} '{name}', which takes none" if given else ""
+        if not self.ships(name):
+            words = ""
+            try:
+                inspect.signature(factory).bind(*range(self._arguments), **given)
+            except TypeError as error:
+                words = f"{self.kind} '{name}': {error}"
+            except ValueError:  # a function in C may have no signature
+                pass
+        if words:
+            raise AsflError(f"{self.own}: {words}")
+        return dict(given)
 
     def __getitem__(self, name: str) -> T:
         load_plugins()

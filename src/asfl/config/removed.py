@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-USUAL: Mapping[str, object] = {"scenario.channel.trace_antenna": 0}
+USUAL: Mapping[str, object] = {
+    "scenario.channel.trace_antenna": 0,
+    "scenario.channel.cell.line_of_sight": "drawn",
+    "scenario.channel.cell.walk_m": 100.0,
+    "data.quantity_alpha": 1.0,
+    "data.test_file": "",
+}
 """Settings that are gone, and the value that archived runs may have of each and be as they would be today."""
 
 _PARAMETERS = {
@@ -28,9 +34,13 @@ INSTEAD: Mapping[str, str] = {
     "scenario.channel.trace_antenna": "tools/read_renew.py makes a trace of the antenna you name",
     "scenario.channel.cell.direction_deg": "each client walks its own way",
     "scenario.channel.cell.indoor_share": "all clients are outdoors",
+    "scenario.channel.cell.line_of_sight": "it is drawn by the distance, as in the standard",
+    "scenario.channel.cell.walk_m": "clients turn round after 100 m",
     "scenario.channel.cell.site_distance_m": "it is the standard's",
     "scenario.channel.cell.neighbour_load": "neighbours send half of the time",
     "data.folder": "give --data-dir, or set the environment variable ASFL_DATA_DIR",
+    "data.quantity_alpha": "sizes are dealt by Dir(1)",
+    "data.test_file": "devices measure accuracy on the images they hold out",
     "data.held_out": "data.validation is the share that devices hold out, too",
     "data.shards_per_client": "with data.partition = shards each client gets two",
     "output.folder": "give --out (in Python: out=)",
@@ -42,7 +52,7 @@ INSTEAD: Mapping[str, str] = {
     "field.nobody_s": "a run stops if no client can be reached for 300 s",
     "field.deadlines": "field.deadline_s is for all that a client is asked for",
     "privacy.delta": "ε is given at δ = 1e-5",
-    "robust.trim": 'average = "trimmed" leaves out the largest and the smallest fifth',
+    "robust.trim": 'average = "median" is the robust one',
     # commands
     "config": "asfl explain demo prints a configuration, asfl check FILE.toml checks one, asfl list presets names them",
     "cost": "asfl decide FILE --cost says what the decision in a round file costs",

@@ -66,15 +66,10 @@ class Cell(Section):
     """Urban micro (server at 10 m), urban macro (25 m) or rural macro (35 m); clients are at 1.5 m."""
     carrier_hz: Hertz = 3.5e9
     """Carrier frequency; the models hold from 0.5 to 100 GHz, RMa up to 30 GHz."""
-    line_of_sight: Literal["drawn", "always", "never"] = "drawn"
-    """Whether a client outdoors sees the server: drawn by its distance, as in the standard, or the same for all."""
     shadowing: bool = True
     """Whether obstacles raise and lower the path gain by several dB, correlated along a way."""
     speed_mps: MeterPerSecond = 3 / 3.6
-    """How fast clients walk; 3 km/h is the standard's. 0: they stand still, and so does their fading."""
-    walk_m: Meter = 100.0
-    """How far they walk before they turn round; at the edge of the disc they turn sooner."""
-
+    """How fast clients walk, 100 m there and back; 3 km/h is the standard's. 0: they stand still."""
     neighbours: Literal["none", "hexagonal"] = "none"
     """Whether cells around this one raise the noise, in both directions (docs/channels.md)."""
 
@@ -209,19 +204,14 @@ class Data(Section):
     partition: Literal["dirichlet", "shards", "groups", "quantity"] = "dirichlet"
     """Who gets which samples. As many each: by label mixes ~ Dir(ρ); a few shards of samples sorted by label; or by the
     groups of your own data (`train_groups`), each of which stays with one client. Or more and fewer, labels by chance:
-    by sizes ~ Dir."""
+    by sizes, what each has beyond one mini-batch ~ Dir(1)."""
     dirichlet_alpha: Positive = 10.0
     """ρ: label mix of each client ~ Dir(ρ); smaller is more heterogeneous."""
-    quantity_alpha: Positive = 1.0
-    """With `partition = "quantity"`: what each has beyond one mini-batch ~ Dir(this); smaller is more uneven."""
     augment: bool = True
     """Random crops and flips of the training images (never of digits)."""
     validation: ShareBelowOne = 0.0
     """Share of the training images with which accuracy is measured instead of training; the test images are then left
     alone. Where images are private, each device holds out this share of its own; with 0, a tenth."""
-    test_file: FileName = ""
-    """An .npz file with images and labels of the server's own, to measure accuracy with where images are private;
-    empty: the devices measure it, on the images they hold out."""
 
     @property
     def private(self) -> bool:
@@ -416,9 +406,9 @@ class Privacy(Section):
 class Robustness(Section):
     """What one bad client can do to the model."""
 
-    average: Literal["mean", "median", "trimmed"] = "mean"
-    """What gradients on the server, layers that are exchanged and statistics become: their mean by samples; the median
-    of each number; or its mean without the largest and the smallest fifth."""
+    average: Literal["mean", "median"] = "mean"
+    """What gradients on the server, layers that are exchanged and statistics become: their mean by samples, or the
+    median of each number."""
     clip: NonNegative = 0.0
     """Updates longer than this many times the median one are shortened to that; 0: they are not."""
 

@@ -601,7 +601,7 @@ def _cost(
         forward_s = server_seconds(round_, work, arrival, 0.0)
         passes = np.stack([each(forward_s), each(server) - each(forward_s)])
         rows = (-1, round_.num_clients)
-        cuts = each(np.asarray(0 if exchange.full_local_model else plan.cut)).reshape(rows)
+        cuts = np.broadcast_to(0 if exchange.full_local_model else plan.cut, shape).reshape(rows)
         shapes = shapes_of(round_, exchange, cuts, each(arrival).reshape(rows).sum(axis=1))
         if not shapes[0].joint_backward or shapes[0].turns:
             passes = np.stack([each(server), np.zeros(shape)])

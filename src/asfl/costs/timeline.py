@@ -19,8 +19,8 @@ What needs what, client by client:
 - Layers that go up are averaged before the server computes with them.
 - Local steps count as one long mini-batch, as in the paper's stages.
 
-The server serves one step at a time (or `servers`), of those that are ready the one with the longest way to go: Jackson's
-rule, optimal where work may be interrupted, and within one packet's time of the optimum where it may not.
+The server serves one step at a time (or `servers`), of those that are ready the one with the longest way to go:
+Jackson's rule, optimal where work may be interrupted, and within one packet's time of the optimum where it may not.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,8 +46,8 @@ PARTS = (
     "backward",
     "model up",
 )
-"""What a round does for one client, in the order of the rows of `parts` [10, N] below. The server's passes are one step,
-unless `Shape.joint_backward` parts them."""
+"""What a round does for one client, in the order of the rows of `parts` [10, N] below. The server's passes are one
+step, unless `Shape.joint_backward` parts them."""
 DOWN, UP, MODEL_DOWN, FORWARD, SENT, SERVER, SERVER_BACKWARD, GRADIENTS, BACKWARD, MODEL_UP = range(len(PARTS))
 PROCESSOR, UPLINK, DOWNLINK, AT_SERVER = range(4)
 """What a step needs while it lasts: the client's processor or one of its links, or the server."""
@@ -94,7 +94,7 @@ class Graph:
     after: Ints
 
     @cached_property
-    def arrays(self) -> tuple[Floats, ...]:
+    def arrays(self) -> tuple[Ints | Floats, ...]:
         return self.part, self.client, self.share, self.resource, self.first, self.after
 
     def seconds(self, parts: Floats) -> Floats:
@@ -169,7 +169,8 @@ def _split_round(building: _Building, shape: Shape, clients: list[int], begin: l
     averaged = [building.barrier([own[-1] for own in packets.values()])] if shape.stages else list(up.values())
     answers = _serve(building, shape, packets, averaged)
     if shape.stages:
-        answers = dict.fromkeys(clients, [building.barrier(step for own in answers.values() for step in own)])
+        answered = [building.barrier(step for own in answers.values() for step in own)]
+        answers = dict.fromkeys(clients, answered)
     last = []
     for n in clients:
         gradients = building.chain(

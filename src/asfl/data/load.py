@@ -44,7 +44,7 @@ def _read(config: "Config", data_dir: Path | None) -> ImageData:
     if name in CIFAR:
         return read_cifar(CIFAR[name], find_cifar(CIFAR[name], _folders(data_dir)))
     if config.data.private:
-        return of_server(name, config.data.test_file)
+        return of_server(name)
     return own_data(name)
 
 
@@ -67,7 +67,7 @@ def origin_of(config: "Config", data_dir: Path | None = None) -> str:
     if name in CIFAR:
         return str(find_cifar(CIFAR[name], _folders(data_dir)))
     if config.data.private:
-        return str(Path(config.data.test_file).expanduser().absolute()) if config.data.test_file else "on the devices"
+        return "on the devices"
     if name in DATASETS:
         return DATASETS.registered_by(name) or "asfl"
     return str(Path(name).expanduser().absolute())

@@ -34,7 +34,7 @@ def deal(data: "ImageData", config: "Config") -> Sequence[Ints]:
         return list(by_group(data.train_groups, clients, seed))
     if kind == "quantity":
         least = config.training.batch_size
-        return by_quantity(len(data.train_labels), clients, config.data.quantity_alpha, least, seed)
+        return by_quantity(len(data.train_labels), clients, least, seed)
     return list(partition(data.train_labels, clients, config.data.dirichlet_alpha, seed))
 
 
@@ -97,8 +97,8 @@ def partition(labels: Ints, num_clients: int, alpha: float, seed: int) -> Ints:
     return _hand_out(rng, class_of, counts)
 
 
-def by_quantity(num_samples: int, num_clients: int, alpha: float, least: int, seed: int) -> list[Ints]:
-    """Every sample to somebody, by chance: `least` to each client, the others by shares ~ Dir(α, …, α).
+def by_quantity(num_samples: int, num_clients: int, least: int, seed: int) -> list[Ints]:
+    """Every sample to somebody, by chance: `least` to each client, the others by shares ~ Dir(1, …, 1).
 
     Where there aren't so many, ⌊S/N⌋ to each, and a rest. Label mixes are those of the whole set, up to chance: small
     clients are further from it.
@@ -106,7 +106,7 @@ def by_quantity(num_samples: int, num_clients: int, alpha: float, least: int, se
     _check_number(num_clients, num_samples)
     rng = random_stream(seed, "partition")
     least = min(least, num_samples // num_clients)
-    shares = _log_dirichlet(rng, np.full(num_clients, alpha), 1)
+    shares = _log_dirichlet(rng, np.ones(num_clients), 1)
     more = _rounded(rng, shares, np.array([num_samples - num_clients * least]))[0]
     return np.split(rng.permutation(num_samples), np.cumsum(least + more)[:-1])
 

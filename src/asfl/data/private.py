@@ -61,17 +61,12 @@ def deal_out(data: ImageData, sizes: Sequence[int], folder: Path, rng: np.random
     return files
 
 
-def of_server(name: str, test_file: str) -> ImageData:
-    """No training images; test images of its own if it has a file with them."""
+def of_server(name: str) -> ImageData:
+    """What the server knows of them: shape and classes, and no image."""
     shape = private_shape(name)
     assert shape is not None
     nothing = np.zeros((0, *shape[:3]), np.uint8), np.zeros(0, np.int64)
-    if not test_file:
-        return _data(name, nothing, nothing, 255.0)
-    data, has_test = _read(name, test_file)
-    data = _as_agreed(name, test_file, data)
-    test = (data.test_images, data.test_labels) if has_test else (data.train_images, data.train_labels)
-    return _data(name, nothing, test, data.scale)
+    return _data(name, nothing, nothing, 255.0)
 
 
 def _as_agreed(name: str, source: str, data: ImageData) -> ImageData:

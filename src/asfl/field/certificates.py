@@ -1,7 +1,8 @@
 """Keys and certificates. The server's own authority signs the server's certificate and those of devices.
 
-Every certificate is valid from 1970 on. A device without a battery for its clock believes that it is the past, and an
-earlier beginning protects nothing: the registry decides which devices are let in (`asfl.field.membership`).
+Every certificate is valid from 1970 on, and as long as the authority. A device without a battery for its clock believes
+that it is the past, and limits protect nothing: the registry decides which devices are let in
+(`asfl.field.membership`).
 """
 
 import hashlib
@@ -27,9 +28,7 @@ except ModuleNotFoundError as error:
 _log = logging.getLogger(__name__)
 SERVER_NAME = "asfl-server"
 """What every server's certificate is for: devices check the authority and this, so addresses may change."""
-AUTHORITY_DAYS, SERVER_DAYS, DEVICE_DAYS = 20 * 365, 5 * 365, 2 * 365
-LEAST_LEFT = 1 / 3
-"""Of its time: a certificate with less is renewed."""
+_DAYS = 20 * 365
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _PEM = serialization.Encoding.PEM
 
@@ -66,7 +65,7 @@ class Authority:
                 key, certificate = _new_key(key_file), None
             if certificate is None:
                 name, whole = _name("asfl authority"), x509.BasicConstraints(ca=True, path_length=0)
-                builder = _builder(name, name, key.public_key(), AUTHORITY_DAYS).add_extension(whole, critical=True)
+                builder = _builder(name, name, key.public_key()).add_extension(whole, critical=True)
                 certificate = builder.sign(key, hashes.SHA256())
                 write_private(file, certificate.public_bytes(_PEM))
         return cls(certificate, key, folder)
@@ -76,7 +75,7 @@ class Authority:
         return self.certificate.public_bytes(_PEM).decode()
 
     def server_files(self) -> tuple[Path, Path]:
-        """The server's own certificate and key; made when there is none with enough time left, or a part is missing."""
+        """The server's own certificate and key; made when there is none, or a part is missing."""
         file, key_file = self.folder / "server.pem", self.folder / "server.key"
         with writing(self.folder / "changes"):
             certificate = certificate_in(file)
@@ -84,12 +83,11 @@ class Authority:
                 certificate is None
                 or not belong_together(key_in(key_file), certificate)
                 or not self._has_signed(certificate)
-                or share_left(certificate) <= LEAST_LEFT
             ):
                 key = _new_key(key_file)
                 names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
                 usage = ExtendedKeyUsageOID.SERVER_AUTH
-                certificate = self._signed(SERVER_NAME, key.public_key(), SERVER_DAYS, usage, names)
+                certificate = self._signed(SERVER_NAME, key.public_key(), usage, names)
                 write_private(file, certificate.public_bytes(_PEM))
         return file, key_file
 
@@ -114,18 +112,17 @@ class Authority:
                 raise ValueError("not signed with its own key, or that is none of an elliptic curve")
         except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
             raise AsflError(f"not a request for a certificate: {error}") from None
-        certificate = self._signed(name, key, DEVICE_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
+        certificate = self._signed(name, key, ExtendedKeyUsageOID.CLIENT_AUTH)
         return certificate.public_bytes(_PEM).decode(), key_digest(certificate)
 
     def _signed(
         self,
         name: str,
         key: ec.EllipticCurvePublicKey,
-        days: int,
         usage: ObjectIdentifier,
         names: x509.SubjectAlternativeName | None = None,
     ) -> x509.Certificate:
-        builder = _builder(_name(name), self.certificate.subject, key, days)
+        builder = _builder(_name(name), self.certificate.subject, key)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         builder = builder if names is None else builder.add_extension(names, critical=False)
@@ -181,12 +178,6 @@ def belong_together(key: ec.EllipticCurvePrivateKey | None, certificate: x509.Ce
     return key is not None and certificate.public_key() == key.public_key()
 
 
-def share_left(certificate: x509.Certificate, now: datetime | None = None) -> float:
-    """Of its usual time, by this machine's clock; 0 or less: it is over."""
-    days = (certificate.not_valid_after_utc - (now or datetime.now(UTC))) / timedelta(days=1)
-    return days / (SERVER_DAYS if name_of(certificate) == SERVER_NAME else DEVICE_DAYS)
-
-
 def name_of(certificate: x509.Certificate) -> str:
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
@@ -197,9 +188,7 @@ def key_digest(certificate: x509.Certificate) -> str:
     return hashlib.sha256(certificate.public_key().public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -207,7 +196,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(_BEGIN)
-        .not_valid_after(datetime.now(UTC) + timedelta(days=days))
+        .not_valid_after(datetime.now(UTC) + timedelta(days=_DAYS))
     )
 
 

@@ -7,6 +7,7 @@ order is refused with a reason. Then the server brings the client up to date wit
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path, PurePosixPath
@@ -23,10 +24,8 @@ from asfl.costs.round import MOST_BATCHES, wrong_bits
 from asfl.data import ImageData, deal, load_data
 from asfl.data.private import of_device
 from asfl.field import messages as msg
-from asfl.field.messages import Answer, AnyRequest, Refusal, Request, Welcome, Where
+from asfl.field.messages import Answer, AnyRequest, Blueprint, Refusal, Request, ShapedLink, Welcome, Where
 from asfl.field.meters import CarefulMeter, Meter, layer_seconds
-from asfl.field.shapes import Blueprint
-from asfl.field.shaping import Pace
 from asfl.field.wire import MOST_WEIGHT, Data, WireError, decode, encode
 from asfl.models.build import build_model
 from asfl.schemes import scheme_named
@@ -358,6 +357,34 @@ class ClientNode:
             images, _ = self._batches.batch(0, self.client, 0)
             seconds = torch.from_numpy(layer_seconds(model, images))
         return msg.Probed(data, seconds)
+
+
+class Pace:
+    """Keeps a client to its links: a message waits as long as a link of that rate would have taken.
+
+    So every transport can be shaped, and the server only sees that it takes longer.
+    """
+
+    def __init__(self, links: Sequence[ShapedLink]) -> None:
+        self._links, self._round = links, 1
+
+    def _link(self) -> ShapedLink:
+        """The one that holds in this round."""
+        return next((link for link in reversed(self._links) if link.from_round <= self._round), ShapedLink())
+
+    def down(self, num_bytes: int, round_number: int | None) -> None:
+        """A request of a round has come, or of the same round as the one before."""
+        self._round = self._round if round_number is None else round_number
+        _wait(self._link().seconds(num_bytes, self._link().downlink_bps))
+
+    def up(self, num_bytes: int) -> None:
+        """Its answer goes."""
+        _wait(self._link().seconds(num_bytes, self._link().uplink_bps))
+
+
+def _wait(seconds: float) -> None:
+    if seconds > 0:
+        time.sleep(seconds)
 
 
 def _rows(side: ModelVectors) -> ModelVectors:

@@ -14,25 +14,36 @@ move as the client sides do, by the same code, to the same bits.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor
 
+from asfl.config import Config
 from asfl.config.errors import AsflError
+from asfl.config.fields import Section, explain
+from asfl.config.files import parse_toml, read_text
+from asfl.config.names import is_own_file
 from asfl.costs.modelled import REPORTED_NUMBERS
+from asfl.costs.world import Budgets
 from asfl.field import messages as msg
-from asfl.field.measured import Clocks
-from asfl.field.messages import A, Answer, Link, OpenRequest, Request
+from asfl.field.measured import Clocks, MeasuredWorld, probe
+from asfl.field.messages import A, Agreement, Answer, Link, OpenRequest, Request, ShapedLink, Shapes
 from asfl.field.outliers import Kind, OutlierFilter, Place, bounded
 from asfl.field.roster import Patience, Roster
-from asfl.field.shapes import Shapes
 from asfl.field.wire import MOST_WEIGHT, WireError
 from asfl.models.cuttable import CuttableModel
+from asfl.runs.folder import is_finished
+from asfl.runs.manifest import MANIFEST_FILE, read_manifest
+from asfl.runs.run import RunOptions, run
+from asfl.runs.this_process import usual_threads
 from asfl.train.batches import Batches
 from asfl.train.evaluate import Score
 from asfl.train.fleet import Bools, Fault, FirstLayers, FleetMaker, Knowledge, Norms, Packet, Projections
@@ -40,9 +51,6 @@ from asfl.train.optimizers import OptimizerState, Rule
 from asfl.train.quantise import UNQUANTISED, Crossing
 from asfl.train.signals import Task
 from asfl.train.state import ModelVectors, TrainingState
-
-_KEY = 64
-"""Digits of a device's key."""
 
 
 class Reports:
@@ -78,8 +86,6 @@ class Copies:
         """[N] whose client side is in its row."""
         self._optimizer: Bools = np.ones(num_clients, dtype=np.bool_)
         """[N] whose optimiser is."""
-        self.may_keep: Bools = np.zeros(num_clients, dtype=np.bool_)
-        """[N] who may still have a state that the server, started anew, has no copy of."""
         self.has_shared: Bools = np.zeros(num_clients, dtype=np.bool_)
         """[N] who surely has what all last shared of the layers it holds: with few bits, layers cross as differences to
         it."""
@@ -98,34 +104,6 @@ class Copies:
         self.side[clients] = self._optimizer[clients] = True
         self.has_shared[clients] = shared
 
-    # ------------------------------------------------------------------ to and from a checkpoint
-    def knowledge(self, roster: Roster) -> Knowledge:
-        out: Knowledge = {"quarantined": roster.quarantined.copy()} if roster.quarantined.any() else {}
-        if roster.keys_out:
-            padded = [roster.keys_out.get(n, "").encode().ljust(_KEY) for n in range(len(self.side))]
-            out["keys_out"] = np.array([list(key) for key in padded], dtype=np.uint8)
-        if not self.missing(optimizers=True).any():
-            return out
-        return {
-            **out,
-            "knows_side": self.side.copy(),
-            "knows_optimizer": self._optimizer.copy(),
-            "in_sync": roster.in_sync.copy(),
-            "round_of": roster.round_of.copy(),
-        }
-
-    def restore(self, knowledge: Knowledge, roster: Roster) -> None:
-        """No client is in sync then."""
-        self.side[:] = knowledge.get("knows_side", True)
-        self._optimizer[:] = knowledge.get("knows_optimizer", True)
-        roster.round_of[:] = knowledge.get("round_of", 0)
-        roster.quarantined[:] = knowledge.get("quarantined", False)
-        keys = [bytes(row.tolist()).decode().strip() for row in knowledge.get("keys_out", ())]
-        roster.keys_out = {client: key for client, key in enumerate(keys) if key}
-        self.may_keep[:] = knowledge.get("in_sync", False)
-        self.may_keep &= self.missing(optimizers=True)
-        self.has_shared[:] = roster.in_sync[:] = False
-
     # ------------------------------------------------------------------ rows
     def put(self, state: TrainingState, client: int, side: ModelVectors, memory: OptimizerState | None) -> None:
         """What a client says it has."""
@@ -142,11 +120,15 @@ class Copies:
             for rows in (state.clients.parameters, state.clients.statistics):
                 rows[strangers] = rows[known].mean(0)
 
+    def forget_memories(self, state: TrainingState, clients: Sequence[int]) -> None:
+        """What their optimisers remembered is lost, where it isn't known."""
+        lost = [client for client in clients if not self._optimizer[client]]
+        state.client_moments[lost] = 0
+        state.client_steps[lost] = 0
+
     def sync_of(self, state: TrainingState, client: int) -> msg.Sync:
-        """All that a client needs to have what its row says; what its optimiser remembered may be lost."""
-        if not self._optimizer[client]:
-            state.client_moments[client] = 0
-            state.client_steps[client] = 0
+        """All that a client needs to have what its row says."""
+        self.forget_memories(state, [client])
         memory = None
         if state.client_steps[client].any():  # else it remembers nothing
             memory = OptimizerState(state.client_moments[client], state.client_steps[client])
@@ -222,12 +204,14 @@ def together(answers: Mapping[int, msg.Scored], clients: int, held: Callable[[in
 Value = TypeVar("Value")
 
 
-def remote_fleet(links: Sequence[Link], patience: Patience | None = None, clocks: Clocks | None = None) -> FleetMaker:
+def remote_fleet(
+    links: Sequence[Link], patience: Patience | None = None, clocks: Clocks | None = None, *, overlaps: bool = False
+) -> FleetMaker:
     """What a `Simulation` makes its fleet with, so that its clients are behind these links.
 
     `clocks` is told how long everything takes.
     """
-    return partial(RemoteFleet, links, patience or Patience(), clocks)
+    return partial(RemoteFleet, links, patience or Patience(), clocks, overlaps=overlaps)
 
 
 class RemoteFleet:
@@ -244,10 +228,11 @@ class RemoteFleet:
         rule: Rule,
         *,
         keeps_sides: bool,
+        overlaps: bool = False,
     ) -> None:
         if len(links) != state.num_clients:
             raise AsflError(f"{len(links)} links, but scenario.clients = {state.num_clients}")
-        self.state, self._keeps_sides = state, keeps_sides
+        self.state, self._keeps_sides, self.overlaps = state, keeps_sides, overlaps
         device = state.server.parameters.device
         self._shapes = Shapes.of(model, batches.image_shape, batches.batch_size, rule.num_moments, device)
         self._clocks, self._roster, self._outliers = clocks, Roster(links, patience, clocks), OutlierFilter()
@@ -360,18 +345,18 @@ class RemoteFleet:
         return True
 
     def knowledge(self) -> Knowledge:
-        return self._copies.knowledge(self._roster)
+        """Who is out; all that clients have is in the state when it is saved (`gather`)."""
+        return self._roster.knowledge()
 
     def scatter(self, knowledge: Knowledge) -> None:
-        """Each client is brought up to date when the next round begins, or shows that it is."""
-        self._copies.restore(knowledge, self._roster)
+        """Each client is brought up to date when the next round begins."""
+        self._roster.restore(knowledge)
+        self._copies = Copies(self.state.num_clients)
         self._good = self._now = None
         self._reports.changed[:] = True
 
     def _bring_up_to_date(self, clients: Sequence[int]) -> None:
         state, roster, copies = self.state, self._roster, self._copies
-        done = self._let_keep([client for client in clients if copies.may_keep[client]])
-        clients = [client for client in clients if client not in done]
         if state.cut and not copies.side[clients].all():
             self.gather()  # which also fills the rows of those whose side isn't known
         roster.present[clients] = True
@@ -380,21 +365,6 @@ class RemoteFleet:
         copies.given(list(synced), shared=state.cut == 0)
         self._reports.changed[list(synced)] = True
         roster.in_sync[list(synced)] = True
-
-    def _let_keep(self, clients: Sequence[int]) -> list[int]:
-        """A client that has the very state the server left it with goes on with it, though the server has no copy.
-
-        Returns those who do, and those who were lost when they were asked.
-        """
-        roster = self._roster
-        roster.present[clients] = True
-        answers = self._ask_all(clients, lambda _: msg.Ping(), lambda _, answer: answer)
-        self._samples.heard({client: answer.samples or 0 for client, answer in answers.items()}, self.state)
-        for client, answer in answers.items():
-            roster.in_sync[client] = (answer.round, answer.cut) == (int(roster.round_of[client]), self.state.cut)
-        roster.present[clients] = roster.in_sync[clients]
-        self._copies.may_keep[clients] = False
-        return [client for client in clients if client not in answers or roster.in_sync[client]]
 
     # ------------------------------------------------------------------ stage 1
     def resplit(self, cut: int, scheduled: Bools) -> float:
@@ -424,7 +394,6 @@ class RemoteFleet:
     def _have_changed_layers(self) -> None:
         """A client that wasn't there holds the wrong ones."""
         self._roster.in_sync &= self._roster.present
-        self._copies.may_keep[:] = False
 
     def _take_layers(self, senders: Sequence[int], cut: int) -> Bools:
         """Put the layers above `cut` of these clients into their rows; [N] whose layers came."""
@@ -450,9 +419,23 @@ class RemoteFleet:
             request = (msg.Learn if task.cut == self._shapes.layout.num_units else msg.Forward)(task, side)
             self._started[task.client] = self._ask(task.client, request)
 
+    def first(self, tasks: Sequence[Task]) -> int:
+        """A client that is lost, or the first that answers; one after the other if none does in time."""
+        under_way = [self._started[task.client] for task in tasks]
+        waiting = [one.done for one in under_way if one is not None]
+        if len(waiting) == len(under_way):
+            wait(
+                waiting,
+                timeout=max(one.deadline_s for one in under_way if one is not None),
+                return_when=FIRST_COMPLETED,
+            )
+        return next((place for place, one in enumerate(under_way) if one is None or one.done.done()), 0)
+
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         started = [self._started.pop(task.client) for task in tasks]
         others = [*started, *self._started.values()]
+        if self.overlaps:  # a client is compared with those that have answered
+            others = [one for one in others if one is None or one.done.done()]
 
         def read(task: Task, answer: msg.Activations) -> Packet:
             return self._shapes.check_packet(answer.packet, task)
@@ -598,6 +581,8 @@ class RemoteFleet:
         for client, found in self._ask_all(asked, lambda _: msg.Gather(optimizers), read, lambda _: base).items():
             self._copies.put(state, client, *found)
         self._copies.guess_sides(state)
+        if optimizers:
+            self._copies.forget_memories(state, range(state.num_clients))
 
     # ------------------------------------------------------------------ what only clients have images for
     def calibrated(self, model: ModelVectors) -> ModelVectors:
@@ -632,3 +617,67 @@ class Kept:
 def _done(client: int, answer: Answer) -> bool:
     """Of an answer that only says yes."""
     return True
+
+
+# ---------------------------------------------------------------------- a whole run
+class _Profile(Section):
+    link: tuple[ShapedLink, ...] = ()
+
+
+def read_profile(file: str | Path, clients: int) -> tuple[ShapedLink, ...]:
+    """The links of a profile, a TOML file with a table [[link]] per change (`field.shaping`)."""
+    try:
+        profile = _Profile.model_validate(parse_toml(read_text(Path(file)), str(file)))
+    except AsflError as error:
+        raise AsflError(f"field.shaping: {error}") from None
+    except ValidationError as error:
+        raise AsflError(f"field.shaping: {file}: {explain(error, _Profile)}") from None
+    for link in profile.link:
+        if link.client is not None and link.client >= clients:
+            raise AsflError(
+                f"field.shaping: {file}: client = {link.client}, but there are {clients}: 0 … {clients - 1}"
+            )
+    return profile.link
+
+
+def agreement_for(config: Config, scheme: str, folder: Path, threads: int | None = None) -> Agreement:
+    """For a run in this folder; one that was begun before goes on with as many threads as it began with."""
+    if (folder / MANIFEST_FILE).exists():
+        threads = read_manifest(folder).threads
+    config, file = config.for_scheme(scheme), config.field.shaping
+    shaping = read_profile(file, config.scenario.clients) if file else ()
+    return Agreement(config, scheme, threads or usual_threads(), shaping)
+
+
+def train(
+    agreement: Agreement,
+    folder: Path,
+    links: Sequence[Link],
+    *,
+    patience: Patience | None = None,
+    budgets: Budgets | None = None,
+    **watching: Unpack[RunOptions],
+) -> bool:
+    """Train in a folder over one link per client: a new run, or the rest of the one that is there.
+
+    Everything is as in `asfl.runs.run.run`, which does the same with clients in this process; either can go on where
+    the other stopped. The server needs the data set too, for its test images. With `field.costs = "measured"` the
+    clients should be there when this is called: their links are measured first.
+    """
+    config = agreement.config
+    patience, world, clocks = patience or Patience(config.field.deadline_s), None, None
+    if config.field.costs == "measured" and not is_finished(folder, config.training.rounds):
+        world = MeasuredWorld.unknown(config)
+        clocks = world.clocks
+        probe(links, clocks, patience.most_s("sync"))
+        budgets = budgets or world.budgets()
+    watching["threads"] = agreement.threads
+    fleet = remote_fleet(links, patience, clocks, overlaps=config.decision.timing == "overlap")
+    return run(config, agreement.scheme, folder, budgets=budgets, fleet=fleet, world=world, **watching)
+
+
+def data_folder(config: Config, data_dir: Path | None) -> str | None:
+    """Where clients with the same files look for their data: under the same path as here."""
+    if is_own_file(config.data.name):
+        return str(Path(config.data.name).absolute().parent)
+    return str(data_dir.absolute()) if data_dir else None

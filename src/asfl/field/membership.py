@@ -7,10 +7,9 @@ One file, read anew for every connection and request: a device that is revoked w
 
 How a device gets its certificate: both sides of the only port that strangers may call.
 
-HTTPS, two calls of a few kilobytes, nothing else:
+HTTPS, one call of a few kilobytes, nothing else:
 
     POST /enrol   {"code", "name", "request"}   a one-time code: its key is signed
-    POST /renew   {"request"}                   with its certificate, which is about to end
 
 A device knows the server's certificate by the fingerprint in the code that was pasted, later by the authority. Its key,
 its certificate and where it belongs are in one folder of its own.
@@ -38,7 +37,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from asfl.config.errors import AsflError, nearest, short, words_of
 from asfl.field.certificates import (
-    LEAST_LEFT,
     Authority,
     belong_together,
     certificate_in,
@@ -48,7 +46,6 @@ from asfl.field.certificates import (
     own_key,
     private_folder,
     request_for,
-    share_left,
     write_private,
 )
 from asfl.runs.files import append_line, remove_abandoned, write_whole, writing
@@ -277,8 +274,6 @@ class EnrolmentServer(HttpServer):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(*authority.server_files())
-        context.load_verify_locations(authority.folder / "authority.pem")
-        context.verify_mode = ssl.CERT_OPTIONAL
         self.fingerprint = authority.fingerprint
         try:
             super().__init__(host, port, self._reply, method="POST", context=context)
@@ -302,19 +297,11 @@ class EnrolmentServer(HttpServer):
         return Reply(json.dumps(answer).encode(), "application/json", status)
 
     def _signed(self, asked: Asked, said: dict[str, Any]) -> dict[str, Any]:
-        request = str(said.get("request", ""))
-        if asked.path == "/enrol":
-            name = str(said.get("name", ""))
-            certificate, key = self._authority.sign(request, name[:64] or "?")
-            self._registry.enrol(str(said.get("code", "")), name, key)
-        elif asked.path == "/renew" and asked.certificate is not None:
-            device = self._registry.member(x509.load_der_x509_certificate(asked.certificate))
-            certificate, key = self._authority.sign(request, device.name)
-            if key != device.key:
-                raise AccessError("another key")
-            self._registry.audit("renewed", device=device.name)
-        else:
+        if asked.path != "/enrol":
             raise AccessError("there is nothing here")
+        name = str(said.get("name", ""))
+        certificate, key = self._authority.sign(str(said.get("request", "")), name[:64] or "?")
+        self._registry.enrol(str(said.get("code", "")), name, key)
         return {"certificate": certificate, "authority": self._authority.pem}
 
 
@@ -383,7 +370,7 @@ def enrol(home: Path, server: str, pasted: str, name: str, data: str) -> Members
     said = {"code": code, "name": name, "request": request_for(key, name)}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint says more
-    answer = _call(server, "/enrol", said, context, fingerprint)
+    answer = _call(server, said, context, fingerprint)
     host = server.rpartition(":")[0]
     member = Membership(name, server, f"{host}:{answer['stream']}", data)
     _keep(home, answer)
@@ -403,35 +390,12 @@ def enrol_here(home: Path, authority: Authority, name: str, enrolment: str, stre
     return member
 
 
-def renew_if_due(home: Path, member: Membership) -> bool:
-    """Whether the certificate was about to end, and is renewed."""
-    certificate = x509.load_pem_x509_certificate(member.files(home)[1])
-    if share_left(certificate) > LEAST_LEFT:
-        return False
-    if share_left(certificate) <= 0:
-        ends, clock = certificate.not_valid_after_utc, datetime.now(UTC)
-        raise AsflError(
-            f"the certificate of {member.name} ended on {ends:%Y-%m-%d}, and this device's clock says "
-            f"{clock:%Y-%m-%d %H:%M} UTC; if the clock is wrong, set it, else enrol again with a new code"
-        )
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(home / "authority.pem"))
-    context.check_hostname = False  # addresses may change; this authority signs one server, and devices can't serve
-    context.load_cert_chain(home / "device.pem", home / "device.key")
-    _keep(
-        home,
-        _call(member.enrolment, "/renew", {"request": request_for(own_key(home / "device.key"), member.name)}, context),
-    )
-    return True
-
-
 def _keep(home: Path, answer: dict[str, Any]) -> None:
     write_private(home / "device.pem", answer["certificate"].encode())
     write_private(home / "authority.pem", answer["authority"].encode())
 
 
-def _call(
-    server: str, path: str, said: dict[str, str], context: ssl.SSLContext, fingerprint: bytes | None = None
-) -> dict[str, Any]:
+def _call(server: str, said: dict[str, str], context: ssl.SSLContext, fingerprint: bytes) -> dict[str, Any]:
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal():
         raise AsflError(f"server '{server}': write it as host:port, as in the line that asfl serve printed")
@@ -439,9 +403,9 @@ def _call(
     try:
         connection.connect()
         shown = connection.sock.getpeercert(True)
-        if fingerprint is not None and hashlib.sha256(shown or b"").digest()[:_PIN_BYTES] != fingerprint:
+        if hashlib.sha256(shown or b"").digest()[:_PIN_BYTES] != fingerprint:
             raise AsflError(f"{server} is not the server that gave this code: its certificate is another one")
-        connection.request("POST", path, json.dumps(said), {"Content-Type": "application/json"})
+        connection.request("POST", "/enrol", json.dumps(said), {"Content-Type": "application/json"})
         response = connection.getresponse()
         answer = json.loads(response.read(8 * MOST_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:

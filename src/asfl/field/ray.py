@@ -12,10 +12,9 @@ from typing import Any, Unpack
 from asfl._version import __version__
 from asfl.config import Config
 from asfl.config.errors import AsflError
-from asfl.field.engine import agreement_for, data_folder, train
-from asfl.field.messages import Agreement, Answer, AnyRequest, LinkError, Welcome, failed
+from asfl.field.fleet import agreement_for, data_folder, train
+from asfl.field.messages import Agreement, Answer, AnyRequest, Blueprint, LinkError, Welcome, failed
 from asfl.field.roster import Patience
-from asfl.field.shapes import Blueprint
 from asfl.field.wire import decode, encode
 from asfl.runs.engines.ray import (
     Actor,

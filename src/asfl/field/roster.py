@@ -15,7 +15,7 @@ from asfl.config.fields import AutoSecond
 from asfl.field.measured import Clocks
 from asfl.field.messages import A, Link, OpenRequest, RefusedError, Request, Stage
 from asfl.field.wire import WireError
-from asfl.train.fleet import Bools, Fault
+from asfl.train.fleet import Bools, Fault, Knowledge
 
 MOST_S = 120.0
 LEARN_MOST_S = 600.0
@@ -30,6 +30,8 @@ LEAST_S = 15.0
 _FACTOR, _QUANTILE, _OWN_FACTOR = 20.0, 0.95, 3.0
 _LEAST_ANSWERS, _REMEMBERED = 20, 1000
 _POLL_S = 0.05
+_KEY = 64
+"""Digits of a device's key."""
 _log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
@@ -121,6 +123,22 @@ class Roster:
         self._faults: list[Fault] = []
         self._came, self._latest_fault, self._barren = False, "", 0
 
+    # ------------------------------------------------------------------ to and from a checkpoint
+    def knowledge(self) -> Knowledge:
+        out: Knowledge = {"quarantined": self.quarantined.copy()} if self.quarantined.any() else {}
+        if self.keys_out:
+            padded = [self.keys_out.get(n, "").encode().ljust(_KEY) for n in range(len(self._links))]
+            out["keys_out"] = np.array([list(key) for key in padded], dtype=np.uint8)
+        return out
+
+    def restore(self, knowledge: Knowledge) -> None:
+        """No client is in sync then."""
+        self.quarantined[:] = knowledge.get("quarantined", False)
+        keys = [bytes(row.tolist()).decode().strip() for row in knowledge.get("keys_out", ())]
+        self.keys_out = {client: key for client, key in enumerate(keys) if key}
+        self.round_of[:], self.in_sync[:] = 0, False
+
+    # ------------------------------------------------------------------ a round
     def begin(self, index: int) -> list[int]:
         """Who can be reached but is out of sync."""
         self._check_not_barren()

@@ -30,12 +30,13 @@ from asfl._version import __version__
 from asfl.config.errors import AsflError, MissingExtraError, words_of
 from asfl.field.certificates import SERVER_NAME, Authority
 from asfl.field.client import ClientNode
-from asfl.field.membership import AccessError, Member, Membership, Registry, renew_if_due
+from asfl.field.membership import AccessError, Member, Membership, Registry
 from asfl.field.messages import (
     NODE_NAME,
     Agreement,
     Answer,
     AnyRequest,
+    Blueprint,
     Bye,
     LinkError,
     Ready,
@@ -44,7 +45,6 @@ from asfl.field.messages import (
     failed,
 )
 from asfl.field.meters import Meter, meter_named
-from asfl.field.shapes import Blueprint
 from asfl.field.wire import HEADER_LIMIT, Data, Message, WireError, decode, encode, new_buffer
 from asfl.train.fleet import keep_freed_memory
 
@@ -504,8 +504,6 @@ _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
 def work(home: Path, member: Membership, *, meter: str = "none", once: bool = False) -> None:
     """As the device whose folder this is, take part in every run there is, for ever; `once`: in one."""
     while True:
-        if renew_if_due(home, member):
-            _log.info("the certificate of %s was renewed", member.name)
         data_dir = Path(member.data) if member.data else None
         take_part(member.stream, member.files(home), data_dir=data_dir, patience_s=float("inf"), meter=meter)
         _log.info("the run is over")

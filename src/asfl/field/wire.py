@@ -6,7 +6,7 @@
 
 Fields are those of the dataclass, and of the dataclasses within it; a tensor is {"tensor": its place in the list}.
 Nothing is ever executed. What arrives is checked against the declaration: names, types, ranges, element types. Shapes
-depend on the network and the cut (`asfl.field.shapes`).
+depend on the network and the cut (`asfl.field.messages`).
 
 A tensor keeps its strides, channels-last for example, and begins on a 64-byte line as PyTorch's own do. Kernels round
 differently for either, and a round between processes must give the same bits as one in a single process.

@@ -4,8 +4,7 @@ problem -> ooe_bcd (Algorithm 2 of the paper) or solve_jointly (the yardstick; b
 """
 
 from asfl.optimize.bcd import ooe_bcd, solve, solve_jointly
-from asfl.optimize.problem import Learning, Problem, Solution
-from asfl.optimize.rules import Queues, Rules, next_queues
+from asfl.optimize.problem import Learning, Problem, Queues, Rules, Solution, next_queues
 from asfl.optimize.search import compile_search
 
 __all__ = [

@@ -96,15 +96,15 @@ def valued(problem: Problem, here: CutTerms, tx_power_w: Floats, owners: Owners)
     counts = masks.sum(axis=2).astype(float)
     served = counts > 0
     links = _links(problem.round, masks, np.maximum(counts, 1.0), tx_power_w)
-    candidates = Candidates.of(problem, here, links, problem.energy_penalty)
+    candidates = Candidates.of(problem, here, links, problem.objective.energy_penalty)
     slowest = np.where(served, candidates.stage_s[:, 0], -1.0).argmax(axis=2)
     waits = np.where(served, candidates.stage_s[:, 0], 0.0).max(axis=2)
     waits_s = np.maximum(waits[0], here.resplit_wait_s[0]) + waits[1] + waits[2]
     load_s = here.server_s[0] * np.where(served, candidates.load, 0.0).sum(axis=1)
-    idle = sitting_out_cost(problem, here.cuts, problem.energy_penalty)[0]
+    idle = sitting_out_cost(problem, here.cuts, problem.objective.energy_penalty)[0]
     cost = np.where(served, np.where(problem.reachable, candidates.cost[0], np.inf), idle).sum(axis=1)
     enough = served.sum(axis=1) >= problem.min_participants
-    return np.where(enough, problem.delay_penalty.value(waits_s + load_s) + cost, np.inf), slowest
+    return np.where(enough, problem.objective.delay_penalty.value(waits_s + load_s) + cost, np.inf), slowest
 
 
 def _links(round_: Round, masks: NDArray[np.bool_], counts: Floats, tx_power_w: Floats) -> Links:

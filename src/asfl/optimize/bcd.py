@@ -226,8 +226,10 @@ class _Descent:
     def discrepancy(self) -> float:
         """g_obj."""
         problem, here, decision = self.problem, self.here, self.decision
-        lost = problem.error_cost(here.cuts, problem.round.packet_error_rate(decision.rb_count, decision.tx_power_w))
-        spread = float(problem.plan_cost(here.cuts, here.synced)[0])
+        lost = problem.objective.error_cost(
+            here.cuts, problem.round.packet_error_rate(decision.rb_count, decision.tx_power_w)
+        )
+        spread = float(problem.objective.plan_cost(here.cuts, here.synced)[0])
         return (spread + float(lost.sum())) / (problem.rules.penalty_weight or 1.0)
 
     def update_cut(self) -> bool:
@@ -386,13 +388,13 @@ def solve_by_rate(problem: Problem, solve: Callable[..., Solution]) -> Solution:
 def expected_progress(solution: Solution, arrival: Floats) -> float:
     """Of a decision; less what layers on clients don't learn."""
     problem, deepest = solution.problem, int(np.max(solution.decision.cut))
-    return float(problem.progress_of_cut[deepest]) * problem.progress.expected(arrival)
+    return float(problem.objective.progress_of_cut[deepest]) * problem.objective.progress.expected(arrival)
 
 
 def net_cost(solution: Solution, arrival: Floats) -> float:
     """The objective with progress itself instead of its slopes."""
     problem = solution.problem
     assert problem.prices is not None
-    lost = float((problem.price_of_arrival * (1.0 - arrival)).sum())
-    lost += float(problem.idle_cost_of_cut[int(np.max(solution.decision.cut))])
+    lost = float((problem.objective.loss_weight * (1.0 - arrival)).sum())
+    lost += float(problem.objective.idle_cost_of_cut[int(np.max(solution.decision.cut))])
     return solution.objective - lost - problem.prices.per_progress * expected_progress(solution, arrival)

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from asfl.config.files import check_memory
 from asfl.config.shapes import Floats, Ints
 from asfl.costs.modelled import (
-    ExchangeRules,
     Links,
     Workload,
     arrived_only,
@@ -104,9 +103,9 @@ class Grid:
         """
         problem = self.problem
         first = np.searchsorted(self.counts, [k for k in BANDS if k <= self.counts[-1]])
-        links = _best_links(self.links, first * len(self.powers), errors_pay=problem.errors_pay)
+        links = _best_links(self.links, first * len(self.powers), errors_pay=problem.objective.errors_pay)
         relaxed = self._choices(terms, links, self.counts[first], powers=1)
-        found = search_deadlines(relaxed, problem.delay_penalty, None, 0.0, max_boxes=1)
+        found = search_deadlines(relaxed, problem.objective.delay_penalty, None, 0.0, max_boxes=1)
         return np.full(len(terms.cuts), np.inf) if found is None else found.bounds
 
     def _choices(self, terms: CutTerms, links: Links, counts: Ints, powers: int) -> Choices:
@@ -116,9 +115,9 @@ class Grid:
             f"deciding over {problem.round.num_clients:,} clients × {problem.round.radio.num_rbs:,} resource blocks",
             "choose fewer of either",
         )
-        candidates = Candidates.of(problem, terms, links, problem.energy_penalty, sitting_out=True)
+        candidates = Candidates.of(problem, terms, links, problem.objective.energy_penalty, sitting_out=True)
         supply = Supply(problem.round.radio.num_rbs, problem.min_participants, counts, powers)
-        spread = problem.plan_cost(terms.cuts, terms.synced)
+        spread = problem.objective.plan_cost(terms.cuts, terms.synced)
         return Choices(
             candidates, terms.server_s, least_waits(problem, candidates), supply, spread, *_timing(problem, terms)
         )
@@ -168,7 +167,7 @@ def best_on_grid(
             continue
         choices = grid.choices(terms.only(*group.tolist()))
         found = search_deadlines(
-            choices, problem.delay_penalty, None, tolerance, least_scale=least_scale, at_most=value
+            choices, problem.objective.delay_penalty, None, tolerance, least_scale=least_scale, at_most=value
         )
         bounds[group] = value - slack
         if found is not None:
@@ -189,12 +188,12 @@ def _best_on_timelines(
     begin = best_on_grid(barriers, terms, powers, tolerance, least_scale, coarseness)
     if begin is None:
         return None
-    index, counts, power, _ = begin
+    _, counts, power, _ = begin
     grid, best = Grid.of(problem, powers, coarseness), None
     of_plans = objective_of_cuts(problem, terms, counts, power)
     for plan in np.argsort(of_plans, kind="stable")[: TRIED_PLANS if coarseness == 1 else 1]:
         choices = grid.choices(terms.only(int(plan)))
-        found = search_deadlines(choices, problem.delay_penalty, None, tolerance, least_scale=least_scale)
+        found = search_deadlines(choices, problem.objective.delay_penalty, None, tolerance, least_scale=least_scale)
         if found is not None and (best is None or found.value < best[0]):
             best = found.value, int(plan), *grid.counts_and_powers(choices.candidates, 0, found.pick)
     return None if best is None else (*best[1:], -np.inf)
@@ -212,12 +211,13 @@ def _best_links(links: Links, first: Ints, *, errors_pay: bool) -> Links:
     """[B, N] from links [O, N]: every quantity at its best among the links first[b] … first[b + 1] − 1."""
     rate, least = links.packet_error_rate, partial(np.minimum.reduceat, indices=first, axis=0)
     s_per_bit, j_per_bit = least(links.uplink_s_per_bit), least(times(links.tx_power_w, links.uplink_s_per_bit))
+    power_w = np.divide(j_per_bit, s_per_bit, out=np.zeros_like(j_per_bit), where=s_per_bit < np.inf)
     return replace(
         links,
         packet_error_rate=(np.maximum if errors_pay else np.minimum).reduceat(rate, first, axis=0),
         arrival=least(links.arrival),
         uplink_s_per_bit=s_per_bit,
-        tx_power_w=j_per_bit / s_per_bit,  # sending a bit takes least time and least energy
+        tx_power_w=power_w,  # sending a bit takes least time and least energy
     )
 
 
@@ -265,7 +265,7 @@ def objective_of_cuts(
 
     Both forms use the drift here, as the paper does: the cut is what the long-run budgets act on.
     """
-    served, drift = rb_count > 0, problem.energy_drift
+    served, drift = rb_count > 0, problem.objective.energy_drift
     links = links or Links.of(problem.round, rb_count[None], tx_power_w[None])
     candidates = Candidates.of(problem, terms, links, drift)
     waits = np.where(served, candidates.stage_s[:, :, 0], 0.0).max(axis=2)
@@ -276,8 +276,8 @@ def objective_of_cuts(
         parts = np.where(served, candidates.parts[:, :, 0], 0.0)
         delay = by_shape(_shapes(problem, terms.cuts, arrived), parts, servers).sum(axis=1)
     costs = np.where(served, candidates.cost[:, 0], sitting_out_cost(problem, terms.cuts, drift)).sum(axis=1)
-    spread = problem.plan_cost(terms.cuts, terms.synced)
-    return np.asarray(problem.delay_drift.value(delay) + costs + spread)
+    spread = problem.objective.plan_cost(terms.cuts, terms.synced)
+    return np.asarray(problem.objective.delay_drift.value(delay) + costs + spread)
 
 
 def best_rb_counts(
@@ -298,7 +298,7 @@ def best_rb_counts(
     start = np.where(current > 0, 1 + np.searchsorted(grid.counts, current), 0)
     has_every_count = len(grid.counts) == grid.counts[-1]
     tolerance = COUNT_TOLERANCE if has_every_count else ROUGH_TOLERANCE
-    found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
+    found = search_deadlines(choices, problem.objective.delay_penalty, start, tolerance)
     return current if found is None else np.concatenate([[0.0], grid.counts])[found.pick]
 
 
@@ -307,7 +307,7 @@ def _best_of_all(problem: Problem, choices: Choices, table_index: Ints) -> int:
     candidates = choices.candidates
     stage_s = candidates.stage_s.reshape(3, -1).take(table_index, axis=1)
     delay = stage_s.max(axis=1).sum(axis=0) + choices.server_s[0] * candidates.load.take(table_index).sum(axis=0)
-    return int(np.argmin(problem.delay_penalty.value(delay) + candidates.cost.take(table_index).sum(axis=0)))
+    return int(np.argmin(problem.objective.delay_penalty.value(delay) + candidates.cost.take(table_index).sum(axis=0)))
 
 
 @lru_cache(maxsize=256)
@@ -357,14 +357,14 @@ def best_bits(problem: Problem, links: Links, decision: Decision) -> Decision | 
     if len(allowed_bits(problem)) == 1 or not served.size:
         return None
     terms, now = terms_by_bits(problem, decision)
-    of_rows = Candidates.of(problem, terms, links, problem.energy_penalty)
+    of_rows = Candidates.of(problem, terms, links, problem.objective.energy_penalty)
     # Rows become candidates of a single plan.
     load = np.repeat(of_rows.load, len(terms.bits), axis=0)
     parts = None if of_rows.parts is None else of_rows.parts.swapaxes(1, 2)
     candidates = among(Candidates(of_rows.stage_s.swapaxes(1, 2), load, of_rows.cost.swapaxes(0, 1), parts), served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
     choices = Choices(candidates, terms.server_s[:1], fastest, None, np.zeros(1), *_timing(problem, terms, len(served)))
-    found = search_deadlines(choices, problem.delay_penalty, now[served], TOLERANCE)
+    found = search_deadlines(choices, problem.objective.delay_penalty, now[served], TOLERANCE)
     if found is None or (found.pick == now[served]).all():
         return None
     bits = np.full(len(now), terms.bits[found.pick].max())
@@ -436,11 +436,11 @@ def _best_of_powers(
     """The best of the powers in each client's column of `grid` [P, N]; row 0 is where we are."""
     # Idle clients take part in the arithmetic with one block, and are left out of the choice.
     links = Links.of(problem.round, one_if_idle(rb_count), grid)
-    candidates = among(Candidates.of(problem, here, links, problem.energy_penalty), served)
+    candidates = among(Candidates.of(problem, here, links, problem.objective.energy_penalty), served)
     fastest = candidates.stage_s.min(axis=2).max(axis=2).T
     choices = Choices(candidates, here.server_s, fastest, None, np.zeros(1), *_timing(problem, here, len(served)))
     start = np.zeros(len(served), dtype=np.int64)
-    found = search_deadlines(choices, problem.delay_penalty, start, tolerance)
+    found = search_deadlines(choices, problem.objective.delay_penalty, start, tolerance)
     best: Floats = grid[0].copy()
     if found is not None:
         best[served] = grid[found.pick, served]

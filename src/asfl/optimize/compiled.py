@@ -18,7 +18,7 @@ MET = 1e-12
 """Relative difference at which a choice and its bound are the same."""
 
 Delay = tuple[bool, float, float, float]
-"""`Penalty.numbers`."""
+"""A `Penalty`."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])

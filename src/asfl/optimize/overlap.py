@@ -45,9 +45,9 @@ def _delay_cost(parts: Any, pick: Any, graph: Any, servers: int, delay: Any, sec
 
 @compiled
 def _windows(parts: Any, pick: Any, graph: Any, begin: Any, seconds: Any, before: Any, behind: Any) -> Any:
-    """Fills how late each candidate [O, N] would be before the server and behind it; the delay, and the server's part."""
+    """Fills how late each candidate [O, N] is before the server and behind it; delay, and the server's part of it."""
     part, client, share, resource, first, after = graph
-    steps, (options, clients) = len(part), before.shape
+    steps, options = len(part), len(before)
     delay = 0.0
     for k in range(steps):
         delay = max(delay, begin[k] + seconds[k])

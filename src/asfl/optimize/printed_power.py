@@ -142,5 +142,5 @@ def _inverse_log(argument: Floats) -> Floats:
 
 def _objective(problem: Problem, here: CutTerms, rb_count: Floats, power: Floats) -> float:
     """What the powers do to g_obj."""
-    lost = problem.error_cost(here.cuts, problem.round.packet_error_rate(rb_count, power)).sum()
+    lost = problem.objective.error_cost(here.cuts, problem.round.packet_error_rate(rb_count, power)).sum()
     return float(lost) / (problem.rules.penalty_weight or 1.0)

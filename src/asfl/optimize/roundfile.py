@@ -22,8 +22,7 @@ from asfl.config.shapes import Each
 from asfl.costs.modelled import RoundCost, round_cost
 from asfl.costs.round import CostEquations, Decision, check_decision
 from asfl.costs.world import budgets_of_round
-from asfl.optimize.problem import Problem, Solution
-from asfl.optimize.rules import Rules
+from asfl.optimize.problem import Problem, Rules, Solution
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from asfl.config.shapes import Float, Floats, Int, Ints
 from asfl.costs.timeline import Shape, graph_of
-from asfl.optimize.rules import HardBudget, Penalty
+from asfl.optimize.problem import Penalty
 from asfl.optimize.terms import Candidates
 
 Pick = NDArray[np.int64]
@@ -105,6 +105,7 @@ def search_deadlines(
         clients, num_rbs, min_served = candidates.load.shape[1], supply.num_rbs, supply.min_served
         steps = clients * len(blocks) * num_rbs * (1 + (min_served if min_served < clients else 0))
         limits = (supply.powers, num_rbs, min_served, steps <= PROGRAMMABLE)
+    numbers = (delay.is_drift, float(delay.a), float(delay.b), float(delay.c))
     best_cut, *found = compiled.search(
         candidates.stage_s,
         candidates.load,
@@ -112,7 +113,7 @@ def search_deadlines(
         choices.server_s,
         np.ascontiguousarray(choices.least_waits),
         choices.once,
-        delay.numbers,
+        numbers,
         blocks,
         limits,
         np.zeros(0, np.int64) if start is None else start,
@@ -122,13 +123,13 @@ def search_deadlines(
     result = SearchResult(best_cut, *found) if best_cut >= 0 else None
     if choices.shape is None or candidates.parts is None:
         return result
-    return _on_timeline(choices, delay, start, result, blocks, limits)
+    return _on_timeline(choices, numbers, start, result, blocks, limits)
 
 
 def _on_timeline(
-    choices: Choices, delay: Penalty, start: Pick | None, stages: SearchResult | None, blocks: Pick, limits: Any
+    choices: Choices, delay: Any, start: Pick | None, stages: SearchResult | None, blocks: Pick, limits: Any
 ) -> SearchResult | None:
-    """The best choice found where rounds overlap, from `start` or the best choice with barriers: whichever is better."""
+    """The best choice found where rounds overlap, from `start` or, if it is better, from the best with barriers."""
     from asfl.optimize.overlap import improve
 
     candidates = choices.candidates
@@ -140,7 +141,7 @@ def _on_timeline(
     arrived = candidates.load[begins[0], np.arange(len(begins[0]))].sum()
     graph = graph_of(choices.shape(float(arrived))).arrays
     pick, value, tried = improve(
-        candidates.parts[:, 0], candidates.cost[0], graph, choices.servers, choices.once[0], delay.numbers, blocks,
+        candidates.parts[:, 0], candidates.cost[0], graph, choices.servers, choices.once[0], delay, blocks,
         limits, np.stack(begins), WINDOWS,
     )  # fmt: skip
     return SearchResult(0, pick, value, np.full(1, -np.inf), tried)
@@ -150,5 +151,5 @@ def compile_search() -> None:
     """Compile the search now: seconds, the first time on a machine. A controller that can't pause calls this first."""
     nothing = Candidates(np.zeros((3, 1, 1, 1)), np.zeros((1, 1)), np.zeros((1, 1, 1)))
     search_deadlines(
-        Choices(nothing, np.zeros(1), np.zeros((1, 3)), None, np.zeros(1)), HardBudget(1.0, 1.0, 1.0), None, 1.0
+        Choices(nothing, np.zeros(1), np.zeros((1, 3)), None, np.zeros(1)), Penalty(False, 1.0, 1.0, 1.0), None, 1.0
     )

@@ -32,8 +32,7 @@ from asfl.costs.modelled import (
 )
 from asfl.costs.round import ALLOWED_BITS, Decision, Round
 from asfl.costs.timeline import PARTS, SERVER
-from asfl.optimize.problem import Problem
-from asfl.optimize.rules import Penalty
+from asfl.optimize.problem import Penalty, Problem
 
 MOST = float(np.finfo(float).max)
 """No round waits for ever."""
@@ -113,7 +112,7 @@ class Candidates:
         cls, problem: Problem, terms: CutTerms, links: Links, energy_penalty: Penalty, *, sitting_out: bool = False
     ) -> "Candidates":
         """One candidate per link [O, N]; with `sitting_out`, one more, the first, is to have no resource block."""
-        round_, work, first = problem.round, terms.work, int(sitting_out)
+        costs, round_, work, first = problem.objective, problem.round, terms.work, int(sitting_out)
         shape = (len(terms.cuts), first + len(links.arrival), round_.num_clients)
         stage_s, load, cost = np.zeros((3, *shape)), np.zeros(shape[1:]), np.empty(shape)
         steps = seconds(work, links)
@@ -123,10 +122,10 @@ class Candidates:
         np.maximum(stage_s[0], terms.resplit_wait_s[:, None, None], out=stage_s[0])
         load[first:] = links.arrival
         served = energy_penalty.value(energy(joules(round_, work, links, expected)))
-        served = served + problem.error_cost(terms.cuts, links.packet_error_rate)
+        served += costs.error_cost(terms.cuts, links.packet_error_rate)
         if terms.lost_precision.any():
-            served += problem.precision_cost(terms.lost_precision * links.arrival)
-        served += problem.serving_cost
+            served += costs.loss_weight * (terms.lost_precision * links.arrival)
+        served += costs.serving_cost
         if not links.alive or round_.outage_s < np.inf:  # no client is scheduled that can't be done in time
             _, _, possible = before_outage(stages(steps), min(round_.outage_s, MOST))
             served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
@@ -150,8 +149,8 @@ def one_if_idle(rb_count: Floats) -> Floats:
 
 def sitting_out_cost(problem: Problem, cuts: NDArray[np.int64], energy_penalty: Penalty) -> Floats:
     """[C, N] what a client adds that gets no resource block: no energy, error rate 1."""
-    lost = problem.error_cost(cuts, np.ones(problem.round.num_clients))
-    return energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.sitting_out_cost
+    lost = problem.objective.error_cost(cuts, np.ones(problem.round.num_clients))
+    return energy_penalty.value(np.zeros(problem.round.num_clients)) + lost + problem.objective.sitting_out_cost
 
 
 # ---------------------------------------------------------------------- plans
@@ -205,7 +204,8 @@ def _depths(problem: Problem) -> list[list[int]]:
     """
     if not problem.switches.sync:
         return [[0]] * (problem.round.profile.num_layers + 1)
-    worth, bits = problem.standing_debt.tolist(), problem.round.profile.client_param_bits.tolist()
+    debt, bits = problem.objective.standing_debt, problem.round.profile.client_param_bits.tolist()
+    worth = np.zeros(len(bits)).tolist() if debt is None else debt.tolist()
     corners = [[0]]
     for depth in range(1, problem.round.profile.num_layers + 1):
         hull = corners[-1].copy()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------------- ways
 Floats = NDArray[np.float64]
+WALK_M = 100.0
+"""How far clients walk before they turn round; at the edge of the disc they turn sooner."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +60,8 @@ class Walks:
         angle = random_stream(scenario.seed, "directions").random(scenario.clients) * 2 * np.pi
         heading = np.column_stack([np.cos(angle), np.sin(angle)])
         ahead, behind = _room(start, heading, scenario.radius_m), _room(start, -heading, scenario.radius_m)
-        back = (ahead < cell.walk_m / 2) & (behind > ahead)
-        length = np.minimum(np.where(back, behind, ahead), cell.walk_m)
+        back = (ahead < WALK_M / 2) & (behind > ahead)
+        length = np.minimum(np.where(back, behind, ahead), WALK_M)
         return cls(start, np.where(back[:, None], -heading, heading), length, cell.speed_mps)
 
     def walked_m(self, time_s: float) -> Floats:
@@ -83,8 +85,6 @@ FORMAT = 1
 """Of the cached files; another number when they would hold something else."""
 STEP_M = 5.0
 """Places are this far apart on a way: half the shortest distance over which the standard's shadowing is correlated."""
-MOST_PLACES = 200
-"""On one way; on ways above a kilometre they are further apart."""
 SERVER_M = {"umi": 10.0, "uma": 25.0, "rma": 35.0}
 CLIENT_M = 1.5
 NEAREST_M = {"umi": 10.0, "uma": 35.0, "rma": 35.0}
@@ -156,11 +156,11 @@ def draw_places(walks: Walks, scenario: "config.Scenario") -> Places:
     """
     cell, clients = scenario.channel.cell, scenario.clients
     longest = float(walks.length_m.max()) if walks.speed_mps > 0 else 0.0
-    count = min(int(np.ceil(longest / STEP_M)) + 1, MOST_PLACES)
+    count = int(np.ceil(longest / STEP_M)) + 1
     check_memory(
         clients * count * (RAYS * 200 + count * 3000),
         f"drawing {count} places on the ways of scenario.clients = {clients:,}",
-        "choose fewer clients or a shorter scenario.channel.cell.walk_m",
+        "choose fewer clients",
     )
     share = np.linspace(0.0, 1.0, count) if count > 1 else np.zeros(1)
     place_m = walks.start_m[:, None] + (share * walks.length_m[:, None])[..., None] * walks.heading[:, None]
@@ -179,7 +179,7 @@ def draw_places(walks: Walks, scenario: "config.Scenario") -> Places:
             bs_orientations=still[:, :1],
             ut_velocities=still,
             in_state=torch.zeros(clients, count, dtype=torch.bool),
-            los={"drawn": "random", "always": True, "never": False}[cell.line_of_sight],
+            los="random",
             spatial_consistency_track_ids=torch.zeros(count, dtype=torch.int64),
             **({"in_car": torch.zeros(clients, count, dtype=torch.bool)} if cell.model == "rma" else {}),
         )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from asfl.config.errors import AsflError, nearest
 from asfl.config.files import open_ordinary
 from asfl.config.randomness import random_stream
 from asfl.config.units import to_db
-from asfl.data.arrays import read_arrays
 
 # ---------------------------------------------------------------------- streets
 Floats = NDArray[np.float64]
@@ -160,28 +159,17 @@ class Tracer:
 def choose_llvm() -> None:
     """Point Dr.Jit to the newest LLVM there is, unless the user did; one sentence if none will do."""
     if os.environ.get("DRJIT_LIBLLVM_PATH"):
-        given = Path(os.environ["DRJIT_LIBLLVM_PATH"])
-        version = _version(given)
-        if given.exists() and (version == 0 or version >= OLDEST_LLVM):
-            return
-        why = f"DRJIT_LIBLLVM_PATH is {given}, " + ("which is too old" if given.exists() else "which isn't there")
-    else:
-        folders = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/opt/llvm/lib", "/usr/local/opt/llvm/lib")
-        libraries = [
-            file
-            for folder in folders
-            for pattern in ("libLLVM*.so*", "*/libLLVM*.so*", "llvm-*/lib/libLLVM*.so*", "libLLVM*.dylib")
-            for file in Path(folder).glob(pattern)
-        ]
-        newest = max(libraries, key=_version, default=None)
-        if newest is not None and _version(newest) >= OLDEST_LLVM:
-            os.environ["DRJIT_LIBLLVM_PATH"] = str(newest)
-            return
-        why = "there is none" if newest is None else f"the newest is {newest}"
-    raise AsflError(
-        f"ray tracing needs LLVM {OLDEST_LLVM} or newer, and {why}: install libllvm19 (Debian, Ubuntu: apt-get install "
-        "libllvm19), or set DRJIT_LIBLLVM_PATH to its library"
-    )
+        return
+    folders = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/opt/llvm/lib", "/usr/local/opt/llvm/lib")
+    patterns = ("libLLVM*.so*", "*/libLLVM*.so*", "llvm-*/lib/libLLVM*.so*", "libLLVM*.dylib")
+    libraries = [file for folder in folders for pattern in patterns for file in Path(folder).glob(pattern)]
+    newest = max(libraries, key=_version, default=None)
+    if newest is None or _version(newest) < OLDEST_LLVM:
+        raise AsflError(
+            f"ray tracing needs LLVM {OLDEST_LLVM} or newer, and {newest or 'none'} is the newest here: install "
+            "libllvm19 (Debian, Ubuntu: apt-get install libllvm19), or set DRJIT_LIBLLVM_PATH to its library"
+        )
+    os.environ["DRJIT_LIBLLVM_PATH"] = str(newest)
 
 
 def _version(library: Path) -> int:
@@ -203,7 +191,7 @@ HEARD_DB = -150.0
 
 @dataclass(frozen=True)
 class Walk:
-    """What was asked for; a file that was begun goes on only if it is the same."""
+    """What was asked for."""
 
     scene: str
     clients: int
@@ -221,39 +209,27 @@ class Walk:
         return max(2, round(self.seconds / self.step_s))
 
 
-class TracesRays(Protocol):
-    """What is asked of `asfl.radio.city.Tracer`."""
-
-    def middle_m(self) -> Floats: ...
-    def city_map(self, middle_m: Floats, radius_m: float, cell_m: float) -> CityMap: ...
-    def gains(self, server_m: Floats, clients_m: Floats, block_hz: Floats) -> Floats: ...
-
-
 def trace_city(
-    asked: Walk, tracer: TracesRays, out: Path, progress: Callable[[int, int], None] = lambda done, steps: None
+    asked: Walk, tracer: Tracer, out: Path, progress: Callable[[int, int], None] = lambda done, steps: None
 ) -> None:
-    """Solve step after step; what is done is kept beside `out`, and a second call goes on from there."""
+    """Solve step after step, and write the trace."""
     middle = tracer.middle_m()
     city = tracer.city_map(middle, asked.radius_m, CELL_M)
     server = _server(city, middle)
     blocks: Floats = (np.arange(asked.num_rbs, dtype=float) - (asked.num_rbs - 1) / 2) * asked.rb_bandwidth_hz
-    part = out.with_name(out.name + ".part")
-    start, gain_db = _begun(part, asked)
-    if start is None:
-        start = _starts(asked, tracer, city, server, blocks)
+    start = _starts(asked, tracer, city, server, blocks)
     position = walk(city, start, asked.steps, asked.speed_mps * asked.step_s, asked.seed)
     together = max(1, AT_ONCE // asked.clients)
-    while (done := gain_db.shape[1]) < asked.steps:
+    rows = []
+    for done in range(0, asked.steps, together):
         progress(done, asked.steps)
         places = position[:, done : done + together]
         gains = tracer.gains(server, places.reshape(-1, 2), blocks)
-        rows = to_db(gains).reshape(asked.clients, -1, asked.num_rbs).astype(np.float16)
-        gain_db = np.concatenate([gain_db, rows], axis=1)
-        _save(part, walk=json.dumps(asdict(asked)), start_m=start, gain_db=gain_db)
+        rows.append(to_db(gains).reshape(asked.clients, -1, asked.num_rbs).astype(np.float16))
     progress(asked.steps, asked.steps)
     _save(
         out,
-        gain_db=gain_db,
+        gain_db=np.concatenate(rows, axis=1),
         block_hz=blocks,
         dt_s=asked.step_s,
         position_m=position.astype(np.float32),
@@ -262,7 +238,6 @@ def trace_city(
         map_extent_m=np.array(city.extent_m),
         walk=json.dumps(asdict(asked)),
     )
-    part.unlink()
 
 
 def _server(city: CityMap, middle_m: Floats) -> Floats:
@@ -276,7 +251,7 @@ def _server(city: CityMap, middle_m: Floats) -> Floats:
     return np.array([*where[best], heights[best] + ABOVE_ROOF_M])
 
 
-def _starts(asked: Walk, tracer: TracesRays, city: CityMap, server: Floats, blocks: Floats) -> Floats:
+def _starts(asked: Walk, tracer: Tracer, city: CityMap, server: Floats, blocks: Floats) -> Floats:
     """[N, 2] random places in the streets where the server can be heard."""
     cells = np.argwhere(city.streets())
     order = random_stream(asked.seed, "starts").permutation(len(cells))
@@ -291,19 +266,6 @@ def _starts(asked: Walk, tracer: TracesRays, city: CityMap, server: Floats, bloc
         f"{asked.scene}: only {len(heard)} of {asked.clients} clients found a place within {asked.radius_m:g} m where "
         "the server hears them; choose fewer --clients or another --radius"
     )
-
-
-def _begun(part: Path, asked: Walk) -> tuple[Floats | None, NDArray[np.float16]]:
-    """Where walks began and the gains so far [N, steps done, K], if the same walk was begun before."""
-    nothing = np.zeros((asked.clients, 0, asked.num_rbs), dtype=np.float16)
-    if not part.is_file():
-        return None, nothing
-    try:
-        arrays, _ = read_arrays(part, ("walk", "start_m", "gain_db"))
-    except AsflError:
-        return None, nothing
-    same = len(arrays) == 3 and json.loads(str(arrays["walk"])) == asdict(asked)
-    return (arrays["start_m"], arrays["gain_db"]) if same else (None, nothing)
 
 
 def _save(file: Path, **arrays: object) -> None:

@@ -3,16 +3,11 @@
 A trace keeps the unit it was measured in; what an SNR, an RSRP or a relative gain means for the simulated
 link is decided in `asfl.radio.channel`.
 
-Long CSV, one row per user and time step, as the UCC 5G data set (Raca et al., MMSys 2020)::
+CSV, one row per user and time step, as the UCC 5G data set (Raca et al., MMSys 2020)::
 
     trace,t,RSRP,SNR        user column: trace, user, client, ue or id; without one, there is one user
     0,0.0,-92.5,2.0         time column in seconds: t, time, time_s or seconds
     0,1.0,-93.0,            missing values: empty, "-", nan, or no row at all
-
-Wide CSV, one column per user, all of one quantity that the caller has to name::
-
-    time,alice,bob
-    0,12.5,7.1
 
 NPZ: `snr_db`, `rsrp_dbm` or `relative_gain` (linear) [users, time]; optional: the time step `dt_s`, else 1 s, and
 `user_names` or `trace_id` [users]. A file of `asfl data trace` has `gain_db` instead.
@@ -215,7 +210,7 @@ MAX_TABLE_LENGTH = 1 << 28
 
 
 def read_csv(path: Path, quantity: TableQuantity | Literal["auto"]) -> Trace:
-    """Read a long or a wide table, plain or compressed with gzip; users come in order of appearance."""
+    """Read a table, plain or compressed with gzip; users come in order of appearance."""
     try:
         with _open_text(path) as file:
             reader = csv.reader(_lines(path, file))
@@ -255,8 +250,7 @@ class _Columns:
     quantity: TableQuantity
     time: int
     user: int | None
-    names: dict[int, str]
-    """Value columns, and the user each belongs to if there is no user column."""
+    value: int
 
 
 def _find_columns(path: Path, header: list[str], quantity: TableQuantity | Literal["auto"]) -> _Columns:
@@ -271,21 +265,11 @@ def _find_columns(path: Path, header: list[str], quantity: TableQuantity | Liter
     shown = ", ".join(header) or "none"
     if time is None:
         raise AsflError(f"{path}: no time column among: {shown}; name one {' or '.join(_TIME_COLUMNS)}")
-    if user is not None or found:
-        wanted = next(iter(found), None) if quantity == "auto" else quantity
-        if wanted is None or wanted not in found:
-            options = [name for each in _VALUE_COLUMNS if wanted in (None, each) for name in _VALUE_COLUMNS[each]]
-            raise AsflError(f"{path}: no value column among: {shown}; name one {' or '.join(options)}")
-        return _Columns(header, wanted, time, user, {found[wanted]: path.name.split(".")[0] or path.name})
-    names = {column: name for column, name in enumerate(header) if column != time}
-    if not names or "" in names.values() or len(set(names.values())) < len(names):
-        raise AsflError(f"{path}: the columns are: {shown}; a wide table needs one distinct name per user")
-    if quantity == "auto":
-        raise AsflError(
-            f"{path}: no column says what was measured ({shown}); set the quantity "
-            "(scenario.channel.trace_quantity) to snr_db or rsrp_dbm if each column is a user, or name one SNR or RSRP"
-        )
-    return _Columns(header, quantity, time, None, names)
+    wanted = next(iter(found), None) if quantity == "auto" else quantity
+    if wanted is None or wanted not in found:
+        options = [name for each in _VALUE_COLUMNS if wanted in (None, each) for name in _VALUE_COLUMNS[each]]
+        raise AsflError(f"{path}: no value column among: {shown}; name one {' or '.join(options)}")
+    return _Columns(header, wanted, time, user, found[wanted])
 
 
 @dataclass
@@ -316,16 +300,13 @@ def _collect(path: Path, columns: _Columns, rows: Iterator[tuple[int, list[str]]
         time_s = _number(path, line, columns.header[columns.time], row[columns.time])
         if math.isnan(time_s):
             raise AsflError(f"{path}, row {line}: {columns.header[columns.time]} is missing; give seconds")
-        for column, own_name in columns.names.items():
-            name = own_name if columns.user is None else row[columns.user].strip()
-            if not name:
-                raise AsflError(f"{path}, row {line}: {columns.header[columns.user or 0]} is empty; name the user")
-            user = samples.get(name)
-            if user is None:
-                user = samples[name] = _Samples()
-            user.time_s.append(time_s)
-            user.values.append(_number(path, line, columns.header[column], row[column]))
-            user.lines.append(line)
+        name = path.name.split(".")[0] if columns.user is None else row[columns.user].strip()
+        if not name:
+            raise AsflError(f"{path}, row {line}: {columns.header[columns.user or 0]} is empty; name the user")
+        user = samples.setdefault(name, _Samples())
+        user.time_s.append(time_s)
+        user.values.append(_number(path, line, columns.header[columns.value], row[columns.value]))
+        user.lines.append(line)
     return samples
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asfl.config import Config
-from asfl.optimize.rules import budget_scale, queue_weights
+from asfl.optimize.problem import budget_scale, queue_weights
 from asfl.results.curves import Curve, Reach, Resource, Run, reach
 from asfl.runs.records import RoundRecord
 from asfl.schemes import CEILING, OURS

@@ -39,8 +39,6 @@ class Asked:
     who: str
     """The client's address."""
     body: bytes = b""
-    certificate: bytes | None = None
-    """Of the client, in DER."""
 
 
 @dataclass(frozen=True)
@@ -226,8 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         length = self.headers.get("Content-Length", "")[:9]
         body = self.rfile.read(int(length)) if length.isdecimal() else b""
-        certificate = self.connection.getpeercert(True) if isinstance(self.connection, ssl.SSLSocket) else None
-        asked = Asked(self.path, self.headers.get("Host", ""), self.client_address[0], body, certificate)
+        asked = Asked(self.path, self.headers.get("Host", ""), self.client_address[0], body)
         self.server.complete(self.client_address, True)
         reply = self.server.answer(asked)
         if len(reply.content) > MOST_BYTES:  # now the client decides again how long it takes

@@ -13,7 +13,7 @@ from asfl.costs.modelled import ASFL, RoundCost, in_time
 from asfl.costs.round import Decision, Round
 from asfl.costs.world import ModelledAccountant, draw_arrivals
 from asfl.optimize import Learning, Problem
-from asfl.optimize.prices import lasting_prices
+from asfl.optimize.problem import lasting_prices
 from asfl.runs.records import RoundRecord
 from asfl.runs.state import Measured, Outcome, Run, State
 from asfl.schemes.base import asfl_decision, borrows, decide, switches_of
@@ -121,7 +121,7 @@ def record_of(
     """What the round leaves on the disk; `after` is the state it leaves."""
     decision, charge, learning = outcome.decision, outcome.charge, problem.learning
     exchange, beyond, clients = run.scheme.exchange, learning.beyond, len(outcome.arrived)
-    spread = float(problem.spread_of_cut[int(np.min(decision.cut))]) if exchange.keeps_client_sides else 0.0
+    spread = float(problem.objective.spread_of_cut[int(np.min(decision.cut))]) if exchange.keeps_client_sides else 0.0
     if problem.rules.equations == "corrected":  # there it is in updates already
         spread *= learning.update_scale
     lost = float((charge.packet_error_rate * learning.update_norm2).mean())

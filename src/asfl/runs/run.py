@@ -228,8 +228,8 @@ def _play(
     """Round after round, to the last one (True) or until `should_stop` says so; CPU time counts from `started` on."""
     from safetensors.torch import save
 
-    def save_state(*, whole: bool = True) -> float:
-        tensors = simulation.tensors(whole=whole)
+    def save_state() -> float:
+        tensors = simulation.tensors()
         save_checkpoint(folder, simulation.round_index, tensors, manifest.fingerprint, journal.checksum)
         so_far: dict[str, Any] = {"cpu_s": round(manifest.cpu_s + time.process_time() - started, 1)}
         if manifest.config.data.private:
@@ -238,7 +238,6 @@ def _play(
         return time.monotonic()
 
     saved_at, every = time.monotonic(), manifest.config.output.checkpoint_every
-    measured = manifest.config.field.costs == "measured"
     on_round, should_stop = options.get("on_round"), options.get("should_stop")
     while not simulation.finished:
         record = simulation.play_round()
@@ -252,8 +251,6 @@ def _play(
         put_out = any(fault["stage"] == "quarantine" for fault in record.faults or ())  # and stays out
         if stop or put_out or simulation.round_index % every == 0 or time.monotonic() - saved_at > LONGEST_UNSAVED_S:
             saved_at = save_state()
-        elif measured:  # such a round can't be played again, and asking all clients for everything takes long
-            save_state(whole=False)
         if stop:
             return False
     save_state()

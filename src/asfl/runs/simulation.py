@@ -267,13 +267,9 @@ class Simulation:
         return self.trainer.layout.state_dict(self._networks.scoring.calibrated(self.trainer.state.average_model()))
 
     # ------------------------------------------------------------------ to and from a checkpoint
-    def tensors(self, *, whole: bool = True) -> dict[str, Tensor]:
-        """Everything a resumed run needs besides the configuration.
-
-        Not `whole`: real clients aren't asked for their sides, and have to bring them along when the run goes on.
-        """
-        if whole:
-            self.trainer.fleet.gather(optimizers=True)
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs besides the configuration."""
+        self.trainer.fleet.gather(optimizers=True)
         return {
             **flatten(self.trainer.state, "training"),
             **flatten(self.trainer.fleet.knowledge(), "fleet"),

@@ -16,8 +16,7 @@ from asfl.costs.round import Decision, Holdings
 from asfl.costs.world import Accountant, Budgets, Charge, RemainingBudget, World
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Learning, Problem, Queues, Rules, next_queues
-from asfl.optimize.prices import ProgressCost, RecentUse
-from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, precision_errors
+from asfl.optimize.problem import USUAL_ERROR, DriftAndNoise, ProgressCost, RecentUse, precision_errors
 from asfl.runs.records import Fault
 from asfl.schemes.base import Scheme, switches_of, watches_noise
 from asfl.train.signals import DriftAndNoiseSignals, RoundPlan, Signals, Trained
@@ -251,16 +250,8 @@ class State:
     def charged(self, problem: Problem, own: Outcome, answering: Outcome, in_sync: Bools) -> "State":
         """After a round's costs; `in_sync` [N]: who now has the layers that it needed."""
         decision, charge, rules = own.decision, own.charge, problem.rules
-        delay_excess, energy_excess = problem.excess(float(answering.charge.delay_s), answering.charge.energy_j)
-        queues = next_queues(
-            self.queues,
-            delay_excess,
-            energy_excess,
-            answering.decision.scheduled,
-            rule=rules.queue_rule,
-            memory=rules.queue_memory,
-            participation_floor=problem.floor_of(answering.decision.scheduled),
-        )
+        scheduled = answering.decision.scheduled
+        queues = next_queues(problem, float(answering.charge.delay_s), answering.charge.energy_j, scheduled)
         previous_cut, reference_cut, holdings, rate = self.previous_cut, self.reference_cut, self.holdings, self.rate
         if np.ndim(decision.cut) == 0 and decision.scheduled.any():  # else layers stay where they are
             previous_cut = int(decision.cut)
@@ -276,7 +267,9 @@ class State:
                 held = beyond.layer_drift[:deepest]
                 drift = rules.drift_weight * float(held.sum()) / len(beyond.layer_drift)
             worth = float(beyond.worth(bits[own.arrived]).sum())
-            progress = max(float(problem.progress_of_cut[deepest] * problem.progress.of(worth)) - drift, 0.0)
+            progress = max(
+                float(problem.objective.progress_of_cut[deepest] * problem.objective.progress.of(worth)) - drift, 0.0
+            )
             rate = rate.after(problem.prices.cost(float(charge.delay_s), charge.energy_j), progress)
         return replace(
             self,
@@ -287,7 +280,7 @@ class State:
             holdings=holdings,
             rate=rate,
             reserves=self.reserves and self.reserves.after(charge),
-            pace=self.pace and self.pace.after(charge),
+            pace=self.pace and self.pace.after(float(charge.delay_s), charge.energy_j),
             total_delay_s=self.total_delay_s + float(charge.delay_s),
             total_energy_j=self.total_energy_j + float(charge.energy_j.sum()),
         )

@@ -15,7 +15,7 @@ import numpy as np
 from asfl.costs.modelled import ASFL, ON_DEMAND, ExchangeRules
 from asfl.costs.round import Decision
 from asfl.optimize import Problem, ooe_bcd
-from asfl.optimize.rules import Switches
+from asfl.optimize.problem import Switches
 from asfl.schemes.base import ON_OFF, Values, asfl_decision, random_counts, random_powers
 
 

@@ -17,7 +17,7 @@ from asfl.costs.round import ALLOWED_BITS, MOST_BATCHES, Decision, Round, check_
 from asfl.costs.world import Budgets, RemainingBudget, World, resolve_budgets
 from asfl.optimize import Problem, Rules, solve
 from asfl.optimize.assign import assigned
-from asfl.optimize.rules import PUBLISHED, Switches
+from asfl.optimize.problem import PUBLISHED, Switches
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")

@@ -85,6 +85,8 @@ class Fleet(Protocol):
 
     state: TrainingState
     """The server's. Client sides are in it only for a `LocalFleet`, or after `gather`."""
+    overlaps: bool
+    """Clients are served in the order in which they answer, each at once, instead of together in a fixed order."""
 
     def begin(self, index: int) -> Bools:
         """A round begins: lost clients that are back get the current layers. [N] which clients can take part."""
@@ -97,6 +99,9 @@ class Fleet(Protocol):
 
         `sides`: each client takes a copy of its client side for the round, in schemes that exchange client models.
         """
+
+    def first(self, tasks: Sequence[Task]) -> int:
+        """The place of a task whose `forward` would wait least."""
 
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         """Stage 2: the activations at each client's cut, with its bits, and the labels of a mini-batch.
@@ -135,10 +140,10 @@ class Fleet(Protocol):
         """Have all client sides in the server's `TrainingState`; with what their optimisers remember too."""
 
     def knowledge(self) -> Knowledge:
-        """Of which clients the server's `TrainingState` has everything, if not of all; goes with a checkpoint."""
+        """What goes with a checkpoint besides the server's `TrainingState`."""
 
     def scatter(self, knowledge: Knowledge) -> None:
-        """The server's `TrainingState` was restored: give clients what it says, as far as it is to be trusted."""
+        """The server's `TrainingState` was restored: give clients what it says."""
 
     def take_faults(self) -> list[Fault]:
         """Clients lost since this was last asked."""
@@ -174,7 +179,7 @@ class LocalFleet:
         `first_client`: the number of row 0, whose mini-batches it takes. Clients that compute at the same time each
         have a network and a gradient buffer; both are made when needed and used again. `blur` hides what leaves them.
         """
-        self.state = state
+        self.state, self.overlaps = state, False
         self._model, self._layout, self._batches, self._rule = model, state.layout, batches, rule
         self._keeps_sides, self._first, self._blur = keeps_sides, first_client, blur
         self._replicas: list[Replica] = []
@@ -202,6 +207,9 @@ class LocalFleet:
         self._loaded = {client: side.received(nothing).clone() for client, side in given.items()}
         few = [client for client, side in given.items() if isinstance(side.parameters, QuantisedLayers)]
         self._began_with = {client: self._loaded[client].parameters.clone() for client in few}
+
+    def first(self, tasks: Sequence[Task]) -> int:
+        return 0
 
     def forward(self, tasks: Sequence[Task]) -> list[Packet | None]:
         labels = self._forward(tasks)

@@ -280,22 +280,19 @@ def _norm_by_client(model: CuttableModel) -> list[tuple[str, BatchNormByClient]]
 
 
 # ---------------------------------------------------------------------- between two rounds
-Average = Literal["mean", "median", "trimmed"]
+Average = Literal["mean", "median"]
 
 
 @dataclass(frozen=True)
 class Combining:
     """How rows [A, P], one per client, become one [P]: their mean by samples, or one that no client alone can move far.
 
-    `mean` counts every client by its samples. `median` (of each number by itself) and `trimmed` (the mean without the
-    largest and the smallest share of each number) count all clients once: no client gains weight by saying that it has
-    many images (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018). Before either, updates that are longer
-    than `clip` times the median length are shortened to that.
+    `mean` counts every client by its samples. `median` (of each number by itself) counts all clients once: no client
+    gains weight by saying that it has many images (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018).
+    Before either, updates that are longer than `clip` times the median length are shortened to that.
     """
 
     rule: Average = "mean"
-    trim: float = 0.2
-    """Share of the clients that is left out on either side, if trimmed."""
     clip: float = 0.0
     """In median lengths; 0: updates are as long as they are."""
 
@@ -316,7 +313,7 @@ class Combining:
         if self.rule == "mean":
             return weighted_mean(rows, weights)
         ordered, count = rows.sort(dim=0).values, len(rows)
-        cut = (count - 1) // 2 if self.rule == "median" else min(int(self.trim * count), (count - 1) // 2)
+        cut = (count - 1) // 2  # leaves one, or the two in the middle
         return ordered[cut : count - cut].mean(0)
 
 

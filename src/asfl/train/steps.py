@@ -82,8 +82,8 @@ class Trainer:
         combining: Combining = Combining(),  # noqa: B008 (frozen)
         sliced: bool = False,
     ) -> None:  # fmt: skip
-        """`model` gives the initial weights; `merge`: at most so many clients share a server pass. `sliced`: mini-batches
-        come in slices, so a server that mixes them takes what came first.
+        """`model` gives the initial weights; `merge`: at most so many clients share a server pass. `sliced`:
+        mini-batches come in slices, so a server that mixes them takes what came first.
 
         `watch_noise`: measure how noisy the server's gradient is, for which it is computed in two parts at least.
         `fleet` makes the clients. `combining`: what averages are. `client_rule`: how client sides step, if not as the
@@ -308,6 +308,13 @@ class Trainer:
             together = 1
         elif self.watch_noise:
             together = min(together, max(1, len(tasks) // 2))
+        if self.fleet.overlaps and not (
+            self.exchange.aggregated_share or self.exchange.mixes
+        ):  # first come, first served
+            waiting = list(range(len(tasks)))
+            while waiting:
+                yield [waiting.pop(self.fleet.first([tasks[place] for place in waiting]))]
+            return
         sizes, cuts = np.array([task.batch or 0 for task in tasks]), np.array([task.cut for task in tasks])
         for size in np.unique(sizes):
             alike = np.flatnonzero(sizes == size)
@@ -357,7 +364,16 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
     waiting: list[tuple[list[int], Callable[[], dict[int, Tensor | None]]]] = []
     gave: list[int] = []
 
-    # Group by group across the cut, and client models back.
+    def collect(members: Sequence[int]) -> None:
+        assert sides is not None
+        for member, side in zip(members, fleet.give([tasks[member] for member in members]), strict=True):
+            if side is not None:
+                gave.append(member)
+                cut = tasks[member].cut
+                sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
+                statistics[member, : layout.statistic_edges[cut]] = side.statistics
+
+    # Group by group across the cut, and client models back; where rounds overlap, when all are served.
     fleet.announce(tasks, trainer.models_to_send(tasks) if begins else None)
     for members in trainer.groups(tasks):
         group = [tasks[member] for member in members]
@@ -375,13 +391,10 @@ def _split_step(trainer: Trainer, tasks: Sequence[Task], given: Tensor) -> Learn
             cut = group[0].cut
             rows.add(gradient[edges[cut] :], cut, units, weights[members])
             gradient.zero_()
-        if sides is not None:
-            for member, side in zip(members, fleet.give(group), strict=True):
-                if side is not None:
-                    gave.append(member)
-                    cut = tasks[member].cut
-                    sides.add(side.received(given[: edges[cut]]).parameters, 0, cut, weights[[member]])
-                    statistics[member, : layout.statistic_edges[cut]] = side.statistics
+        if sides is not None and not fleet.overlaps:
+            collect(members)
+    if sides is not None and fleet.overlaps:
+        collect([member for members, _ in waiting for member in members])
     client_norms = {members[place]: norm for members, norms in waiting for place, norm in norms().items()}
     passed = sorted(losses)
     if not passed:

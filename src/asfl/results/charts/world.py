@@ -16,7 +16,7 @@ from asfl.data.partition import SHARDS_PER_CLIENT
 from asfl.models.profile import ModelProfile
 from asfl.optimize import Solution
 from asfl.optimize.blocks import objective_of_cuts
-from asfl.optimize.rules import PUBLISHED
+from asfl.optimize.problem import PUBLISHED
 from asfl.optimize.terms import plan_terms
 from asfl.radio.city import ROOF_M
 from asfl.radio.traces import Surroundings, Trace
@@ -284,7 +284,7 @@ def rule_of(config: Config) -> str:
     if data.partition == "groups":
         return "whole groups"
     if data.partition == "quantity":
-        return f"sizes ~ Dir({data.quantity_alpha:g}), {config.training.batch_size} at least"
+        return f"sizes ~ Dir(1), {config.training.batch_size} at least"
     return f"label mix ~ Dir({data.dirichlet_alpha:g})"
 
 
