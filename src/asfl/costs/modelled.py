@@ -56,8 +56,8 @@ class ExchangeRules:
     aligned: int = 0
     """k: in every k-th round the gradients come down after all, and heads are fitted to them (FSL-SAGE). 0: never."""
     phases: tuple[int, int] = (0, 0)
-    """(a, b): clients train alone for a rounds and send activations in the b rounds behind, when the server begins; then
-    it trains alone (Ampere). (0, 0): both sides train in every round."""
+    """(a, b): clients train alone for a rounds and send activations in the next b, when the server begins; then it
+    trains alone (Ampere). (0, 0): both sides train in every round."""
 
     def phase(self, index: int) -> Literal["both", "clients", "sending", "server"]:
         """What a round is for."""

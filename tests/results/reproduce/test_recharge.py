@@ -27,6 +27,8 @@ WORLDS = {
     "epsl": ('scenario.channel.kind="3gpp"',),  # clients walk while the clock runs
     "adaptsfl": ("training.local_steps=2",),
     "hasfl": (),
+    "fsl-sage:align=2": ("decision.outage_s=0.2",),
+    "ampere:alone=2,sending=2": ("decision.timing=overlap",),
 }
 
 
