@@ -93,7 +93,7 @@ recharge: $(STAMP)  ## charge all recorded rounds by today's equations, beside h
 
 advice: $(STAMP)  ## the page "Which scheme should I use?" (a few minutes of played rounds)
 	@$(BIN)/asfl advise docs/results/tuned/vgg19-cifar10.toml --seeds 3 $(if $(wildcard $(RECORDS)),--from $(RECORDS)) \
-		--plot docs/results/which-scheme.png --page docs/results/which-scheme.md
+		--page docs/results/which-scheme.md
 
 printed: $(STAMP)  ## write what documents show into them again: output of commands and Python, pictures, the notebook
 	@$(BIN)/python tools/printed.py

@@ -69,7 +69,7 @@ def activations(model: CuttableModel, cut: int, pixels: Tensor) -> Tensor:
     """[S, A] what crosses the cut, as in a round: mini-batches in training mode."""
     side = model.client_part(cut)
     with torch.no_grad():
-        carries = [side(batch) for batch in torch.split(pixels, BATCH)]
+        carries = [side((batch,)) for batch in torch.split(pixels, BATCH)]
     return torch.cat([torch.cat([part.flatten(1) for part in carry], dim=1) for carry in carries])
 
 

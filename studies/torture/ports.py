@@ -1,4 +1,4 @@
-"""Strangers at the HTTP ports: one address drips on enrolment and the report, while honest calls come.
+"""Strangers at the HTTP ports: one address drips on enrolment, metrics and the report, while honest calls come.
 
 Each of 60 strangers a port says a byte now and then, and calls again when it is closed; the process has few files open.
 No honest call from the same address may fail, records can be written all the time, and nothing is left open afterwards.
@@ -19,6 +19,8 @@ import psutil
 from asfl.config.errors import AsflError
 from asfl.field.certificates import Authority
 from asfl.field.membership import EnrolmentServer, Registry, enrol, pasted_code
+from asfl.field.serve import Dashboard, MetricsPage
+from asfl.field.stream import StreamLink
 from asfl.results.page.serve import LivePage, open_server
 from asfl.runs.files import append_line
 from studies.torture.counts import Counts, only_errors
@@ -39,8 +41,9 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
     registry = Registry(home)
     with few_files(), ExitStack() as open_:
         enrolment = open_.enter_context(EnrolmentServer("127.0.0.1", 0, Authority.of(home), "7400"))
+        page = open_.enter_context(MetricsPage("127.0.0.1", 0, Dashboard(home, registry, [StreamLink()], "run", 10)))
         watch = open_.enter_context(open_server(LivePage(lambda: "", lambda version: "page", "library"), 0))
-        for server in (enrolment, watch):
+        for server in (enrolment, page, watch):
             open_.enter_context(_strangers(server.server_port))
 
         def enrolled(number: int) -> None:
@@ -49,6 +52,7 @@ def campaign(share: float, folder: Path, random: np.random.Generator) -> Counts:
 
         calls: list[Callable[[int], object]] = [
             enrolled,
+            lambda number: _get(page.server_port, "/metrics"),
             lambda number: _get(watch.server_port, "/version"),
         ]
         for number in range(max(3, round(share * FULL))):

@@ -47,7 +47,7 @@ from asfl.field.membership import (
     pasted_code,
 )
 from asfl.field.messages import Agreement
-from asfl.field.serve import Dashboard, Listening, Waiting, serve_run
+from asfl.field.serve import Dashboard, Listening, MetricsPage, Waiting, serve_run
 from asfl.field.stream import Pending, StreamLink, StreamServer, work
 from asfl.runs.http_server import PLACES
 from asfl.runs.records import RoundRecord, read_records
@@ -524,15 +524,26 @@ def test_a_revoked_device_is_out_at_once_though_another_has_its_number(tmp_path:
 
 
 # ---------------------------------------------------------------------- what is shown
-def test_faults_are_in_the_log_and_totals_in_the_status(tmp_path: Path) -> None:
+def test_health_and_metrics(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     for code, name in zip(registry.invite(2, 1), ("one", "two"), strict=True):
         registry.enrol(code, name, name)
     dashboard = Dashboard(tmp_path, registry, [StreamLink(), StreamLink()], "run", 10)
     dashboard.round(record_of_a_round())
-    devices = dashboard.status()["devices"]
-    found = [(name, facts["faults"], facts["arrived"], facts["connected"]) for name, facts in devices.items()]
-    assert found == [("one", 0, 1, False), ("two", 1, 0, False)]
+    with MetricsPage("127.0.0.1", 0, dashboard) as page:
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{page.server_port}{path}", timeout=LONG_S) as answer:
+                return str(answer.read().decode())
+
+        assert get("/health") == "well\n"
+        lines = dict(line.rsplit(" ", 1) for line in get("/metrics").splitlines())
+        with pytest.raises(urllib.error.HTTPError, match="404") as found:
+            get("/else")
+        found.value.close()
+    expected = {'faults{device="two"}': "1", 'arrived{device="one"}': "1", 'connected{device="one"}': "0"}
+    assert lines["asfl_rounds_total"] == "7"
+    assert {name: lines[f"asfl_device_{name}"] for name in expected} == expected
     (fault,) = [json.loads(line) for line in (tmp_path / AUDIT_FILE).read_text().splitlines() if '"fault"' in line]
     assert (fault["device"], fault["stage"]) == ("two", "forward")
 

@@ -1,6 +1,6 @@
 """Averages of client sides between machines: what is lost on the way, what is wrong, and who has what afterwards."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,11 +14,7 @@ from trainers import full_round
 
 from asfl.costs.round import Decision
 from asfl.field import messages as msg
-from asfl.field.messages import Blueprint
-from asfl.field.wire import WireError, decode, encode
 from asfl.runs.state import flatten, unflatten
-from asfl.train.fleet import FirstLayers
-from asfl.train.quantise import quantise_side
 from asfl.train.signals import DriftAndNoiseSignals, RoundPlan, Trained
 from asfl.train.steps import Trainer
 
@@ -139,70 +135,12 @@ def test_after_a_checkpoint_differences_are_to_the_same_layers() -> None:
 
 
 # ---------------------------------------------------------------------- what is wrong
-SHAPES = Blueprint.of(AGREEMENT.config).shapes
-DEPTH = 2
-Change = Callable[[FirstLayers], FirstLayers]
-
-
-def layers(bits: int) -> FirstLayers:
-    """As a client would answer."""
-    random = np.random.default_rng(1)
-    difference = torch.from_numpy(random.normal(size=int(SHAPES.layout.parameter_edges[DEPTH]))).float()
-    crossing = quantise_side(SHAPES.layout, difference, DEPTH, bits, random)
-    return FirstLayers(crossing, torch.ones(int(SHAPES.layout.statistic_edges[DEPTH])))
-
-
-def read(sent: FirstLayers, bits: int) -> FirstLayers:
-    return SHAPES.check_layers(decode(encode(msg.Side(sent)), msg.Side).layers, DEPTH, bits)
-
-
-def parameters(change: Callable[[Any], Any] = lambda whole: whole, **parts: Callable[[Any], Any]) -> Change:
-    def changed(sent: FirstLayers) -> FirstLayers:
-        new: Any = change(sent.parameters)
-        if parts:
-            new = replace(new, **{name: f(getattr(new, name)) for name, f in parts.items()})
-        return replace(sent, parameters=new)
-
-    return changed
-
-
-@pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_what_fits_is_taken(bits: int) -> None:
-    shared = torch.zeros(int(SHAPES.layout.parameter_edges[DEPTH]))
-    found, expected = (one.received(shared) for one in (read(layers(bits), bits), layers(bits)))
-    assert torch.equal(found.parameters, expected.parameters)
-
-
-@pytest.mark.parametrize(
-    ("bits", "change", "words"),
-    [
-        (32, lambda _: layers(8), "parameters must come with 32 bits"),
-        (8, lambda _: layers(32), "parameters must come with 8 bits"),
-        (4, lambda _: layers(8), "parameters must come with 4 bits"),
-        (16, parameters(bits=lambda _: 8), "parameters must come with 16 bits"),
-        (32, parameters(lambda whole: whole[:-1]), "parameters is float32"),
-        (32, parameters(lambda whole: whole * torch.inf), "not finite"),
-        (32, parameters(lambda whole: whole + 1e7), "parameters has 1e+07"),
-        (8, parameters(codes=lambda codes: codes[:-1]), "parameters.codes is uint8"),
-        (8, parameters(low=lambda low: low[:-1]), "parameters.low is float32"),
-        (8, parameters(step=lambda step: -1 - step), "parameters.step has -"),
-        (8, parameters(step=lambda step: step + 1e5), "that a number is above"),
-        (8, lambda sent: replace(sent, statistics=sent.statistics[1:]), "statistics is float32"),
-        (8, lambda sent: replace(sent, statistics=-sent.statistics), "negative variance"),
-        (32, lambda sent: replace(sent, statistics=-sent.statistics), "negative variance"),
-    ],
-)
-def test_what_does_not_fit_is_refused(bits: int, change: Change, words: str) -> None:
-    with pytest.raises(WireError) as refused:
-        read(change(layers(bits)), bits)
-    assert words in str(refused.value)
-
-
 @pytest.mark.parametrize("bits", [32, 4])
 def test_layers_unlike_all_others_have_no_part_in_the_mean(bits: int) -> None:
     def larger(answer: Any) -> msg.Answer:
-        times = {"low": lambda low: low * 1e3, "step": lambda step: step * 1e3}
-        return msg.Side((parameters(lambda whole: whole * 1e3) if bits == 32 else parameters(**times))(answer.layers))
+        sent = answer.layers.parameters
+        far = sent * 1e3 if bits == 32 else replace(sent, low=sent.low * 1e3, step=sent.step * 1e3)
+        return msg.Side(replace(answer.layers, parameters=far))
 
     with there() as (trainer, links):
         links[VICTIM].bends["upload", 1] = larger

@@ -42,8 +42,7 @@ from asfl.runs.records import RoundRecord, read_records
 from asfl.runs.run import run
 from asfl.runs.simulation import Networks, Simulation
 from asfl.runs.state import flatten
-from asfl.train.fleet import LocalFleet, Packet
-from asfl.train.quantise import Quantised
+from asfl.train.fleet import Packet
 from asfl.train.signals import RoundPlan, Task, Trained
 from studies.torture import lies, messages
 
@@ -90,57 +89,30 @@ def lost_packet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------- instead of activations
-Change = Callable[[Any], Any]
-
-
 def sent(answer: Answer) -> Answer:
     """As it would come over a network, which may refuse it."""
     return decode(encode(answer), Answer)
 
 
-def packet(**changes: Any) -> Bend:
-    """Parts of the packet are what is given, or what a function makes of them."""
+def few_labels(answer: Any) -> Answer:
+    return sent(replace(answer, packet=replace(answer.packet, labels=answer.packet.labels[:1])))
 
+
+def codes(**changes: Callable[[Tensor], Tensor]) -> Bend:
     def bend(answer: Any) -> Answer:
-        new = {name: f(getattr(answer.packet, name)) if callable(f) else f for name, f in changes.items()}
-        return sent(replace(answer, packet=replace(answer.packet, **new)))
+        new = [replace(q, **{name: f(getattr(q, name)) for name, f in changes.items()}) for q in answer.packet.carry]
+        return sent(replace(answer, packet=replace(answer.packet, carry=tuple(new))))
 
     return bend
-
-
-def carry(change: Change) -> Bend:
-    return packet(carry=lambda carry: tuple(map(change, carry)))
-
-
-def codes(**changes: Change) -> Bend:
-    return packet(
-        carry=lambda carry: tuple(
-            replace(q, **{name: f(getattr(q, name)) for name, f in changes.items()}) for q in carry
-        )
-    )
 
 
 def explodes(answer: Answer) -> Answer:
     raise MemoryError("whatever a transport may raise")
 
 
-ONE = torch.ones(1)
-CODED = Quantised(ONE.to(torch.uint8), ONE, ONE, 4, (8, 3, 4, 4))
-NAN = carry(lambda tensor: torch.full_like(tensor, torch.nan))
 PLAIN: list[tuple[Bend, str]] = [
-    (NAN, "carry.0 has numbers that are not finite"),
-    (carry(lambda tensor: tensor[:-1]), "carry.0 is float32"),
-    (carry(lambda tensor: tensor.flatten()), "carry.0 is float32"),
-    (carry(lambda tensor: tensor.double()), "carry.0 is float64"),
-    (carry(lambda tensor: tensor - 1e7), "carry.0 has -1e+07"),
-    (packet(labels=lambda labels: labels + 10), "labels must be 0 … 9"),
-    (packet(labels=lambda labels: labels.long() - 100), "labels has -"),
-    (packet(labels=lambda labels: labels.float()), "labels is float32"),
-    (packet(labels=None), "labels = None must be a tensor"),
-    (packet(carry=()), "carry has 0 tensors, not 1"),
-    (packet(carry=lambda carry: carry * 2), "carry has 2 tensors, not 1"),
-    (packet(carry=(CODED,)), "carry.0 must come with 32 bits"),
-    (packet(error=torch.tensor(0.1)), "error must come with codes, and only with them"),
+    (sends_nan, "carry.0 has numbers that are not finite"),
+    (few_labels, "labels is uint8"),
     (lambda answer: msg.Where(3), "where is no answer to forward"),
     (lambda answer: msg.Refusal("my battery is empty"), "my battery is empty"),
     (lambda answer: msg.Refusal("a\n\x1b[2Jb"), "refused: a??[2Jb"),
@@ -148,26 +120,12 @@ PLAIN: list[tuple[Bend, str]] = [
     (breaks, "the connection broke"),
     (explodes, "MemoryError: whatever"),
 ]
+"""What doesn't fit the network: `test_wire`."""
 CODES: list[tuple[Bend, str]] = [
     (codes(codes=lambda codes: codes[:-1]), "carry.0.codes is uint8"),
-    (codes(codes=lambda codes: codes.repeat(2)), "carry.0.codes is uint8"),  # as at 8 bits
-    (codes(codes=lambda codes: codes.float()), "carry.0.codes is float32"),
-    (codes(low=lambda low: low[1:]), "carry.0.low is float32"),
-    (codes(step=lambda step: torch.cat([step, step])), "carry.0.step is float32"),
-    (codes(low=lambda low: low / 0), "carry.0.low has numbers that are not finite"),
-    (codes(step=lambda step: -1 - step), "carry.0.step has -"),
-    (codes(step=lambda step: torch.full_like(step, 1e38)), "carry.0.step has 1e+38"),
-    (codes(step=lambda step: torch.full_like(step, 1e6)), "that a number is above 1e+06"),
-    (carry(lambda one: replace(one, bits=8)), "carry.0 must come with 4 bits"),
-    (carry(lambda one: replace(one, shape=(1,))), "carry.0 has shape [1], not"),
-    (packet(carry=()), "carry has 0 tensors, not 1"),
-    (packet(carry=(ONE,)), "carry.0 must come with 4 bits"),
     (codes(step=lambda step: step * 1e4), "codes.0 is "),  # … times as large as usual
     (codes(low=lambda low: low - 1e4), "codes.0 is "),
-    (packet(error=lambda error: error + 1e6), "error is "),
-    (packet(error=None), "error must come with codes"),
-    (packet(error=lambda error: -error), "error has -"),
-    (packet(error=lambda error: error / 0), "error has numbers that are not finite"),
+    (lambda answer: replace(answer, packet=replace(answer.packet, error=torch.tensor(1e6))), "error is "),
 ]
 
 
@@ -223,10 +181,8 @@ def test_a_client_lost_before_its_activations_came_is_a_packet_that_was_lost(sch
         ("asfl", "moved", 2, breaks), ("sfl", "moved", 2, breaks), ("epsl", "backward", 2, breaks),
         ("asfl:mix=on", "backward", 2, breaks), ("sfl-best:mix=on", "forward", 2, breaks),
         ("sfl-best:mix=on", "give", 2, breaks), ("asfl", "grow", 1, breaks), ("asfl", "shrink", 1, breaks),
-        *((*place, bend) for bend in (sends_nan, sends_the_wrong_shape) for place in (
-            ("asfl", "shrink", 1), ("asfl", "project", 1), ("asfl", "backward", 1), ("sfl", "give", 1),
-            ("asfl", "gather", 1),
-        )),
+        ("asfl", "shrink", 1, sends_nan), ("asfl", "project", 1, sends_the_wrong_shape), ("sfl", "give", 1, sends_nan),
+        ("asfl", "backward", 1, sends_nan), ("asfl", "gather", 1, sends_the_wrong_shape),
     ],
 )  # fmt: skip
 def test_the_round_goes_on_wherever_it_is_lost(scheme: str, op: str, steps: int, bend: Bend) -> None:
@@ -243,17 +199,6 @@ def test_the_round_goes_on_wherever_it_is_lost(scheme: str, op: str, steps: int,
     if op != "moved":
         assert records[when].arrived[VICTIM] == (op in ("give", "backward", "gather"))
     assert records[-1].arrived_count == CLIENTS
-
-
-def test_lost_behind_the_pass_counts_as_arrived() -> None:
-    with meddled(agreement_for("asfl")) as links:
-        links[VICTIM].bends["backward", WHEN] = lambda answer: sent(replace(answer, norm2=answer.norm2 * torch.nan))
-        records = play(planned_simulation(agreement_for("asfl"), CUTS, over(links)), 3)
-    assert records[WHEN].arrived == [1, 1, 1, 1]
-    assert faults_of(records[WHEN]) == [(VICTIM, "backward")]
-    norms = np.array(records[WHEN].update_norm2, dtype=float)
-    assert np.argmin(norms) == VICTIM  # only the server's part of it, which is the same for all
-    assert records[2].faults is None
 
 
 @pytest.mark.parametrize("stage", ["backward", "give"])
@@ -302,7 +247,7 @@ def test_a_client_that_comes_back_gets_the_current_layers(knows: bool) -> None:
     agreement = agreement_for("asfl", "training.optimizer=adam", f"output.evaluate_every={1 if knows else 100}")
     with meddled(agreement) as links:
         simulation = planned_simulation(agreement, [4, 4, 4, 2], over(links))
-        links[VICTIM].bends["forward", WHEN] = NAN
+        links[VICTIM].bends["forward", WHEN] = sends_nan
         play(simulation, WHEN)
         own = simulation.trainer.state.clients.clone()
         play(simulation, 1)
@@ -312,7 +257,7 @@ def test_a_client_that_comes_back_gets_the_current_layers(knows: bool) -> None:
         first, second = links[VICTIM].requests(msg.Sync)
         after = simulation.trainer.fleet.begin(3)
     assert (first.cut, second.cut) == (0, 4)
-    assert (second.memory is not None) == knows  # Theorem 1 was measured in the first round; else it begins anew
+    assert second.memory is None  # its optimiser begins anew
     for name in ("parameters", "statistics"):
         mean = torch.stack([getattr(answer.side, name) for answer in others]).mean(0)
         given_, kept = getattr(second.side, name), getattr(own, name)[VICTIM]
@@ -387,7 +332,7 @@ def test_no_client_at_all_or_losing_all_again_and_again_stops_the_run() -> None:
         simulation.play_round()
     with meddled(agreement) as links:
         for link in links:
-            link.bends = {("forward", index): NAN for index in range(1, 4)}
+            link.bends = {("forward", index): sends_nan for index in range(1, 4)}
         simulation = planned_simulation(agreement, [3], over(links))
         assert [record.arrived_count for record in play(simulation, 4)] == [4, 0, 0, 0]
         with pytest.raises(AsflError, match=r"lost in each of the last 3 rounds up to round 4 .*carry.0 has numbers"):
@@ -396,18 +341,14 @@ def test_no_client_at_all_or_losing_all_again_and_again_stops_the_run() -> None:
 
 # ---------------------------------------------------------------------- deadlines
 def test_what_is_configured_is_every_deadline() -> None:
-    asked = set[float]()
-
-    class Watched(MeddledLink):
-        def ask(self, request: AnyRequest, deadline_s: float) -> "Future[Answer]":
-            asked.add(deadline_s)
-            return super().ask(request, deadline_s)
-
-    with local_links(agreement_for("asfl")) as links:
-        watched = [Watched(link) for link in links]
-        play(planned_simulation(agreement_for("asfl"), CUTS, over(watched, Patience(101.0))), 2)
-    assert asked == {101.0}
     assert [Patience(deadline).most_s("learn") for deadline in (7.0, "auto")] == [7.0, 600.0]
+    link = Named("", refuses)
+    roster = Roster([link], Patience(101.0))
+    roster.begin(0)
+    roster.present[:] = True
+    asked = roster.ask(0, msg.Ping())
+    assert asked is not None
+    assert asked.deadline_s == 101.0
 
 
 def test_deadlines_follow_what_a_stage_took() -> None:
@@ -641,7 +582,7 @@ def test_an_average_that_most_have_wrong_answers_to_is_undone_and_its_outlier_is
         assert faults_of(record) == [(VICTIM, "bounded")]
         assert record.arrived == [1] * CLIENTS
         for client in OTHERS:
-            links[client].bends["forward", 2] = packet(labels=lambda labels: labels[:1])
+            links[client].bends["forward", 2] = few_labels
         simulation.play_round()
         fleet.begin(3)
         assert torch.equal(fleet.state.server.parameters, good.parameters)
@@ -719,7 +660,7 @@ def test_a_loss_that_is_not_finite_is_a_packet_that_was_lost(scheme: str, norm: 
     assert "the server's pass gives a loss of" in str(fault["reason"])
 
 
-@pytest.mark.parametrize(("scheme", "step"), [("asfl:mix=on", 0), ("asfl:mix=on", 1), ("sfl-best:mix=on", 1)])
+@pytest.mark.parametrize(("scheme", "step"), [("asfl:mix=on", 0), ("sfl-best:mix=on", 1)])
 def test_only_the_steps_that_it_spoilt_are_made_again(scheme: str, step: int) -> None:
     """Adam, two local steps: as if it had been lost in that one; what the server learnt in the one before stays."""
     agreement = agreement_for(scheme, *ADAM, "training.local_steps=2")
@@ -728,12 +669,6 @@ def test_only_the_steps_that_it_spoilt_are_made_again(scheme: str, step: int) ->
     assert [record.arrived for record in found] == [record.arrived for record in expected]
     assert [len(record.faults or []) for record in found] == [0, 1, 0, 0]
     assert_same(model, other)
-
-
-def test_in_one_process_it_still_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalFleet, "refuse", lambda self, client, reason: False)
-    with pytest.raises(AsflError, match="training has diverged"):
-        run(tiny("training.optimizer=sgd", "training.learning_rate=1e12", rounds=5), "sfl", tmp_path / "run", threads=1)
 
 
 def test_a_state_that_is_not_finite_is_not_saved_and_the_checkpoint_before_stays(

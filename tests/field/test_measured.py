@@ -112,8 +112,11 @@ def gradients(num_bytes: int) -> tuple[torch.Tensor]:
     return (torch.zeros(num_bytes // 4),)
 
 
-def test_rates_and_speed_are_found() -> None:
+def test_rates_and_speeds_are_found() -> None:
     clocks = clocks_of()
+    flops = 3 * BATCH * (PROFILE.forward_flops[1:].sum() + PROFILE.backward_flops[1:].sum())
+    clocks.server_pass([1, 1, 1], flops / 1e9)
+    assert clocks.estimates.links().server_s_per_flop == pytest.approx(1e-9)
     forward, backward = 8 * PROFILE.client_forward_flops[2], 8 * PROFILE.client_backward_flops[2]
     for _ in range(8):
         clocks.exchanged(*usual(Ping(), 0))
@@ -154,13 +157,6 @@ def test_layers_count_by_the_time_they_take() -> None:
     np.testing.assert_allclose(clocks.estimates.client_s_per_flop.value * whole * BATCH, [8.0, 80.0])
     clocks.layers_take({0: np.zeros((2, 3)), 1: -seconds})  # a clock that doesn't run
     np.testing.assert_allclose(clocks.profile.forward_flops, whole * seconds[0] / seconds.sum())
-
-
-def test_the_server_is_timed_too() -> None:
-    clocks = clocks_of()
-    flops = 3 * BATCH * (PROFILE.forward_flops[1:].sum() + PROFILE.backward_flops[1:].sum())
-    clocks.server_pass([1, 1, 1], flops / 1e9)
-    assert clocks.estimates.links().server_s_per_flop == pytest.approx(1e-9)
 
 
 def test_stages_add_up_to_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +332,7 @@ def measured_problem(seed: int, **rules: Any) -> Problem:
 
 
 @pytest.mark.parametrize("solve", [ooe_bcd, solve_jointly])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_best_of_all_cuts_is_chosen(seed: int, solve: Any) -> None:
     problem = measured_problem(seed)
     solution = solve(problem)
@@ -410,6 +406,7 @@ def test_a_slower_link_never_makes_more_cross_it(seed: int, client: int) -> None
 
 def test_queues_follow_what_was_measured() -> None:
     world = world_with(random_links(1, CLIENTS))
+    assert world_with(random_links(1, CLIENTS), **{"decision.delay_budget_s": "0.7"}).budgets().delay_s == 0.7
     budgets, nothing = world.budgets(), np.zeros(CLIENTS)
     cost = MeasuredCost(0.0, 1.0, 3 * budgets.delay_s - 1.0, nothing, nothing, nothing)
     modelled, measured = ModelledAccountant(), world.accountant()
@@ -422,12 +419,6 @@ def test_queues_follow_what_was_measured() -> None:
     assert after("asfl", measured).delay_queue == pytest.approx(2.0)  # (3γ − γ)/γ
     assert after("asfl", measured).delay_s == cost.delay_s
     assert after("fedavg", measured).delay_queue == after("fedavg", modelled).delay_queue
-
-
-def test_a_budget_that_is_set_stays() -> None:
-    world = world_with(random_links(1, CLIENTS), **{"decision.delay_budget_s": "0.7"})
-    assert world.budgets().delay_s == 0.7
-    assert 0 < world.budgets().energy_j < np.inf
 
 
 def test_in_one_process_there_is_nothing_to_measure(tmp_path: Path) -> None:

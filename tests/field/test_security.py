@@ -167,12 +167,11 @@ def test_when_what_leaves(scheme: str, more: list[str], expected: list[set[str]]
             simulation.play_round()
             found = {request.name for request in links[0].asked}
             assert found == wanted | EVERY_ROUND
-            measures = scheme == "asfl" and simulation.round_index == agreement.config.output.evaluate_every
-            # What an optimiser remembers is for checkpoints, and for rounds in which Theorem 1 is measured.
-            assert any(request.memory for request in links[0].requests(msg.Gather)) == measures
+            # What an optimiser remembers is for checkpoints.
+            assert not any(request.memory for request in links[0].requests(msg.Gather))
             links[0].asked.clear()
         tensors = simulation.tensors()
-        assert [request.memory for request in links[0].requests(msg.Gather)] == ([] if measures else [True])
+        assert [request.memory for request in links[0].requests(msg.Gather)] == [True]
     if scheme == "asfl":
         assert len(tensors["training.clients.parameters"]) == len(links)  # checkpoints hold all client sides
 

@@ -16,8 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -39,7 +37,6 @@ from asfl.field.stream import (
     METHOD,
     SERVICE,
     VERSION_KEY,
-    Connection,
     Identity,
     StreamLink,
     StreamServer,
@@ -242,26 +239,17 @@ def test_a_client_comes_back_with_the_state_it_had_and_another_process_is_anothe
         wait_until(lambda: link.generation == 2, "another process is here")
 
 
-def test_the_link_knows_whether_the_same_node_is_back() -> None:
-    with listening() as (server, devices):
-        link = server.links[0]
-        assert link.generation == 0
-        for node, expected in (("one", 1), ("one", 1), ("two", 2), ("one", 3)):
-            before, impostor = link._connection, admitted(server, devices)
-            impostor.says(*words_of(Ready(node)))
-            wait_until(lambda before=before: link._connection not in (None, before), "it is here")  # type: ignore[misc]
-            assert link.generation == expected
-            impostor.leaves()
-
-
 def test_one_request_at_a_time_and_what_ends_it() -> None:
     """A late answer, a deadline before it could be sent, and a broken stream."""
     with listening() as (server, devices):
         impostor, link = welcomed(server, devices)
         future = link.ask(Forward(Task(0, 0, 1)), 60)
         assert link.trouble == "still busy with forward"
-        with pytest.raises(LinkError, match="still busy with forward"):
-            link.ask(Ping(), 60).result(1)
+        for _ in range(100):
+            with pytest.raises(LinkError, match="still busy with forward"):
+                link.ask(Ping(), 60).result(1)
+        assert link._connection is not None
+        assert link._connection.outbox.qsize() <= 1  # though the client reads nothing
         with pytest.raises(TimeoutError):
             future.result(0.05)
         impostor.says(*words_of(Where(1)))
@@ -323,16 +311,6 @@ def test_only_devices_of_this_server_come_in_and_only_to_their_server(tmp_path: 
             with pytest.raises(AsflError, match=r"no connection for 0\.2 s"):
                 take_part(server.address, stranger, patience_s=0.2)
         assert all(link.trouble == "not connected" for link in server.links)
-
-
-def test_at_most_one_request_waits_for_a_client_that_reads_nothing() -> None:
-    link, connection = StreamLink(), Connection(cast(Any, SimpleNamespace(key="", still_in=True)), "", lambda: None)
-    link.attach(connection, "one")
-    link.ask(Ping(), 100)
-    for _ in range(100):
-        with pytest.raises(LinkError, match="still busy"):
-            link.ask(Ping(), 100).result(0)
-    assert connection.outbox.qsize() == 1
 
 
 def test_mistakes_in_addresses() -> None:

@@ -54,9 +54,9 @@ def tapped_forward(model: CuttableModel, x: Tensor) -> tuple[Tensor, list[Carry]
 
 def split_step(model: CuttableModel, cut: int, x: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
     """Logits and the gradients sent back, with nothing but the carry and its gradients crossing the cut."""
-    carry = model.client_part(cut)(x)
+    carry = model.client_part(cut)((x,))
     received = tuple(tensor.detach().clone().requires_grad_() for tensor in carry)
-    logits = model.server_part(cut)(received)
+    (logits,) = model.server_part(cut)(received)
     torch.autograd.backward(cross_entropy(logits, labels))
     sent_back = [tensor.grad for tensor in received]
     torch.autograd.backward(carry, sent_back)
@@ -124,7 +124,7 @@ def test_skip_tensor_is_carried_inside_blocks_only(architecture: Architecture, b
     x = torch.randn(2, 3, 32, 32)
     block_input = x
     for cut in range(1, UNITS[architecture]):
-        carry = model.client_part(cut)(x)
+        carry = model.client_part(cut)((x,))
         inside_block = (cut - 1) % block_length != 0  # the stem is unit 1, blocks end at 1 + multiples of their length
         assert len(carry) == (2 if inside_block else 1), model.unit_names[cut - 1]
         if inside_block:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from asfl.config import Cell, ChannelSettings, Radio, Scenario
 from asfl.config.errors import AsflError
 from asfl.radio import cell as places
-from asfl.radio.cell import CellChannel, Neighbours, Walks, sites_m
+from asfl.radio.cell import CellChannel, Walks
 from asfl.radio.link import place_clients
 
 Floats = NDArray[np.float64]
@@ -165,42 +165,3 @@ def test_places_are_read_from_the_cache_without_sionna(tmp_path: Path, monkeypat
     assert (CellChannel.of(scenario(3), RADIO).at_time(7.0).channel_gain == first.channel_gain).all()
     with pytest.raises(AsflError, match=r'kind = "3gpp" needs Sionna: pip install "asfl\[channels\]"'):
         CellChannel.of(scenario(4), RADIO)
-
-
-def test_neighbours_lower_all_gains_by_the_noise_they_add() -> None:
-    alone, among = (
-        CellChannel.of(scenario(5, model="uma", neighbours=others), RADIO) for others in ("none", "hexagonal")
-    )
-    quiet, loud = alone.at_time(4.0), among.at_time(4.0)
-    assert among.neighbours is not None
-    assert loud.channel_gain * among.neighbours.uplink_rise == pytest.approx(quiet.channel_gain)
-    assert loud.downlink_gain is not None
-    assert quiet.downlink_gain is None
-    assert (loud.downlink_gain < quiet.channel_gain).all()
-
-
-def neighbours(model: str = "uma") -> Neighbours:
-    return Neighbours(scenario(8, model=model, neighbours="hexagonal"), RADIO)
-
-
-def test_the_rise_down_is_the_sum_over_sites() -> None:
-    at = np.array([[120.0, -40.0]])
-    received = 0.0
-    for site in sites_m(500.0):
-        d3 = np.hypot(np.hypot(*(at[0] - site)), 23.5)
-        loss_db = 13.54 + 39.08 * np.log10(d3) + 20 * np.log10(3.5)
-        received += 0.5 * 5.0 / 8e6 * 10 ** (-loss_db / 10)
-    assert neighbours().downlink_rise(at)[0] == pytest.approx(1 + received / RADIO.noise_psd_w_per_hz)
-
-
-def test_the_rise_up_is_monte_carlo_over_places() -> None:
-    draw = np.random.default_rng(5)
-    total = 0.0
-    for site in sites_m(500.0):
-        radius = 500.0 * np.sqrt(np.sqrt(3) / 2 / np.pi) * np.sqrt(draw.random(20_000))
-        angle = 2 * np.pi * draw.random(20_000)
-        d2 = np.hypot(site[0] + radius * np.cos(angle), site[1] + radius * np.sin(angle))
-        loss_db = 13.54 + 39.08 * np.log10(np.hypot(d2, 23.5)) + 20 * np.log10(3.5)
-        total += float((10 ** (-loss_db / 10)).mean())
-    rise = 1 + 0.5 * total * 1.5 / 1e6 / RADIO.noise_psd_w_per_hz
-    assert neighbours().uplink_rise == pytest.approx(rise, rel=0.02)

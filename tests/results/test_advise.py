@@ -10,18 +10,11 @@ from made_up import made_up_run
 
 from asfl.config import load_config
 from asfl.results.advise import (
-    BANDWIDTHS,
-    PRICES,
-    SPREADS,
-    Cell,
     Learnt,
-    _there,
     advise,
     learnt_like,
-    map_chart,
     updates_to,
 )
-from asfl.results.charts.chart import Bars, Note
 from asfl.results.charts.runs import Place, front_of
 from asfl.results.curves import Run
 from asfl.results.reproduce.archive import Found, Point, write_archive
@@ -94,7 +87,6 @@ def test_the_command_says_what_is_measured_and_what_is_assumed(asfl: Asfl, tmp_p
     assert assumed.returncode == 0, assumed.stderr
     assert "Only training tells" in " ".join(assumed.stdout.split())
     assert "Use " not in assumed.stdout
-    assert_refused(asfl(*words, "--plot", "map.svg"), "give --from FILE")
     runs = [trained(name, [0.4, 0.8, 0.8, 0.8]) for name in ("asfl", "sfl-best")]
     write_archive(tmp_path / "records.xz", archive_of(*runs, trained("epsl", [0.1])))
     measured = asfl(*words, "--from", "records.xz", "--page", "which.md")
@@ -107,20 +99,6 @@ def test_the_command_says_what_is_measured_and_what_is_assumed(asfl: Asfl, tmp_p
     assert data["best"] in data["measured"]["updates"]
     assert_refused(asfl("advise", "dmo"), "did you mean 'demo'?")
     assert_refused(asfl("advise", "--from", "gone.xz"), "can't read gone.xz")
-
-
-def test_the_map_has_a_square_for_every_world() -> None:
-    cells = [
-        Cell(bandwidth, price, spread, "asfl-plus", "asfl", 1.5)
-        for bandwidth in BANDWIDTHS for price in PRICES for spread in SPREADS
-    ]  # fmt: skip
-    drawn = [one for panel in map_chart(cells, "made up").panels for one in panel.series]
-    assert sum(isinstance(one, Bars) for one in drawn) == len(cells)
-    assert {one.text for one in drawn if isinstance(one, Note)} == {"asfl-plus\nasfl: 1.5×"}
-    there = _there(DEMO, 0.3, 8.0)
-    assert there.scenario.max_cpu_hz == pytest.approx(8 * there.scenario.min_cpu_hz)
-    assert there.radio.rb_bandwidth_hz == pytest.approx(0.3 * DEMO.radio.rb_bandwidth_hz)
-    assert there.model_spec == DEMO.model_spec
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12))

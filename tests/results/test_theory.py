@@ -111,12 +111,6 @@ def queue_runs(draw: st.DrawFn, *, rule: str | None = None) -> QueueRun:
 
 
 @given(queue_runs())
-def test_lemma_3_bounds_every_excess(run: QueueRun) -> None:
-    assert np.all(np.abs(run.excess) <= run.excess_bounds * (1 + ROUNDING))
-    assert np.all(run.excess <= run.most_excess + ROUNDING * run.excess_bounds)
-
-
-@given(queue_runs())
 def test_lemma_4_bounds_every_queue(run: QueueRun) -> None:
     for after in range(run.rounds + 1):
         tight = [theory.queue_bound(most, after, **run.rule) for most in run.most_excess]
@@ -229,25 +223,6 @@ def test_minimising_drift_plus_penalty_needs_no_slack(run: QueueRun, seed: int, 
     if not run.printed:  # Theorem 2 as it should be: the average excess is at most √(2 (B + C + V·span) / R)
         bound = math.sqrt(2 * max(constant + left - weight * gap, 0.0) / run.rounds)
         assert np.all(excess[chosen, every].mean(axis=0) <= bound + run.tolerance)
-
-
-def test_only_the_standard_rule_enforces_a_budget() -> None:
-    """Over budget by 1 at objective 0, or under it by 1 at objective 1, with V = 1.
-
-    The printed queue never exceeds 1, so the cheaper objective wins for ever: Theorem 2's bound is (almost) attained.
-    """
-    excess, objective, weight, rounds = np.array([1.0, -1.0]), np.array([0.0, 1.0]), 1.0, 400
-
-    def average_excess(keep: float, add: float) -> float:
-        queue, total = 0.0, 0.0
-        for _ in range(rounds):
-            after = np.maximum(keep * queue + add * excess, 0.0)
-            chosen = int(np.argmin(0.5 * (after**2 - queue**2) + weight * objective))
-            queue, total = float(after[chosen]), total + float(excess[chosen])
-        return total / rounds
-
-    assert all(average_excess(memory, 1 - memory) == 1.0 for memory in (0.1, 0.5, 0.9))
-    assert average_excess(1.0, 1.0) <= 0.01
 
 
 # ---------------------------------------------------------------------- who arrives
@@ -579,92 +554,3 @@ def test_the_corrected_bound_can_say_something() -> None:
         half_lost.constants, half_lost.client_spread.mean(axis=0), half_lost.packet_error_rate
     )
     assert sharper.total < 0.3 * half_lost.constants.gradient2
-
-
-# ---------------------------------------------------------------------- momentum and Adam
-@settings(max_examples=60)
-@given(
-    seeds, st.integers(1, 4), st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.999]),
-    st.sampled_from([1e-3, 0.03, 0.5]), st.sampled_from([0.0, 1.0, 30.0]), st.booleans(),
-)  # fmt: skip
-def test_theorem_1_of_steps_with_memory_holds_on_every_run(
-    seed: int, count: int, beta1: float, beta2: float, eta: float, noise2: float, losses: bool
-) -> None:
-    """Adam (with β₂ = 0 too, where it diverges from what gradients say) on unlike quadratics that needn't be convex.
-
-    Derived in NumPy, client by client: a client side each, one server side, moments of their own, a cut that moves.
-    """
-    rng, size, rounds = np.random.default_rng(seed), 5, 25
-    clients = Quadratics.random(rng, count, size, 2.0, noise2)
-    clients = replace(clients, curvature=clients.curvature * rng.choice([-1.0, 1.0, 1.0], size=(count, 1, 1)))
-    models, smoothness = np.zeros((count, size)), clients.smoothness
-    mean, square, steps = (np.zeros((count + 1, size)) for _ in range(3))  # the last holder is the server
-    start, cut, largest2 = float(clients.loss(models.mean(axis=0))), size - 1, 0.0
-    found = []
-    for _ in range(rounds):
-        before = models.mean(axis=0)
-        new = int(rng.integers(1, size))
-        heard = np.flatnonzero(rng.random(count) < 0.6) if losses else np.arange(count)
-        if new < cut and heard.size:
-            models[:, new:cut] = models[heard, new:cut].mean(axis=0)
-        elif new < cut:
-            new = cut
-        cut, average = new, models.mean(axis=0)
-        shift = float(np.linalg.norm(average - before))
-        largest2 = max(largest2, float(np.square(clients.gradient(before)).sum()))
-        share = heard.size / count
-        if not heard.size:
-            found.append([0.0, 0.0, 0.0, math.inf, share, shift, float(np.square(clients.gradient(average)).sum())])
-            continue
-        noisy = clients.gradients(models) + rng.normal(size=(count, size)) * math.sqrt(noise2 / size)
-        taken = []
-        stepping: list[tuple[int, Floats, slice, float]] = [
-            *((n, noisy[n], slice(0, cut), 1 / count) for n in heard.tolist()),
-            (count, noisy[heard].mean(axis=0), slice(cut, size), 1.0),
-        ]
-        for holder, gradient, here, weight in stepping:
-            steps[holder, here] += 1
-            mean[holder, here] = beta1 * mean[holder, here] + (1 - beta1) * gradient[here]
-            square[holder, here] = beta2 * square[holder, here] + (1 - beta2) * gradient[here] ** 2
-            m = mean[holder, here] / (1 - beta1 ** steps[holder, here])
-            d = eta / (np.sqrt(square[holder, here] / (1 - beta2 ** steps[holder, here])) + 1e-8)
-            rows = slice(0, count) if holder == count else slice(holder, holder + 1)
-            models[rows, here] -= d * m
-            taken.append((weight, here, m, d))
-        gradient = clients.gradient(models.mean(axis=0))
-        sums = [(w * d * (gradient[h] - m) ** 2, w * d * m**2, w * (d * m) ** 2) for w, h, m, d in taken]
-        misaligned, moved, length2 = (sum(float(part.sum()) for part in column) for column in zip(*sums, strict=True))
-        least = min(float(d.min()) for *_, d in taken)
-        found.append([misaligned, moved, length2, least, share, shift, float(np.square(gradient).sum())])
-    columns = np.array(found).T
-    if not columns[4].any():
-        return
-    end = float(clients.loss(models.mean(axis=0)))
-    constants = LearningConstants(smoothness, noise2, largest2, start - end, eta)
-    misaligned_, moved_, length2_, least_, share_, shift_, gradient2 = columns
-    bound = theory.preconditioned_gradient_bound(
-        constants, float(least_.min()), misaligned_, moved_, length2_, share_, shift_
-    )
-    measured = float(gradient2 @ share_ / share_.sum())
-    scale = (
-        abs(bound.start)
-        + bound.resplit
-        + float((misaligned_ + smoothness * length2_).mean() + moved_.mean())
-        / (float(least_.min()) * float(share_.mean()))
-    )
-    assert measured <= bound.total + ROUNDING * scale
-
-
-def test_steps_with_memory_can_be_bounded_usefully_and_no_term_can_be_left_out() -> None:
-    """D = 1/L and m = ∇F before the step, on a bowl whose step ends at the optimum; and one step too long."""
-    constants = LearningConstants(smoothness=2.0, noise2=0.0, gradient2=16.0, initial_gap=4.0, learning_rate=0.5)
-    # w = 2, F = w², ∇F = 4: one step of 0.5 · 4 ends at 0 with ∇F = 0; misaligned 0.5 · 16, moved 8, length² 4.
-    exact = theory.preconditioned_gradient_bound(constants, 0.5, [8.0], [8.0], [4.0], [1.0])
-    assert (exact.start, exact.noise, exact.total) == (16.0, 16.0, 32.0)
-    # With m = ∇F after the step, at w = 1: from w = 2, where F falls by 3, in a step of 0.5 · 2.
-    tight = theory.preconditioned_gradient_bound(replace(constants, initial_gap=3.0), 0.5, [0.0], [2.0], [1.0], [1.0])
-    assert tight.total == pytest.approx(12.0)  # ‖∇F‖² = 4
-    # A concave bowl makes it an equality: F = −w², from w = 1 to 2: F falls by 3, ∇F = −4 = m, D = 1/4.
-    equal = theory.preconditioned_gradient_bound(replace(constants, initial_gap=3.0), 0.25, [0.0], [4.0], [1.0], [1.0])
-    assert equal.total == pytest.approx(16.0)
-    assert theory.preconditioned_gradient_bound(constants, 0.5, [0.0], [0.0], [0.0], [0.0]).total == math.inf

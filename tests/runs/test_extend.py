@@ -237,18 +237,6 @@ def test_as_a_user(asfl: Asfl, tmp_path: Path) -> None:
     assert_refused(asfl("run", "demo", *tiny_, "--rounds", 3, "--out", "r"), "training.rounds = 5 there, 3 here")
 
 
-def test_a_comparison_that_cannot_be_extended_stays(
-    asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("asfl.runs.engines.processes.train_all", train_here)
-    monkeypatch.setattr("asfl.cli.compare.write_figures", lambda *_: [])
-    tiny_ = [word for text in [*TINY, "budget.battery_j=1000"] for word in ("--set", text)]
-    arguments = ["compare", "demo", *tiny_, "--schemes", "asfl,sfl", "--out", "c", "--rounds"]
-    assert asfl(*arguments, 2).returncode == 0
-    with untouched(tmp_path / "c"):
-        assert_refused(asfl(*arguments, 4), "total budgets are spread over 2 rounds")
-
-
 def test_a_comparison_is_extended_with_what_it_borrows(
     asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,15 +103,12 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep"])
-def test_commands_of_many_runs_lock_their_folder(
-    command: str, asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_many_runs_lock_their_folder(asfl: Asfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     (tmp_path / "out").mkdir()
-    more = ["--over", "data.dirichlet_alpha=1,10"] if command == "sweep" else []
-    with writing(tmp_path / "out"):
-        assert_refused(asfl(command, "--schemes", "asfl", *more, "--out", "out"), "out is in use: process")
+    for command in (["compare"], ["sweep", "--over", "data.dirichlet_alpha=1,10"]):
+        with writing(tmp_path / "out"):
+            assert_refused(asfl(*command, "--schemes", "asfl", "--out", "out"), "out is in use: process")
     assert list((tmp_path / "out").iterdir()) == []
 
 

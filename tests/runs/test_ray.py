@@ -42,19 +42,6 @@ def cluster(ray_nodes: TwoNodes) -> TwoNodes:
 # Ways to train, as functions inside functions: those of this module no node could import.
 
 
-def _in_no_hurry() -> Train:
-    """Real training, with a rest after every round."""
-
-    def train_slowly(job: Job, on_round: Callable[[RoundRecord], None], should_stop: Callable[[], bool]) -> bool:
-        def rest(record: RoundRecord) -> None:
-            on_round(record)
-            time.sleep(0.2)
-
-        return asfl.runs.jobs.train(job, rest, should_stop)
-
-    return train_slowly
-
-
 def _waiting_at(gate: Path) -> Train:
     """Real training; the runs of seed 2 don't get further than some round before there is a file."""
 
@@ -114,34 +101,6 @@ def test_failures_leave_the_other_runs_alone(cluster: TwoNodes, tmp_path: Path) 
     ]
     assert [(run.scheme, len(run.records)) for run in finished_runs(comparison)] == [("asfl", 3), ("fedavg", 3)]
     assert {job.scheme for job in comparison.jobs()} == {"epsl", "sfl", "acc-sfl"}
-
-
-def test_stopped_runs_go_on_anywhere(cluster: TwoNodes, tmp_path: Path) -> None:
-    (alone,) = little_comparison(tmp_path / "alone").jobs()
-    assert train_here(alone)
-    comparison = little_comparison(tmp_path / "out", "asfl,asfl-pmax")
-    job, other = comparison.jobs()
-    assert not train_here(job, rounds=2)  # begun in this process
-    rounds: list[int] = []
-
-    def note(_: Job, event: Event) -> None:
-        if isinstance(event, RoundRecord):
-            rounds.append(event.round)
-
-    ended = train_on_ray(
-        [job, other],
-        workers=1,
-        address=cluster.address,
-        on_event=note,
-        should_stop=lambda: bool(rounds),
-        train=_in_no_hurry(),
-    )
-    assert ended == {job.name: Ended(False)}  # and nothing new was started
-    assert not other.folder.exists()
-    assert rounds[0] == 3
-    assert rounds[-1] == len(read_records(job.folder)) < ROUNDS
-    assert resume(job.folder)
-    assert outcome(job.folder) == outcome(alone.folder)
 
 
 def test_nodes_that_cant_do_it(cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

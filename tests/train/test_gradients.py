@@ -9,8 +9,8 @@ from trainers import full_round, random_plans, tiny_batches, tiny_images, tiny_m
 
 from asfl.costs.modelled import ASFL
 from asfl.runs.state import flatten
-from asfl.train.evaluate import STEP, Gradients, direction_and_rate
-from asfl.train.optimizers import Name, rule_named
+from asfl.train.evaluate import STEP, Gradients
+from asfl.train.optimizers import Name
 from asfl.train.state import ModelVectors
 
 CLIENTS = 3
@@ -25,8 +25,7 @@ def test_what_is_measured_is_of_the_whole_network(optimizer: Name) -> None:
     fast.round(full_round(4, 2, CLIENTS))
     state, layout = fast.state, fast.layout
     before = {name: tensor.clone() for name, tensor in flatten(state).items()}
-    arrived = np.array([True, False, True])
-    found = Gradients(model, layout, batches, fast.rule).measure(state, arrived, 7)
+    found = Gradients(model, layout, batches).measure(state, 7)
     assert all(torch.equal(tensor, before[name]) for name, tensor in flatten(state).items())
 
     average = state.average_model().parameters
@@ -59,28 +58,4 @@ def test_what_is_measured_is_of_the_whole_network(optimizer: Name) -> None:
         "smoothness": max(float(bend.norm() / away) for bend in bends),
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
-    steps = {"smallest_rate", "largest_rate", "misaligned", "moved", "length2"}
-    assert found.keys() - expected.keys() == (set() if optimizer == "sgd" else steps)
-    if optimizer == "momentum":  # one rate for all, so norms are ordinary ones
-        rate, edge = 0.02 / (1 - 0.9), int(layout.parameter_edges[2])
-        assert found["smallest_rate"] == found["largest_rate"] == pytest.approx(rate)
-        velocity = (
-            [state.client_moments[n, 0, :edge] * 0.1 for n in (0, 2)],
-            state.server_optimizer.moments[0, edge:] * 0.1,
-        )
-        pairs = [(1 / 3, slice(0, edge), m) for m in velocity[0]] + [(1.0, slice(edge, None), velocity[1])]
-        assert found["moved"] == pytest.approx(rate * sum(w * float(m @ m) for w, _, m in pairs))
-        assert found["length2"] == pytest.approx(rate * found["moved"])
-        off = sum(w * float((means[0][h] - m) @ (means[1][h] - m)) for w, h, m in pairs)
-        assert found["misaligned"] == pytest.approx(rate * off)
-
-
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_direction_times_rate_is_the_step(optimizer: Name) -> None:
-    rule, random = rule_named(optimizer, 0.01), torch.Generator().manual_seed(0)
-    weights, moments = torch.zeros(20, dtype=torch.float64), torch.zeros(rule.num_moments, 20, dtype=torch.float64)
-    for steps in range(1, 6):
-        before = weights.clone()
-        rule.step(weights, torch.randn(20, generator=random, dtype=torch.float64), moments, steps)
-        m, d = direction_and_rate(rule, moments, steps)
-        torch.testing.assert_close(weights, before - d * m)
+    assert found.keys() == expected.keys()

@@ -72,7 +72,7 @@ def test_the_server_learns_as_if_all_activations_were_its_own(clients: int, samp
         own = deepcopy(model)
         own.load_state_dict(fast.layout.state_dict(fast.state.client_model(client)), strict=False)
         images, truth = batches.batch(1, client)
-        pooled.append(own.client_part(cut)(images)[0].detach())
+        pooled.append(own.client_part(cut)((images,))[0].detach())
         labels.append(truth)
     central = deepcopy(model)
     central.load_state_dict(fast.layout.state_dict(fast.state.server), strict=False)
@@ -81,7 +81,7 @@ def test_the_server_learns_as_if_all_activations_were_its_own(clients: int, samp
     parts = max(1, min(clients, samples // 2))
     for part in range(parts):
         turn = torch.arange(samples) % parts == part
-        logits = behind((torch.cat([activations[turn] for activations in pooled]),))
+        (logits,) = behind((torch.cat([activations[turn] for activations in pooled]),))
         optimizer.zero_grad()
         torch.autograd.backward(F.cross_entropy(logits, torch.cat([truth[turn] for truth in labels])))
         optimizer.step()

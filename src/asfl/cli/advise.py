@@ -11,13 +11,11 @@ from rich.console import Console
 
 from asfl.cli import options
 from asfl.cli.decide import played_with_progress
-from asfl.cli.output import console, print_json, say, show, table
+from asfl.cli.output import console, print_json, say, table
 from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.config.units import format_si, number, percent
-from asfl.results.advise import Advice, Learnt, advise as advise_for, learnt_like
-from asfl.results.charts.files import save_figure
-from asfl.results.charts.world import budget_chart
+from asfl.results.advise import Advice, advise as advise_for, learnt_like
 from asfl.results.summary import trained_and_charged
 from asfl.results.tables import Table
 from asfl.runs.estimate import MAX_ROUNDS
@@ -26,7 +24,6 @@ from asfl.runs.manifest import with_rounds
 from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words
 from asfl.schemes import CEILING
 
-MAP_ROUNDS = 20
 BUDGETED = ["asfl-plus,asfl"]
 
 
@@ -54,13 +51,10 @@ def advise(
         Path | None,
         typer.Option("--from", metavar="FILE", help="Runs that were trained, as asfl reproduce --archive writes them."),
     ] = None,
-    plot: options.Plot = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answer as Markdown, too.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Say what an update costs with every scheme and, by trained runs (--from), which scheme suits a world.
-
-    --plot draws the answer for other bandwidths, prices of energy and processors around this world (minutes).
 
     With --time or --battery: what these total budgets can buy: rounds, samples, cuts, and whose battery is
     empty first. Nothing is trained.
@@ -68,10 +62,10 @@ def advise(
     config = options.configuration(preset, [*(overrides or []), *_total_budgets(time, battery)]).config
     if (config.budget.total_delay_s, config.budget.battery_j) != ("off", "off"):
         options.refuse_all_but(
-            ["preset", "overrides", "rounds", "time", "battery", "schemes", "plot", "as_json"],
+            ["preset", "overrides", "rounds", "time", "battery", "schemes", "as_json"],
             "with total budgets rounds are played until one of them is used up",
         )
-        _advise_within(config, options.schemes_named(schemes or BUDGETED), rounds or 1000, plot, as_json)
+        _advise_within(config, options.schemes_named(schemes or BUDGETED), rounds or 1000, as_json)
         return
     if schemes is not None:
         raise AsflError("--schemes doesn't count here: without --time or --battery all schemes are played")
@@ -82,21 +76,13 @@ def advise(
         learnt = learnt_like(config, read_archive(measured))
         if learnt is None:
             print(f"nothing in {measured} is like this world: same data, network, local steps", file=sys.stderr)
-    if plot is not None and learnt is None:
-        raise AsflError("--plot: only trained runs like this world's tell which scheme is best; give --from FILE")
     advice = advise_for(config, rounds or 20, seeds, learnt)
     if as_json:
         print_json(_as_json(advice))
     else:
         _print(advice)
-    if plot is not None and learnt is not None:
-        from asfl.results.advise import map_chart, which_scheme
-
-        cells = which_scheme(config, MAP_ROUNDS, learnt, progress=lambda world: print(world, file=sys.stderr))
-        save_figure(map_chart(cells, f"around {preset}; {_basis(learnt)}"), plot)
-        print(f"picture: {plot}", file=sys.stderr)
     if page is not None:
-        write_whole(page, _as_page(advice, preset, plot))
+        write_whole(page, _as_page(advice, preset))
         print(f"page: {page}", file=sys.stderr)
 
 
@@ -111,10 +97,6 @@ def _rows(advice: Advice) -> Iterator[list[str]]:
         each = (one.delay_s, one.energy_j, *needed, one.round_delay_s, one.round_energy_j, one.updates)
         cut = "–" if one.cut != one.cut else f"{one.cut:.1f}"
         yield [one.scheme, *map(number, each), cut, f"{one.bits:.0f}"]
-
-
-def _basis(learnt: Learnt) -> str:
-    return f"radio played; updates to {percent(learnt.target)} as trained in {learnt.where}"
 
 
 def _sentences(advice: Advice) -> Iterator[str]:
@@ -175,22 +157,15 @@ def _as_json(advice: Advice) -> dict[str, object]:
     }
 
 
-def _as_page(advice: Advice, preset: str, picture: Path | None) -> str:
+def _as_page(advice: Advice, preset: str) -> str:
     command = f"asfl advise {preset} --rounds {advice.rounds} --seeds {advice.seeds}"
-    command += (" --from FILE" if advice.learnt else "") + (f" --plot {picture.name}" if picture else "")
+    command += " --from FILE" if advice.learnt else ""
     lines = ["# Which scheme should I use?", "", "```console", f"$ {command}", "```", ""]
     lines += [
         "\n".join(f"- {sentence}" for sentence in _sentences(advice)),
         "",
         Table(header=_columns(advice), rows=list(_rows(advice))).markdown(),
     ]
-    if picture is not None and advice.learnt is not None:
-        lines += [
-            "", f"![map]({picture.name})", "",
-            "In each square: the best scheme; below it the second, and its cost as a multiple of the best one's. "
-            f"One seed, {MAP_ROUNDS} rounds a square; {_basis(advice.learnt)}. Heterogeneity is that of processors; "
-            "that of labels doesn't change what a round costs, only how much it teaches.",
-        ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -204,19 +179,16 @@ def _total_budgets(time: str | None, battery: str | None) -> list[str]:
     return given
 
 
-def _advise_within(config: Config, names: list[str], rounds: int, plot: Path | None, as_json: bool) -> None:
+def _advise_within(config: Config, names: list[str], rounds: int, as_json: bool) -> None:
     if CEILING in names:
         raise AsflError(f"--schemes {CEILING}: it has no radio, so it takes neither time nor batteries")
     played = played_with_progress(with_rounds(config, rounds), names, 1, rounds)
     plans = {one.scheme: _bought(one, config) for one in played}
     model = trained_and_charged(config) or config.model_spec.name
-    show(
-        as_json,
-        plot,
-        data=lambda: {"model": model, "held_out": held_out_as_json(plans), "schemes": plans},
-        tables=lambda out: _print_bought(plans, config, model, rounds, out),
-        figure=lambda: budget_chart(played, model),
-    )
+    if as_json:
+        print_json({"model": model, "held_out": held_out_as_json(plans), "schemes": plans})
+    else:
+        _print_bought(plans, config, model, rounds, console())
 
 
 def _bought(played: Playthrough, config: Config) -> dict[str, Any]:

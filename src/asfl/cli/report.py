@@ -19,7 +19,7 @@ from asfl.runs.files import write_whole
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR…", help="Run folders, or the folders of comparisons.", show_default=False),
+        typer.Argument(metavar="DIR…", help="Run folders of one world, or their comparison.", show_default=False),
     ],
     out: Annotated[
         Path | None,
@@ -53,11 +53,9 @@ def report(
     if no_figures:
         return
     folder = place.with_name(f"{place.stem}-figures")
-    worlds = made.runs()
-    for number, (summary, runs) in enumerate(worlds, start=1):
-        own = folder / str(number) if len(worlds) > 1 else folder
-        write_figures(summary, runs, own, ("pdf", "svg"))
-    write_whole(folder / "tables.tex", latex_tables(made.tables()))
+    if made.summary.runs:
+        write_figures(made.summary, made.collected.counted, folder, ("pdf", "svg"))
+    write_whole(folder / "tables.tex", latex_tables(made.tables))
     print(f"figures and tables: {folder}")
 
 

@@ -72,6 +72,9 @@ def serve(
     wait_s: Annotated[
         float, typer.Option("--wait-s", help="Give up if devices are still missing after this time.")
     ] = float("inf"),
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Show /health and /metrics (Prometheus) there.")
+    ] = None,
     log_json: LogJson = False,
     as_json: options.Json = False,
 ) -> None:
@@ -85,6 +88,7 @@ def serve(
     listen_host, port = _host_and_port("--address", address)
     folder = options.run_folder(out, preset, scheme, config.scenario.seed)
     shown = host or (socket.gethostname() if listen_host in ("0.0.0.0", "[::]") else listen_host)
+    page = None if metrics is None else _host_and_port("--metrics", metrics)
 
     def listening(waiting: Waiting) -> None:
         if waiting.codes:
@@ -103,7 +107,7 @@ def serve(
             scheme,
             folder,
             home,
-            Listening(listen_host, port, shown),
+            Listening(listen_host, port, shown, page),
             code_hours=hours,
             wait_s=wait_s,
             on_listening=listening,

@@ -294,7 +294,7 @@ def _section_in(annotation: Any) -> Model | None:
 def _nearest_key(path: str, section: Model, model: Model) -> str:
     """Look for the key's exact name in every other section first, then for one like it in its own."""
     key = path.rpartition(".")[2]
-    if path in INSTEAD:
+    if "." in path and path in INSTEAD:  # other names that are gone are of commands and schemes
         return nearest(path, ())
     elsewhere = next((name for name in _all_keys(model) if name.rpartition(".")[2] == key), None)
     return f"did you mean '{elsewhere}'?" if elsewhere else nearest(key, _fields_of(section))

@@ -70,8 +70,6 @@ class Cell(Section):
     """Whether obstacles raise and lower the path gain by several dB, correlated along a way."""
     speed_mps: MeterPerSecond = 3 / 3.6
     """How fast clients walk, 100 m there and back; 3 km/h is the standard's. 0: they stand still."""
-    neighbours: Literal["none", "hexagonal"] = "none"
-    """Whether cells around this one raise the noise, in both directions (docs/channels.md)."""
 
     @model_validator(mode="after")
     def _in_the_models_range(self) -> Self:

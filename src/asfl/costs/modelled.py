@@ -343,19 +343,16 @@ class Links:
 
     @classmethod
     def of(cls, round_: Round, rb_count: Floats, tx_power_w: Floats) -> "Links":
-        error_rate, down = round_.packet_error_rate(rb_count, tx_power_w), round_.downlink_rate_bps
-        rate, s_per_flop, scheduled = (
-            round_.uplink_rate_bps(rb_count, tx_power_w),
-            round_.client_s_per_flop,
-            rb_count > 0,
-        )
+        error_rate, rate = round_.packet_error_rate(rb_count, tx_power_w), round_.uplink_rate_bps(rb_count, tx_power_w)
+        down_s, s_per_flop, arrival = round_.downlink_s_per_bit, round_.client_s_per_flop, 1.0 - error_rate
         with np.errstate(divide="ignore"):
-            up_s, down_s = 1.0 / rate, 1.0 / down
-        receiving_s, arrival = np.where(down > 0, down_s, 0.0), 1.0 - error_rate
+            up_s = 1.0 / rate
+        scheduled = rb_count > 0
         if not scheduled.all():
             arrival, up_s = arrival * scheduled, np.where(scheduled, up_s, 0.0)
             down_s, s_per_flop = np.where(scheduled, down_s, 0.0), scheduled * s_per_flop
         alive = bool(up_s.max(initial=0.0) < np.inf and down_s.max(initial=0.0) < np.inf)
+        receiving_s = round_.receiving_s_per_bit
         return cls(error_rate, rate, arrival, tx_power_w, up_s, down_s, receiving_s, s_per_flop, alive)
 
 

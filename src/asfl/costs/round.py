@@ -283,8 +283,6 @@ class Round:
     """A stage ends after this time for clients that aren't done; their packets are lost."""
     block_gain: Annotated[Floats, Each(Amount, "clients blocks")] | None = None
     """[N, K] the gain of each resource block, where they differ; `channel_gain` is then their mean."""
-    downlink_gain: Annotated[Floats, Each(Amount)] | None = None
-    """The gain on the way down; None: `channel_gain`."""
     blocks: Annotated[Bools, Each(bool, "clients blocks")] | None = None
     """[N, K] which blocks are whose, once that is decided; before, k blocks of a client mean its k best."""
     fitted_link: Annotated[bool, FROM_RULES] = False
@@ -332,7 +330,7 @@ class Round:
 
     def among(self, clients: Ints, **beside: Any) -> "Round":
         """The round as if there were only these clients."""
-        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks", "downlink_gain")
+        names = ("path_gain", "channel_gain", "cpu_hz", "block_gain", "blocks")
         own = {name: getattr(self, name)[clients] for name in names if getattr(self, name) is not None}
         return replace(self, **own, **beside)
 
@@ -363,10 +361,18 @@ class Round:
 
     @cached_property
     def downlink_rate_bps(self) -> Floats:
-        gain = self.channel_gain
-        if self.downlink_gain is not None:  # a client without uplink gain has no downlink either
-            gain = np.where(gain > 0, self.downlink_gain, 0.0)
-        return link.downlink_rate_bps(gain, self.radio, fitted=self.fitted_link)
+        return link.downlink_rate_bps(self.channel_gain, self.radio, fitted=self.fitted_link)
+
+    @cached_property
+    def downlink_s_per_bit(self) -> Floats:
+        """[N] infinite on a dead link."""
+        with np.errstate(divide="ignore"):
+            return 1.0 / self.downlink_rate_bps
+
+    @cached_property
+    def receiving_s_per_bit(self) -> Floats:
+        """[N] the same, but of what goes to all clients: one that can't be reached isn't waited for."""
+        return np.where(np.isfinite(self.downlink_s_per_bit), self.downlink_s_per_bit, 0.0)
 
     def packet_error_rate(self, rb_count: Floats, tx_power_w: Floats) -> Floats:
         """s of (1); 1 for a client without a block."""

@@ -97,7 +97,6 @@ class World:
             cpu_hz=self.clients.cpu_hz,
             gain_is_known=state.gain_is_known,
             block_gain=state.block_gain,
-            downlink_gain=state.downlink_gain,
             previous_cut=previous_cut,
             equations=self.equations,
             index=round_index,

@@ -1,4 +1,6 @@
-"""A run with devices that have certificates: where they enrol, their streams, the training, and what is shown of it."""
+"""A run with devices that have certificates: where they enrol, their streams, the training, and what is shown of it:
+a file for `asfl devices`, a page for Prometheus, the server's health.
+"""
 
 import json
 import os
@@ -22,12 +24,14 @@ from asfl.field.membership import EnrolmentServer, Membership, Registry, enrol_h
 from asfl.field.stream import StreamLink, StreamServer
 from asfl.runs import this_process
 from asfl.runs.files import write_whole
+from asfl.runs.http_server import Asked, HttpServer, Reply
 from asfl.runs.manifest import run_to_go_on_with
 from asfl.runs.records import RoundRecord
 from asfl.runs.run import RunOptions
 
 STATUS_FILE = "status.json"
 _EVERY_S = 2.0
+_UNWELL_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Listening:
     """Of the streams; devices enrol at the next one."""
     shown_host: str = ""
     """As devices reach it, if that is another name."""
+    metrics: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ def serve_run(
         enrolment = open_.enter_context(EnrolmentServer(listening.host.strip("[]"), port, authority, stream_port))
         dashboard = Dashboard(home, registry, server.links, str(folder), config.training.rounds)
         open_.enter_context(dashboard)
+        if listening.metrics is not None:
+            open_.enter_context(MetricsPage(*listening.metrics, dashboard))
         known = {device.number for device in registry.read().active}
         missing = sum(number not in known for number in range(clients))
         new = registry.invite(missing, code_hours) if missing else []
@@ -121,6 +128,7 @@ class Dashboard:
         """As the devices said last."""
         self._seen: dict[int, str] = {}
         self._totals = {name: defaultdict[int, float](float) for name in ("faults", "arrived", "energy_j")}
+        self._delay_s, self._moved_at = 0.0, time.monotonic()
         self._over, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._look, name="asfl-dashboard", daemon=True)
 
@@ -137,8 +145,9 @@ class Dashboard:
         """It is over; clients that were lost are in the audit log."""
         names = self._names()
         with self._lock:
-            self._latest = record
+            self._latest, self._moved_at = record, time.monotonic()
             self._accuracies = record.device_accuracy or self._accuracies
+            self._delay_s += record.delay_s
             for client, (arrived, energy_j) in enumerate(zip(record.arrived, record.energy_j, strict=True)):
                 self._totals["arrived"][client] += arrived
                 self._totals["energy_j"][client] += energy_j
@@ -182,7 +191,44 @@ class Dashboard:
                 **{name: total[client] for name, total in self._totals.items()},
                 **of_client,
             }
-        return {**self._facts, "at": at, "devices": devices}
+        return {**self._facts, "at": at, "well": self.well, "devices": devices}
+
+    @property
+    def well(self) -> bool:
+        """Whether a round was finished not too long ago, or the first one is waited for."""
+        return time.monotonic() - self._moved_at < _UNWELL_S
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        status = self.status()
+        lines = [f"asfl_rounds_total {status['round']}", f"asfl_round_delay_seconds_total {self._delay_s:g}"]
+        lines += [
+            f"asfl_{name} {status[name]:g}" for name in ("accuracy", "train_loss") if status.get(name) is not None
+        ]
+        for device, facts in status["devices"].items():
+            for name in ("connected", "sent_bytes", "received_bytes", "faults", "arrived", "energy_j"):
+                if facts.get(name) is not None:
+                    lines.append(f'asfl_device_{name}{{device="{device}"}} {float(facts[name]):g}')
+        return "\n".join(lines) + "\n"
+
+
+class MetricsPage(HttpServer):
+    """HTTP at /health and /metrics, for this machine unless told otherwise."""
+
+    def __init__(self, host: str, port: int, dashboard: Dashboard) -> None:
+        def answer(asked: Asked) -> Reply:
+            if asked.path == "/metrics":
+                return Reply(dashboard.metrics().encode(), "text/plain; version=0.0.4")
+            if asked.path != "/health":
+                return Reply(b"there are /health and /metrics\n", status=404)
+            if dashboard.well:
+                return Reply(b"well\n")
+            return Reply(f"no round was finished for {_UNWELL_S:g} s\n".encode(), status=503)
+
+        try:
+            super().__init__(host, port, answer)
+        except OSError as error:
+            raise AsflError(f"--metrics: can't listen on {host}:{port}: {error.strerror or error}") from None
 
 
 # ---------------------------------------------------------------------- devices on this machine

@@ -486,11 +486,7 @@ def _certificate_of(context: grpc.ServicerContext) -> str:
     return certificate.decode("ascii", "replace") if isinstance(certificate, bytes) else ""
 
 
-try:
-    import grpc
-except ModuleNotFoundError as error:
-    raise MissingExtraError("clients in other processes", "field") from error
-
+# ---------------------------------------------------------------------- a device
 Identity = tuple[bytes, bytes, bytes]
 """A device's key, its certificate, and that of the authority, in PEM."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0

@@ -15,7 +15,6 @@ differently for either, and a round between processes must give the same bits as
 import json
 import math
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -254,7 +253,6 @@ def most(limit: int) -> Callable[[str, int | str], None]:
 # ---------------------------------------------------------------------- to bytes
 def pack(op: str, plain: Any, tensors: Sequence[Tensor]) -> bytes:
     """The message as bytes; other machines read it back to the same bits."""
-    _little_endian()
     pieces: list[bytes | memoryview] = []
     entries: list[Json] = []
     position = 0
@@ -288,7 +286,6 @@ def new_buffer(size: int) -> Tensor:
 
 def unpack(data: Data, limit: int = LARGEST) -> tuple[str, Any, list[Tensor]]:
     """What `pack` was given, or a `WireError`. Nothing large is allocated before everything has been checked."""
-    _little_endian()
     size = len(data)
     if size > limit:
         raise WireError(f"a message of {size:,} bytes, more than the {limit:,} agreed on")
@@ -364,8 +361,3 @@ def short(value: object) -> str:
     """For an error message: not more than fits, and nothing a terminal could take for a command."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _little_endian() -> None:
-    if sys.byteorder != "little":
-        raise WireError("messages are little-endian; this machine is not")

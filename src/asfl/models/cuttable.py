@@ -66,47 +66,32 @@ class CuttableModel(nn.Module):
                 carry = unit(carry)
         return tuple(tensor.to(given.dtype) for tensor in carry) if mixed else carry
 
-    def client_part(self, cut: int) -> "ClientPart":
-        """Units 1 … cut."""
-        return ClientPart(self._slice(cut, 0, cut))
+    def client_part(self, cut: int) -> "Part":
+        """Units 1 … cut: a tuple of images -> what crosses."""
+        return self._part(cut, 0, cut)
 
-    def server_part(self, cut: int) -> "ServerPart":
-        """Units cut+1 … M."""
-        return ServerPart(self._slice(cut, cut, len(self.units)))
+    def server_part(self, cut: int) -> "Part":
+        """Units cut+1 … M: what crosses -> a tuple of logits."""
+        return self._part(cut, cut, len(self.units))
 
-    def _slice(self, cut: int, start: int, stop: int) -> nn.ModuleDict:
+    def _part(self, cut: int, start: int, stop: int) -> "Part":
         if not 1 <= cut < len(self.units):
             raise AsflError(f"cut = {cut}: a model of {len(self.units)} units can be cut at 1 … {len(self.units) - 1}")
         # Keyed by the position in the whole model, so a part's state_dict uses the whole model's names.
-        return nn.ModuleDict({str(index): self.units[index] for index in range(start, stop)})
+        return Part(nn.ModuleDict({str(index): self.units[index] for index in range(start, stop)}))
 
 
-class ClientPart(nn.Module):
-    """The client's side of a cut: images -> carry. Shares its units with the model, copies nothing."""
+class Part(nn.Module):
+    """One side of a cut: carry -> carry. Shares its units with the model, copies nothing."""
 
     def __init__(self, units: nn.ModuleDict) -> None:
         super().__init__()
         self.units = units
 
-    def forward(self, x: Tensor) -> Carry:
-        carry: Carry = (x,)
+    def forward(self, carry: Carry) -> Carry:
         for unit in self.units.values():
             carry = unit(carry)
         return carry
-
-
-class ServerPart(nn.Module):
-    """The server's side of a cut: carry -> logits. Shares its units with the model, copies nothing."""
-
-    def __init__(self, units: nn.ModuleDict) -> None:
-        super().__init__()
-        self.units = units
-
-    def forward(self, carry: Carry) -> Tensor:
-        for unit in self.units.values():
-            carry = unit(carry)
-        (logits,) = carry
-        return logits
 
 
 # ---------------------------------------------------------------------- the pieces all networks share

@@ -596,14 +596,16 @@ class Objective:
         return np.asarray(per_round * (self.present_drift[cuts] + debt[cuts] - debt[np.minimum(synced, cuts)]) + idle)
 
     def error_cost(self, cuts: NDArray[np.int64], packet_error_rate: Floats) -> Floats:
-        """V times what each client's packet errors add to the objective: [C, ..., N] for cuts [C] and rates [..., N].
+        """V times what each client's packet errors add to the objective, for cuts [C] and rates [..., N].
+
+        [C, ..., N], or [1, ..., N] where the cut doesn't matter.
 
         corrected: s_n ‖Δ_n‖² / (N U), the share of updates that is lost. printed: e(s_n) ‖w̄^s‖² / N with e(s) = (1−s)²
         as in (30a), which *rewards* errors; the proof's own term has the mean s.
         """
         rate = packet_error_rate
         if self.rules.equations == "corrected":
-            return np.asarray(np.broadcast_to(self.loss_weight * rate, (len(cuts), *rate.shape)))
+            return np.asarray((self.loss_weight * rate)[None])
         weighted = {"(1-s)^2": (1 - rate) * (1 - rate), "s^2": rate * rate, "s": rate}[self.rules.error_weight]
         return np.asarray(np.multiply.outer(self.server_weight_of_cut[cuts], weighted))
 

@@ -34,6 +34,8 @@ from asfl.costs.round import ALLOWED_BITS, Decision, Round
 from asfl.costs.timeline import PARTS, SERVER
 from asfl.optimize.problem import Penalty, Problem
 
+CELLS = 60_000
+"""Plans are taken in parts of about so many candidates: what is needed on the way then stays in the cache."""
 MOST = float(np.finfo(float).max)
 """No round waits for ever."""
 
@@ -62,9 +64,7 @@ class CutTerms:
         rows = (slice(None), None, None)
         plans = Plan(cuts[rows], synced[rows], bits[rows], np.asarray(round_.charged_samples))
         work = workload(round_, ExchangeRules(reports=round_.reports), plans)
-        down = round_.downlink_rate_bps
-        with np.errstate(divide="ignore"):
-            received_s = times(work.grown_bits, np.where(down > 0, 1.0 / down, 0.0))
+        received_s = work.grown_bits * round_.receiving_s_per_bit
         return cls(
             cuts=cuts,
             synced=synced,
@@ -112,24 +112,28 @@ class Candidates:
         cls, problem: Problem, terms: CutTerms, links: Links, energy_penalty: Penalty, *, sitting_out: bool = False
     ) -> "Candidates":
         """One candidate per link [O, N]; with `sitting_out`, one more, the first, is to have no resource block."""
-        costs, round_, work, first = problem.objective, problem.round, terms.work, int(sitting_out)
+        costs, round_, first = problem.objective, problem.round, int(sitting_out)
         shape = (len(terms.cuts), first + len(links.arrival), round_.num_clients)
         stage_s, load, cost = np.zeros((3, *shape)), np.zeros(shape[1:]), np.empty(shape)
-        steps = seconds(work, links)
-        expected = arrived_only(steps, links, links.arrival)
-        for stage, of_stage in enumerate(stages(expected)):
-            stage_s[stage, :, first:] = of_stage
-        np.maximum(stage_s[0], terms.resplit_wait_s[:, None, None], out=stage_s[0])
-        load[first:] = links.arrival
-        served = energy_penalty.value(energy(joules(round_, work, links, expected)))
-        served += costs.error_cost(terms.cuts, links.packet_error_rate)
-        if terms.lost_precision.any():
-            served += costs.loss_weight * (terms.lost_precision * links.arrival)
-        served += costs.serving_cost
-        if not links.alive or round_.outage_s < np.inf:  # no client is scheduled that can't be done in time
-            _, _, possible = before_outage(stages(steps), min(round_.outage_s, MOST))
-            served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
-        cost[:, first:] = served
+        stage_s[0], load[first:] = terms.resplit_wait_s[:, None, None], links.arrival
+        takes, plans = (np.multiply if links.alive else times), max(1, CELLS // load.size)
+        for some in (slice(index, index + plans) for index in range(0, shape[0], plans)):
+            work, of_served = Workload(*(of_plans[some] for of_plans in terms.work)), stage_s[:, some, first:]
+            steps = seconds(work, links)
+            of_stages = stages(steps)
+            np.maximum(of_served[0], of_stages[0], out=of_served[0])
+            of_served[1] = of_stages[1]
+            of_served[2] = takes(links.arrival, of_stages[2])
+            spent = arrived_only(joules(round_, work, links, steps), links, links.arrival)
+            served = energy_penalty.value(energy(spent))
+            served += costs.error_cost(terms.cuts[some], links.packet_error_rate)
+            if terms.lost_precision.any():
+                served += costs.loss_weight * (terms.lost_precision[some] * links.arrival)
+            served += costs.serving_cost
+            if not links.alive or round_.outage_s < np.inf:  # no client is scheduled that can't be done in time
+                _, _, possible = before_outage(of_stages, min(round_.outage_s, MOST))
+                served = np.where(possible & problem.reachable if sitting_out else possible, served, np.inf)
+            cost[some, first:] = served
         if sitting_out:
             cost[:, 0] = sitting_out_cost(problem, terms.cuts, energy_penalty)
         if round_.equations.timing == "stages":

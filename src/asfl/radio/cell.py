@@ -1,13 +1,7 @@
-"""A cell as 3GPP TR 38.901 has it: clients walk, Sionna draws what they meet on their way, neighbours raise the noise.
+"""A cell as 3GPP TR 38.901 has it: clients walk, and Sionna draws what they meet on their way.
 
 What a client meets at the places along its way, path gain and rays, is drawn once and kept in a file: importing Sionna
 takes ten seconds and more, so nothing else of asfl does.
-
-Neighbouring cells count as noise: the six of the first ring and the twelve of the second, in a hexagonal grid. Stated
-model: with probability `LOAD` a cell is active. Down, its server then sends with p^s over the whole band; up,
-one client sends in every block, with P^max over its fair share of blocks, from a place that is uniform in the disc of
-the cell's area. Path losses are those without line of sight and without shadowing, and everything is averaged over
-places: the noise is raised by a constant (up) or by what a client's place says (down).
 """
 
 import hashlib
@@ -114,7 +108,7 @@ class Places:
 def places_on(walks: Walks, scenario: "config.Scenario") -> Places:
     """From the cache, or drawn and cached."""
     cell = scenario.channel.cell
-    relevant: dict[str, Any] = cell.model_dump(exclude={"neighbours"})
+    relevant: dict[str, Any] = cell.model_dump()
     relevant |= {"clients": scenario.clients, "seed": scenario.seed, "format": FORMAT}
     relevant |= {"start": walks.start_m.tolist(), "heading": walks.heading.tolist(), "length": walks.length_m.tolist()}
     key = hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=12).hexdigest()
@@ -255,75 +249,6 @@ def _sionna_model(cell: "config.Cell", seed: int) -> tuple[Any, Any]:
     return torch, (tr38901.UMi if cell.model == "umi" else tr38901.UMa)(o2i_model="low", **options)
 
 
-# ---------------------------------------------------------------------- neighbours
-STREET_M, HOUSE_M = 20.0, 5.0
-"""W and h of the rural model."""
-
-
-def unseen_gain(distance_m: Floats, cell: "config.Cell") -> Floats:
-    """Linear gain at a distance in the plane; the formulas without line of sight, which dominate beyond a street."""
-    server_m, ghz = SERVER_M[cell.model], cell.carrier_hz / 1e9
-    flat = np.maximum(distance_m, NEAREST_M[cell.model])
-    log_d, log_f = np.log10(np.hypot(flat, server_m - CLIENT_M)), np.log10(ghz)
-    if cell.model == "umi":
-        loss_db = 35.3 * log_d + 22.4 + 21.3 * log_f
-    elif cell.model == "uma":
-        loss_db = 13.54 + 39.08 * log_d + 20 * log_f
-    else:
-        loss_db = (
-            161.04
-            - 7.1 * np.log10(STREET_M)
-            + 7.5 * np.log10(HOUSE_M)
-            - (24.37 - 3.7 * (HOUSE_M / server_m) ** 2) * np.log10(server_m)
-            + (43.42 - 3.1 * np.log10(server_m)) * (log_d - 3)
-            + 20 * log_f
-            - (3.2 * np.log10(11.75 * CLIENT_M) ** 2 - 4.97)
-        )
-    return np.asarray(from_db(-np.asarray(loss_db, float)))
-
-
-SITE_DISTANCE_M = {"umi": 200.0, "uma": 500.0, "rma": 1732.0}
-RINGS = 2
-LOAD = 0.5
-"""Share of the time and blocks in which neighbours send."""
-PLACES = 400
-"""Places in a neighbouring cell over which its clients are averaged."""
-
-
-def sites_m(distance_m: float) -> Floats:
-    """[18, 2] where the neighbours' servers are; ours is at the origin."""
-    across, up = np.meshgrid(np.arange(-RINGS, RINGS + 1), np.arange(-RINGS, RINGS + 1))
-    steps = np.maximum.reduce([np.abs(across), np.abs(up), np.abs(across + up)])
-    chosen = (steps > 0) & (steps <= RINGS)
-    return distance_m * np.column_stack([across[chosen] + up[chosen] / 2, up[chosen] * np.sqrt(3) / 2])
-
-
-class Neighbours:
-    """How much the neighbours raise the noise."""
-
-    def __init__(self, scenario: "config.Scenario", radio: "config.Radio") -> None:
-        cell = scenario.channel.cell
-        distance = SITE_DISTANCE_M[cell.model]
-        self._cell, self._radio, self._sites = cell, radio, sites_m(distance)
-        # A hexagon's area as a disc, filled evenly (a sunflower's seeds).
-        seed = np.arange(PLACES) + 0.5
-        radius = distance * np.sqrt(np.sqrt(3) / 2 / np.pi) * np.sqrt(seed / PLACES)
-        angle = np.pi * (1 + np.sqrt(5)) * seed
-        places = self._sites[:, None] + (radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)]))[None]
-        gain = unseen_gain(np.hypot(places[..., 0], places[..., 1]), cell).mean(axis=1).sum()
-        blocks = max(1.0, radio.num_rbs / scenario.clients)
-        received_w_per_hz = LOAD * gain * radio.max_tx_power_w / (blocks * radio.rb_bandwidth_hz)
-        self.uplink_rise = 1.0 + float(received_w_per_hz) / radio.noise_psd_w_per_hz
-        """(N₀ + I) / N₀ at the server."""
-
-    def downlink_rise(self, position_m: Floats) -> Floats:
-        """[N] (N₀ + I) / N₀ at clients [N, 2]."""
-        away = np.linalg.norm(position_m[:, None] - self._sites, axis=2)
-        gain = unseen_gain(away, self._cell).sum(axis=1)
-        sent_w_per_hz = LOAD * self._radio.server_tx_power_w / self._radio.downlink_bandwidth_hz
-        return np.asarray(1.0 + sent_w_per_hz * gain / self._radio.noise_psd_w_per_hz)
-
-
 # ---------------------------------------------------------------------- the channel
 SPEED_OF_LIGHT_MPS = 299_792_458.0
 ROUND_S = 1.0
@@ -341,16 +266,13 @@ class CellChannel:
     """[K] centres of the resource blocks, relative to the carrier."""
     selective: bool = False
     """Whether each block has its own gain, or all have the mean."""
-    neighbours: Neighbours | None = None
-    """Cells around, whose noise lowers all gains: they are over the thermal noise."""
 
     @classmethod
     def of(cls, scenario: "config.Scenario", radio: "config.Radio") -> "CellChannel":
         walks = Walks.of(scenario)
         channel, block_hz = scenario.channel, block_centres_hz(radio)
         places = places_on(walks, scenario)
-        around = Neighbours(scenario, radio) if channel.cell.neighbours == "hexagonal" else None
-        return cls(walks, places, channel.cell.carrier_hz, block_hz, channel.blocks == "selective", around)
+        return cls(walks, places, channel.cell.carrier_hz, block_hz, channel.blocks == "selective")
 
     def at(self, round_index: int) -> ChannelState:
         return self.at_time(ROUND_S * round_index)
@@ -367,11 +289,7 @@ class CellChannel:
         nearest = np.rint(place).astype(int)
         beyond_m = walked - nearest / max(last, 1) * self.walks.length_m
         by_block = path_gain[:, None] * np.abs(self._response(nearest, beyond_m)) ** 2
-        down = None
-        if self.neighbours is not None:
-            down = by_block.mean(axis=1) / self.neighbours.downlink_rise(self.walks.position_m(time_s))
-            path_gain, by_block = path_gain / self.neighbours.uplink_rise, by_block / self.neighbours.uplink_rise
-        return ChannelState(path_gain, by_block.mean(axis=1), True, by_block if self.selective else None, down)
+        return ChannelState(path_gain, by_block.mean(axis=1), True, by_block if self.selective else None)
 
     def position_at(self, time_s: float) -> Floats:
         """[N, 2] in metres."""

@@ -74,9 +74,6 @@ class ChannelState:
     """Whether packets meet exactly this gain (trace) or fade around the mean (Rayleigh)."""
     block_gain: Floats | None = None
     """[N, K] the gain of each resource block in this round, whose mean is `channel_gain`; None: all have the same."""
-    downlink_gain: Floats | None = None
-    """The gain on the way down, where it isn't `channel_gain`: gains are over the thermal noise, and where others are
-    heard besides it, each end hears something else."""
 
 
 def block_centres_hz(radio: "Radio") -> Floats:

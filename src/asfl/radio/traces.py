@@ -10,7 +10,7 @@ CSV, one row per user and time step, as the UCC 5G data set (Raca et al., MMSys 
     0,1.0,-93.0,            missing values: empty, "-", nan, or no row at all
 
 NPZ: `snr_db`, `rsrp_dbm` or `relative_gain` (linear) [users, time]; optional: the time step `dt_s`, else 1 s, and
-`user_names` or `trace_id` [users]. A file of `asfl data trace` has `gain_db` instead.
+`user_names` [users]. A file of `asfl data trace` has `gain_db` instead.
 """
 
 import csv
@@ -203,7 +203,6 @@ _VALUE_COLUMNS: dict[TableQuantity, tuple[str, ...]] = {
 }
 _TABLES: tuple[Quantity, ...] = (*_VALUE_COLUMNS, "relative_gain")
 """Of an NPZ file."""
-_NAME_ARRAYS = ("user_names", "trace_id")
 MAX_LINE_LENGTH = 1 << 20
 MAX_TABLE_LENGTH = 1 << 28
 """About ten million rows, which take some 20 seconds and half a gigabyte."""
@@ -325,7 +324,7 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
 
 def read_npz(path: Path, quantity: RequestedQuantity) -> Trace:
     """Read arrays [users, time] from an NPZ archive; other arrays in it may be of any kind and stay unread."""
-    arrays, names_in_file = read_arrays(path, (*_TABLES, "dt_s", *_NAME_ARRAYS))
+    arrays, names_in_file = read_arrays(path, (*_TABLES, "dt_s", "user_names"))
     if "gain_db" in names_in_file and quantity in ("auto", "gain_db"):
         return read_walk(path)
     if quantity == "gain_db":
@@ -343,10 +342,9 @@ def read_npz(path: Path, quantity: RequestedQuantity) -> Trace:
     period = arrays.get("dt_s", np.array(1.0))
     if period.size != 1 or period.dtype.kind not in "fiu" or not 0 < period.item() < math.inf:
         raise AsflError(f"{path}: dt_s is {period.tolist()}; give one positive number of seconds")
-    label = next((name for name in _NAME_ARRAYS if name in arrays), None)
-    names = np.arange(len(values)) if label is None else arrays[label]
+    names = arrays.get("user_names", np.arange(len(values)))
     if names.shape != (len(values),):
-        raise AsflError(f"{path}: {label} is {list(names.shape)}; give one name for each of the {len(values)} users")
+        raise AsflError(f"{path}: user_names is {list(names.shape)}; give one name for each of the {len(values)} users")
     time_s = np.arange(values.shape[1], dtype=np.float64) * np.float64(period.item())
     users = [UserSeries(str(name), time_s, row) for name, row in zip(names, values, strict=True)]
     return build_trace(path, wanted, users, float(period.item()))

@@ -1,4 +1,4 @@
-"""Which scheme suits a world, and the worlds around it: what rounds cost is played, what training needs is measured.
+"""Which scheme suits a world: what rounds cost is played, what training needs is measured.
 
 Delay and energy of a training are those of an update that arrives (played in this world) times the number of updates
 that reach an accuracy. How many that are, only training can tell: it is that of runs on the same data with the same
@@ -6,20 +6,19 @@ network, in the world with the nearest label mix. Without such runs there are co
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from asfl.config import Config
 from asfl.costs.world import World, resolve_budgets
-from asfl.results.charts.chart import Axis, Bars, Chart, Look, Note, Panel, Series, look_of
 from asfl.results.curves import Curve, Run, reach
 from asfl.results.reproduce.archive import Found
 from asfl.results.summary import choose_targets, said_once, trained_and_charged
 from asfl.runs.play import Playthrough, play_all
-from asfl.schemes import PLUS, SAME_TOOLS
+from asfl.schemes import SAME_TOOLS
 
 ADVISED = ("asfl-plus", "asfl", "fedavg", "sl-best", "sfl-best", "sfl-best:mix=on", "acc-sfl", "epsl", *SAME_TOOLS)
 
@@ -175,85 +174,3 @@ def _is_similar(run: Run, config: Config) -> bool:
 def _log_mix(run: Run) -> float:
     assert run.config is not None
     return math.log(run.config.data.dirichlet_alpha)
-
-
-# ---------------------------------------------------------------------- a map of worlds
-BANDWIDTHS = (0.1, 0.3, 1.0, 3.0)
-"""Times that of the world that was asked about."""
-PRICES = {"time is all": 0.0, "both count": 1.0, "mostly energy": 10.0}
-SPREADS = {"processors alike": 1.0, "processors from 1 to 8": 8.0}
-"""The fastest processor as a multiple of the slowest."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One world of the map, and who is best there."""
-
-    bandwidth: float
-    price: str
-    spread: str
-    best: str
-    second: str
-    """Empty if there is only one."""
-    ahead: float
-    """The price of the second as a multiple of the best's."""
-
-
-def which_scheme(
-    config: Config, rounds: int, learnt: Learnt, *, progress: Callable[[str], None] = lambda _: None
-) -> list[Cell]:
-    """The best scheme in worlds around one world; `progress` hears of every world that is done."""
-    cells = []
-    for spread, factor in SPREADS.items():
-        for bandwidth in BANDWIDTHS:
-            there = _there(config, bandwidth, factor)
-            cells += [
-                Cell(bandwidth, price, spread, *of_price) for price, of_price in _best(there, rounds, learnt).items()
-            ]
-            progress(f"{bandwidth:g} × bandwidth, {spread}")
-    return cells
-
-
-def _best(config: Config, rounds: int, learnt: Learnt) -> dict[str, tuple[str, str, float]]:
-    """By price: who is best, who is second, and how far behind."""
-    # Only the decisions of asfl-plus depend on the price; the others are played once for all prices.
-    others = advise(config, rounds, 1, learnt, schemes=[name for name in ADVISED if name != PLUS]).candidates
-    found = {}
-    for price, value in PRICES.items():
-        priced = config.model_copy(update={"decision": config.decision.model_copy(update={"energy_price": value})})
-        ours = advise(priced, rounds, 1, learnt, schemes=(PLUS,)).candidates
-        weight = joule_in_seconds(priced)
-        best, *rest = ranked((*ours, *(replace(one, weight=weight) for one in others)))
-        found[price] = (best.scheme, *((rest[0].scheme, rest[0].price / best.price) if rest else ("", math.inf)))
-    return found
-
-
-def _there(config: Config, bandwidth: float, spread: float) -> Config:
-    """The same world with other links and other processors."""
-    scenario, radio = config.scenario, config.radio
-    middle = math.sqrt(scenario.min_cpu_hz * scenario.max_cpu_hz)
-    ends = {"min_cpu_hz": middle / math.sqrt(spread), "max_cpu_hz": middle * math.sqrt(spread)}
-    wide = {name: bandwidth * getattr(radio, name) for name in ("rb_bandwidth_hz", "downlink_bandwidth_hz")}
-    return config.model_copy(
-        update={"scenario": scenario.model_copy(update=ends), "radio": radio.model_copy(update=wide)}
-    )
-
-
-def map_chart(cells: Sequence[Cell], said: str) -> Chart:
-    """A panel per spread of processors; in each, the best scheme and the second by bandwidth and price of energy."""
-    panels = []
-    across = Axis(
-        "bandwidth", ticks={x: f"× {one:g}" for x, one in enumerate(BANDWIDTHS)}, low=-0.5, high=len(BANDWIDTHS) - 0.5
-    )
-    for spread in SPREADS:
-        series: list[Series] = []
-        for cell in (one for one in cells if one.spread == spread):
-            x, y, look = BANDWIDTHS.index(cell.bandwidth), list(PRICES).index(cell.price), look_of(cell.best)
-            faint = Look(look.color, opacity=0.4)
-            series.append(Bars(places=[x], lengths=[0.96], base=[y - 0.48], width=0.96, look=faint, name=cell.best))
-            behind = f"\n{cell.second}: {cell.ahead:.{0 if cell.ahead >= 10 else 1}f}×" if cell.second else ""
-            series.append(Note(cell.best + behind, x, y, place="center", size=7))
-        ticks = {y: name if spread == next(iter(SPREADS)) else "" for y, name in enumerate(PRICES)}
-        up = Axis(ticks=ticks, low=-0.5, high=len(PRICES) - 0.5)
-        panels.append(Panel(spread, series, across, up))
-    return Chart([panels], 4.6 * len(SPREADS), 3.6, subtitle=said, legend="bottom")

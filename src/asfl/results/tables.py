@@ -170,16 +170,16 @@ class Table:
         body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         return f"<h4>{escape_html(self.title)}</h4>{body}{note}"
 
-    def latex(self, world: str = "", prefix: str = "tab:asfl") -> str:
+    def latex(self) -> str:
         """With booktabs; a table of more than seven columns is shrunk to the width of the page."""
         wide = len(self.header) > 7
-        caption = escape_latex(f"{with_note(self.title, world)}. {self.note}")
+        caption = escape_latex(f"{self.title}. {self.note}")
         return "\n".join(
             [
                 r"\begin{table}",
                 r"  \centering",
                 f"  \\caption{{{caption}}}",
-                f"  \\label{{{prefix}-{self.key}}}",
+                f"  \\label{{tab:asfl-{self.key}}}",
                 *([r"  \resizebox{\linewidth}{!}{%"] if wide else []),
                 f"  \\begin{{tabular}}{{{'l' * self.words}{'r' * (len(self.header) - self.words)}}}",
                 r"    \toprule",
@@ -214,13 +214,9 @@ def _latex_row(cells: Sequence[str]) -> str:
     return "    " + " & ".join(told) + r" \\"
 
 
-def latex_tables(groups: Sequence[tuple[str, Sequence[Table]]]) -> str:
-    """All tables of all worlds; each group is the title of a world (empty if there is only one) and its tables."""
-    parts = ["% Needs \\usepackage{booktabs}; wide tables also \\usepackage{graphicx}.\n"]
-    for place, (title, tables) in enumerate(groups, start=1):
-        prefix = f"tab:asfl-{place}" if len(groups) > 1 else "tab:asfl"
-        parts += [table.latex(title, prefix) for table in tables]
-    return "\n".join(parts)
+def latex_tables(tables: Sequence[Table]) -> str:
+    packages = "% Needs \\usepackage{booktabs}; wide tables also \\usepackage{graphicx}.\n"
+    return "\n".join([packages, *(table.latex() for table in tables)])
 
 
 # ---------------------------------------------------------------------- the tables of a comparison

@@ -230,40 +230,6 @@ def arrival_weighted_gradient_bound(
     )
 
 
-def preconditioned_gradient_bound(
-    constants: LearningConstants,
-    smallest_rate: float,
-    misaligned: ArrayLike,
-    moved: ArrayLike,
-    length2: ArrayLike,
-    arrived_share: ArrayLike,
-    resplit_shift: ArrayLike = 0.0,
-) -> GradientBound:
-    """Theorem 1 for steps −D m, momentum's and Adam's: of Σ_r p_r ‖∇F(w̄^r)‖² / Σ_r p_r, gradients after the steps.
-
-    [ 2(F(w̄¹) − F*)/R + mean(misaligned) + mean(L·length2 − moved) + 2 mean(ψ ε + L ε²/2) ] / (a · mean(p)), where
-    a = `smallest_rate` ≤ D in all rounds, p [R] is the share of clients that arrived, and in the norm ‖x‖²_D = Σ D x²
-
-    - misaligned = ‖∇F^s − m^s‖²_D + (1/N) Σ_n β_n ‖∇F^c − m_n‖²_D and moved the same of m: `noise` is the first, and
-      the second is in it, too;
-    - length2 = ‖D m^s‖² + (1/N) Σ_n β_n ‖D m_n‖²; L·length2 ≤ moved if no D is above 1/L.
-
-    True of what happened, not in expectation: nothing is assumed of noise, past gradients in m, or how D came to be.
-    """
-    share, steps = np.asarray(arrived_share, float), constants.smoothness * np.asarray(length2, float)
-    unit = smallest_rate * _mean(share)
-    if unit <= 0:
-        return GradientBound(math.inf, 0.0, 0.0, 0.0)
-    shift = np.broadcast_to(np.asarray(resplit_shift, float), share.shape)
-    return GradientBound(
-        start=2 * constants.initial_gap / (share.size * unit),
-        noise=(_mean(misaligned) + _mean(steps - np.asarray(moved, float))) / unit,
-        drift=0.0,
-        losses=0.0,
-        resplit=2 * _mean(math.sqrt(constants.gradient2) * shift + 0.5 * constants.smoothness * shift * shift) / unit,
-    )
-
-
 def _start(c: LearningConstants, rounds: int) -> float:
     return 2 * c.initial_gap / (c.learning_rate * rounds)
 

@@ -40,7 +40,7 @@ class NoTraining:
     def train(self, plan: RoundPlan) -> Trained:
         return Trained.nothing(self.clients)
 
-    def measure(self, state: State, decision: Decision, arrived: NDArray[np.bool_]) -> Measured:
+    def measure(self, state: State, decision: Decision) -> Measured:
         return Measured()
 
 

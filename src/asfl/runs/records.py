@@ -156,8 +156,7 @@ class RoundRecord:
     gradient: dict[str, Number] | None = None
     """Of the average model after the round, in a few rounds of ASFL: what Theorem 1 speaks of (`asfl.train.evaluate`).
     norm2: ‖∇F(w̄)‖², unbiased; loss: F(w̄); noise2, client_norm2, smoothness: σ², ψ² and L as seen there, of the client
-    that has most. Under momentum and Adam also the smallest_rate and largest_rate of D in the round's steps −D m, and
-    in the norm of D: misaligned, ‖∇F − m‖², and moved, ‖m‖²; length2 is ‖D m‖²."""
+    that has most."""
 
     @property
     def arrived_count(self) -> int:

@@ -69,7 +69,7 @@ def play_round(run: Run, state: State) -> tuple[State, RoundRecord]:
 
     # 6. Record: what was decided, what it took, and what is measured of the networks now.
     own = own if trained.lost is None else replace(own, arrived=arrived & ~trained.lost)
-    measured = learner.measure(after, decision, own.arrived)
+    measured = learner.measure(after, decision)
     return after, record_of(run, after, problem, own, trained, shift, measured)
 
 

@@ -105,7 +105,7 @@ class Networks:
             sliced=config.decision.timing == "overlap" and config.radio.slices > 1,
         )
         covered = scheme.exchange == ASFL and training.local_steps == 1 and not config.data.private
-        self._gradients = Gradients(model, self.trainer.layout, clients_batches, self.trainer.rule) if covered else None
+        self._gradients = Gradients(model, self.trainer.layout, clients_batches) if covered else None
         self.scoring = Scoring(config, model, data, clients_batches, self.trainer.fleet, device)
         self._ready, self._faults = np.ones(clients, dtype=np.bool_), list[Fault]()
         self.resplit = self.trainer.resplit
@@ -168,15 +168,15 @@ class Networks:
                 f"(training.learning_rate = {self._config.training.learning_rate:g} may be too high)"
             )
 
-    def measure(self, state: State, decision: Decision, arrived: Bools) -> Measured:
+    def measure(self, state: State, decision: Decision) -> Measured:
         config, index, fleet, gradient = self._config, state.round_index, self.trainer.fleet, None
         last = state.is_last(config.training.rounds)
         evaluations, rest = divmod(index, config.output.evaluate_every)
         measured = self.evaluate(whole=last) if last or rest == 0 else Measured()
         # At the 1st, 4th, 9th, 16th … evaluation: often while much changes, and cheap in the long run.
         if self._gradients is not None and rest == 0 and math.isqrt(evaluations) ** 2 == evaluations:
-            fleet.gather(optimizers=self.trainer.rule.num_moments > 0)
-            gradient = self._gradients.measure(self.trainer.state, arrived, index)
+            fleet.gather()
+            gradient = self._gradients.measure(self.trainer.state, index)
         faults, self._faults = [*self._faults, *fleet.take_faults()], []
         return replace(
             measured,

@@ -145,7 +145,7 @@ class Learner(Protocol):
     def train(self, plan: RoundPlan) -> Trained:
         """Stages 2 and 3."""
 
-    def measure(self, state: "State", decision: Decision, arrived: Bools) -> Measured:
+    def measure(self, state: "State", decision: Decision) -> Measured:
         """Scores, gradients, noise and faults after the round, as far as this round's turn has come."""
 
 

@@ -114,7 +114,8 @@ def test_choices_and_silence(browser: Any, tmp_path: Path) -> None:
     whole = comparison_folder(tmp_path / "<img src=x onerror=alert(1)>", ("asfl", "fedavg", "sfl"))
     long = run_folder(
         tmp_path / "a-run-whose-name-is-longer-than-a-phone-is-wide-if-it-is-not-broken",
-        overrides=["training.learning_rate=0.1", "training.batch_size=2", "radio.num_rbs=9"],
+        seed=9,
+        rounds=3,
     )
     _open(browser, tmp_path, whole, long)
     assert browser.execute_script("return document.querySelectorAll('img').length") == 0

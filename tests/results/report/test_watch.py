@@ -2,10 +2,9 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from waiting import LONG_S
 
 from asfl.cli.report import report
 from asfl.config.errors import AsflError
+from asfl.runs.http_server import HttpServer
 from asfl.runs.manifest import read_manifest
 from asfl.runs.records import RECORDS_FILE
 
@@ -81,14 +81,9 @@ def test_a_port_in_use_is_told(folder: Path) -> None:
             report([folder], watch=True, port=number)
 
 
-def test_ctrl_c_ends_it(folder: Path) -> None:
-    command = [sys.executable, "-m", "asfl", "report", "--watch", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("the report is at http://127.0.0.1:")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=LONG_S)
-    finally:
-        process.kill()
-    assert (process.returncode, out, err) == (0, "stopped\n", "")
+def test_ctrl_c_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(HttpServer, "serve_forever", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    report([folder], watch=True, port=0)
+    shown, stopped = capsys.readouterr().out.splitlines()
+    assert shown.startswith("the report is at http://127.0.0.1:")
+    assert stopped == "stopped"

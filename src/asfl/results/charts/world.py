@@ -400,20 +400,3 @@ def playthroughs_chart(playthroughs: Sequence[Playthrough]) -> Chart:
         ),
     ]  # fmt: skip
     return Chart([top, queues], 12, 8, legend="right")
-
-
-def budget_chart(playthroughs: Sequence[Playthrough], model: str) -> Chart:
-    """Time and batteries left, where they are limited, and cuts over rounds, by scheme."""
-    first, rounds = playthroughs[0].rounds[0], {played.scheme: played.rounds for played in playthroughs}
-    panels = []
-    if first.time_left_s is not None:
-        time = {name: [one.time_left_s or 0.0 for one in played] for name, played in rounds.items()}
-        panels.append(lines_panel("Time left", "s", time))
-    if first.battery_left_j is not None:
-        left = {name: [float(np.median(one.battery_left_j or 0.0)) for one in of] for name, of in rounds.items()}
-        panels.append(lines_panel("Battery left: the median client", "J", left))
-    panels = [replace(panel, y=Axis(panel.y.label, low=0)) for panel in panels]
-    cuts = {name: [one.mean_cut for one in played] for name, played in rounds.items()}
-    panels.append(lines_panel("Cut", "layers on the client", cuts, step=True))
-    title = f"{model}: what the budget buys, without training"
-    return Chart([[panel] for panel in panels], 11, 8, title, legend="right")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -15,14 +15,14 @@ from asfl.config.show import own_settings
 from asfl.config.tree import DELTA
 from asfl.config.units import format_si, number, percent
 from asfl.results.charts import runs
-from asfl.results.charts.chart import DASHES, Look, Panel, lines_panel, look_of
+from asfl.results.charts.chart import Panel, lines_panel, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, figure
-from asfl.results.curves import Curve, Run, RunFolder
+from asfl.results.curves import Curve, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
-from asfl.results.page.collect import Collected, RunGroup, collect
-from asfl.results.summary import Summary, said_once, trained_and_charged
+from asfl.results.page.collect import Collected, collect
+from asfl.results.summary import Summary, trained_and_charged
 from asfl.results.tables import CURVE_AXES, Table, in_words, tables_of
-from asfl.schemes import CEILING, OURS, SCHEMES
+from asfl.schemes import CEILING, OURS
 
 PLOTLY_PATH = "plotly.js"
 """Where a served page finds the chart library; a file carries it inside."""
@@ -35,25 +35,14 @@ class Report:
     """What was read, and its numbers: all that page, figures and LaTeX tables are made from."""
 
     collected: Collected
-    summaries: Sequence[Summary]
-    """One per group of runs."""
+    summary: Summary
+    tables: Sequence[Table]
 
     @classmethod
     def of(cls, folders: Sequence[Path], targets: Sequence[float] | None = None) -> "Report":
         collected = collect(folders)
-        return cls(collected, [group.summary(targets) for group in collected.groups])
-
-    @property
-    def pairs(self) -> list[tuple[RunGroup, Summary]]:
-        return list(zip(self.collected.groups, self.summaries, strict=True))
-
-    def tables(self) -> list[tuple[str, list[Table]]]:
-        """By world."""
-        return [(group.title, tables_of(summary)) for group, summary in self.pairs if summary.runs]
-
-    def runs(self) -> list[tuple[Summary, list[Run]]]:
-        """By world: the runs behind the numbers."""
-        return [(summary, list(group.counted)) for group, summary in self.pairs if summary.runs]
+        summary = Summary.of(collected.counted, targets)
+        return cls(collected, summary, tables_of(summary) if summary.runs else [])
 
 
 def place_for(folders: Sequence[Path], wanted: Path | None) -> Path:
@@ -110,10 +99,10 @@ def page(report: Report, *, version: str = "", library: str | None = None) -> st
         collected=report.collected,
         drawn=drawn,
         data=Markup(_as_script(drawn.data)),
-        facts=_facts,
-        sentences=_sentences,
-        bounds={label: bounds_of(run, _beside(report.collected, run)) for label, (_, run) in drawn.inside.items()},
-        charged=said_once(trained_and_charged(group.config) for group in report.collected.groups),
+        facts=_facts(report.collected),
+        sentences=_sentences(report),
+        bounds={label: bounds_of(run, _beside(report.collected, run)) for label, run in drawn.inside.items()},
+        charged=trained_and_charged(report.collected.config),
         versions=_versions(report.collected),
         fields=_fields(report.collected),
         version=version,
@@ -135,17 +124,34 @@ class _Drawn:
     """All charts, by the id of their place and the choice under which they are shown; and what can be chosen."""
 
     def __init__(self, report: Report) -> None:
-        collected = report.collected
-        self.looks, self.charts = _looks(collected), dict[str, dict[str, Json]]()
-        self.chosen = {"axis": "delay", "map": "rbs"}
+        collected, summary = report.collected, report.summary
+        self.charts, self.chosen = dict[str, dict[str, Json]](), {"axis": "delay", "map": "rbs"}
         self.labels = _labels(collected)
-        self.inside = {label: found for label, found in self.labels.items() if not found[1].is_ceiling}
-        self.maps = {name: runs.MAPS[name][0] for _, run in self.inside.values() for name in runs.maps_of(run)}
-        self._accuracy(report)
-        self.ways = [self._way(n, group, summary) for n, (group, summary) in enumerate(report.pairs) if summary.targets]
+        self.inside = {label: run for label, run in self.labels.items() if not run.is_ceiling}
+        self.maps = {name: runs.MAPS[name][0] for run in self.inside.values() for name in runs.maps_of(run)}
+        every = list(_learnt(collected))
+        for axis in CURVE_AXES if every else ():
+            costs = collected.costs if axis == "delay" else ""
+            panel = runs.accuracy_panel(every, axis, summary.targets, unit=costs)
+            self._put("chart-accuracy", panel, axis, legend=True)
+        self.targets, self.rows = {percent(target): percent(target) for target in summary.targets}, _size(summary.runs)
+        if (main := summary.main_target()) is not None:
+            self.chosen["target"] = percent(main)
+        for target in summary.targets:
+            self._put("chart-delay", runs.way_panel(summary, target, "delay_s"), percent(target))
+            self._put("chart-energy", runs.way_panel(summary, target, "energy_j"), percent(target))
         self._inside(collected)
-        self._discrepancy(collected)
-        self.cuts = [self._cuts(n, group) for n, group in enumerate(collected.groups)]
+        counted = {
+            scheme: [run for run in collected.counted if run.scheme == scheme]
+            for scheme in collected.schemes
+            if scheme != CEILING
+        }
+        means = runs.means_over_runs(counted, lambda record: record.discrepancy)
+        self._put("chart-discrepancy", lines_panel("", "discrepancy, updates", means), legend=True)
+        first = runs.first_of_each([run for run in collected.runs if not run.is_ceiling])
+        self.strips = _size(first)
+        if first:
+            self._put("chart-cuts", runs.cuts_panel(first))
 
     @property
     def data(self) -> Json:
@@ -155,54 +161,15 @@ class _Drawn:
         if panel.series:
             self.charts.setdefault(place, {})[key] = figure(panel, legend=legend)
 
-    def _accuracy(self, report: Report) -> None:
-        """Finished seeds as median and range, unfinished runs one by one."""
-        every = [one for group in report.collected.groups for one in _learnt(group, self.looks)]
-        targets = sorted({target for summary in report.summaries for target in summary.targets})
-        for axis in CURVE_AXES if every else ():
-            costs = report.collected.costs if axis == "delay" else ""
-            panel = runs.accuracy_panel(every, axis, targets, unit=costs)
-            self._put("chart-accuracy", panel, axis, legend=True)
-
-    def _way(self, n: int, group: RunGroup, summary: Summary) -> Json:
-        main, names = summary.main_target(), [percent(target) for target in summary.targets]
-        self.chosen[f"target-{n}"] = names[0] if main is None else percent(main)
-
-        def look(scheme: str) -> Look:
-            return self.looks[group.series(scheme)]
-
-        for name, target in zip(names, summary.targets, strict=True):
-            self._put(f"chart-delay-{n}", runs.way_panel(summary, target, "delay_s", look), name)
-            self._put(f"chart-energy-{n}", runs.way_panel(summary, target, "energy_j", look), name)
-        targets = {name: name for name in names}
-        return {"number": n, "title": group.title, "targets": targets, "size": _size(summary.runs)}
-
     def _inside(self, collected: Collected) -> None:
         columns = runs.map_columns(collected.runs)
-        first = next((label for label, (_, run) in self.labels.items() if run.scheme == OURS and run.records), None)
+        first = next((label for label, run in self.labels.items() if run.scheme == OURS and run.records), None)
         self.chosen["run"] = first or next(iter(self.inside), "")
-        for label, (series, run) in self.inside.items():
-            for name, panel in runs.panels(run, self.looks[series].color, queue_bounds(run)).items():
+        for label, run in self.inside.items():
+            for name, panel in runs.panels(run, look_of(run.scheme).color, queue_bounds(run)).items():
                 self._put(f"chart-{name}", panel, label)
             for name in runs.maps_of(run) if run.records else ():
                 self._put("chart-map", runs.client_map(run, name, columns), f"{label}|{name}")
-
-    def _discrepancy(self, collected: Collected) -> None:
-        counted = {
-            group.series(scheme): [run for run in group.counted if run.scheme == scheme]
-            for group in collected.groups
-            for scheme in group.schemes
-            if scheme != CEILING
-        }
-        means = runs.means_over_runs(counted, lambda record: record.discrepancy)
-        panel = lines_panel("", "discrepancy, updates", means, self.looks.__getitem__)
-        self._put("chart-discrepancy", panel, legend=True)
-
-    def _cuts(self, n: int, group: RunGroup) -> Json:
-        first = runs.first_of_each([run for run in group.runs if not run.is_ceiling])
-        if first:
-            self._put(f"chart-cuts-{n}", runs.cuts_panel(first))
-        return {"number": n, "title": group.title, "size": _size(first)}
 
 
 def _size(rows: Sized) -> str:
@@ -210,29 +177,18 @@ def _size(rows: Sized) -> str:
     return "bars-one" if count <= 2 else "bars-few" if count <= 4 else "bars-some" if count <= 8 else "bars-many"
 
 
-def _looks(collected: Collected) -> dict[str, Look]:
-    """By series: those of the files; of several worlds, a scheme's colour and a world's dashes."""
-    several, only_one_scheme = len(collected.groups) > 1, len({run.scheme for run in collected.runs}) == 1
-    found = {}
-    for place, group in enumerate(collected.groups):
-        for scheme in group.schemes:
-            look = look_of(list(SCHEMES)[place % len(SCHEMES)] if several and only_one_scheme else scheme)
-            dash = DASHES[place % len(DASHES)] if several else look.dash
-            found[group.series(scheme)] = replace(look, dash=dash, width=look_of(scheme).width)
-    return found
-
-
-def _learnt(group: RunGroup, looks: Mapping[str, Look]) -> Iterator[runs.Learnt]:
-    for scheme in group.schemes:
-        series = group.series(scheme)
-        known = [(run, curve) for run in group.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
+def _learnt(collected: Collected) -> Iterator[runs.Learnt]:
+    """Finished seeds together, unfinished runs one by one."""
+    for scheme in collected.schemes:
+        look = look_of(scheme)
+        known = [(run, curve) for run in collected.runs if run.scheme == scheme and (curve := _finite(run)).accuracy]
         done = [curve for run, curve in known if run.finished]
         if done:
-            yield runs.Learnt(scheme, series, done, looks[series])
+            yield runs.Learnt(scheme, scheme, done, look)
         for run, curve in known:
             if not run.finished:
-                thin = replace(looks[series], width=1, opacity=0.75)
-                name = f"{series} seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
+                thin = replace(look, width=1, opacity=0.75)
+                name = f"{scheme} seed {run.seed}, {len(run.records)} of {run.rounds} rounds"
                 yield runs.Learnt(scheme, name, [curve], thin, ends=False)
 
 
@@ -241,57 +197,54 @@ def _finite(run: RunFolder) -> Curve:
     return Curve.of(r for r in run.records if math.isfinite(r.total_delay_s) and math.isfinite(r.total_energy_j))
 
 
-def _labels(collected: Collected) -> dict[str, tuple[str, RunFolder]]:
-    """Every run under a name of its own, with its series."""
-    found: dict[str, tuple[str, RunFolder]] = {}
-    for group in collected.groups:
-        for run in group.runs:
-            series = group.series(run.scheme)
-            label = f"{series} seed {run.seed}"
-            found[label if label not in found else f"{label} in {run.folder}"] = series, run
+def _labels(collected: Collected) -> dict[str, RunFolder]:
+    """Every run under a name of its own."""
+    found: dict[str, RunFolder] = {}
+    for run in collected.runs:
+        label = f"{run.scheme} seed {run.seed}"
+        found[label if label not in found else f"{label} in {run.folder}"] = run
     return found
 
 
 def _beside(collected: Collected, run: RunFolder) -> list[RunFolder]:
-    """Other runs of its world and seed that decide something."""
-    group = next(group for group in collected.groups if run in group.runs)
-    return [other for other in group.runs if other.seed == run.seed and other is not run and not other.is_ceiling]
+    """Other runs of its seed that decide something."""
+    return [other for other in collected.runs if other.seed == run.seed and other is not run and not other.is_ceiling]
 
 
 # ---------------------------------------------------------------------- words
-def _sentences(group: RunGroup, summary: Summary) -> list[str]:
-    if not group.counted:
+def _sentences(report: Report) -> list[str]:
+    counted = report.collected.counted
+    if not counted:
         return ["No round has been played yet."]
-    rounds = len(group.counted[0].records)
+    rounds = len(counted[0].records)
     so_far = f"No run is finished: what follows compares them after round {rounds}, which all have played."
-    return [*([] if group.finished else [so_far]), *in_words(summary)]
+    return [*([] if report.collected.finished else [so_far]), *in_words(report.summary)]
 
 
-def _facts(group: RunGroup) -> dict[str, str]:
-    config, seeds = group.config, sorted({run.seed for run in group.runs})
+def _facts(collected: Collected) -> dict[str, str]:
+    config, seeds = collected.config, sorted({run.seed for run in collected.runs})
+    if not seeds:
+        return {}
     consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[0] + len(seeds)))
-    budgets = [run.manifest.budgets for run in group.runs]
-    of_world = {
-        "schemes": str(len(group.schemes)),
-        "rounds": str(config.training.rounds),
-        "model": trained_and_charged(config) or config.model_spec.name,
-        "clients, blocks": f"{config.scenario.clients}, {config.radio.num_rbs}",
-    }
+    budgets = [run.manifest.budgets for run in collected.runs]
     return {
-        "runs finished": f"{len(group.finished)} of {len(group.runs)}",
+        "runs finished": f"{len(collected.finished)} of {len(collected.runs)}",
         "seeds" if len(seeds) > 1 else "seed":
             f"{seeds[0]} – {seeds[-1]}" if consecutive else ", ".join(map(str, seeds)),
         **({"own settings": own} if (own := own_settings(config)) else {}),
-        **({} if group.title else of_world),  # one of several has a title that says what sets it apart
+        "schemes": str(len(collected.schemes)),
+        "rounds": str(config.training.rounds),
+        "model": trained_and_charged(config) or config.model_spec.name,
+        "clients, blocks": f"{config.scenario.clients}, {config.radio.num_rbs}",
         "delay budget a round": _span([one.delay_s for one in budgets], "s"),
         "energy budget a client": _span([one.energy_j for one in budgets], "J"),
-        **({"privacy": _privacy(group)} if config.privacy.noisy else {}),
+        **({"privacy": _privacy(collected.runs)} if config.privacy.noisy else {}),
     }  # fmt: skip
 
 
-def _privacy(group: RunGroup) -> str:
+def _privacy(runs: Sequence[RunFolder]) -> str:
     """ε after the last round."""
-    ends = [run.records[-1].epsilon for run in group.runs if run.records]
+    ends = [run.records[-1].epsilon for run in runs if run.records]
     if (known := [end for end in ends if end is not None]) and len(known) == len(ends):
         span = " – ".join(dict.fromkeys((number(min(known)), number(max(known)))))
         return f"ε = {span} at δ = {DELTA:g}, for one image of one client"

@@ -158,7 +158,6 @@ _CONSTANTS = (
 )
 """How each constant is estimated."""
 _NEEDED = frozenset({"norm2", "noise2", "client_norm2", "smoothness"})
-_OF_STEPS = frozenset({"smallest_rate", "largest_rate", "misaligned", "moved", "length2"})
 
 
 def not_covered(run: Run) -> str:
@@ -176,7 +175,7 @@ def not_covered(run: Run) -> str:
 
 
 def theorem_1(run: Run) -> Table | str:
-    """Printed, corrected, weighed by arrivals and for steps with memory, part by part; or why there is nothing.
+    """Printed, corrected and weighed by arrivals, part by part; or why there is nothing.
 
     A measurement stands for all rounds since the one before. ‖w̄ˢ‖² isn't recorded: the printed bound lacks its losses.
     """
@@ -219,45 +218,20 @@ def theorem_1(run: Run) -> Table | str:
     )
     reason = not_covered(run)
     rows = [
-        _row(name, bound, mean, "not covered" if reason else _verdict(bound, mean, constants, constants.learning_rate))
+        _row(name, bound, mean, "not covered" if reason else _verdict(bound, mean, constants))
         for name, bound, mean in plain
     ]
-    if memory := _bound_with_memory(found, rounds, constants, share, shift):
-        largest = max(gradient.get("largest_rate", 0.0) for gradient in found)
-        rows.append(_row("for steps −D m", memory, by_arrivals, _verdict(memory, by_arrivals, constants, largest)))
     header = ["bound of mean ‖∇F‖²", "start", "noise", "drift", "losses", "re-split", "total", "measured", "verdict"]
     note = _note(reason, constants, len(found))
     return Table(key="theorem-1", title="Theorem 1 along the run.", note=note, header=header, rows=rows)
 
 
-def _bound_with_memory(
-    found: Sequence[dict[str, float]],
-    rounds: Floats,
-    constants: theory.LearningConstants,
-    share: Floats,
-    shift: Floats,
-) -> theory.GradientBound | None:
-    """For steps −D m; None if none were measured."""
-    known = [(gradient, count) for gradient, count in zip(found, rounds, strict=True) if gradient.keys() >= _OF_STEPS]
-    if not known:
-        return None
-    weights = [count for _, count in known]
-    stepped = float((share > 0).mean())  # a round without arrivals has no step
-    of = {name: stepped * float(np.average([g[name] for g, _ in known], weights=weights)) for name in _OF_STEPS}
-    least = min(gradient["smallest_rate"] for gradient, _ in known)
-    return theory.preconditioned_gradient_bound(
-        constants, least, of["misaligned"], of["moved"], of["length2"], share, shift
-    )
-
-
-def _verdict(
-    bound: theory.GradientBound, measured: float, constants: theory.LearningConstants, largest_rate: float
-) -> str:
+def _verdict(bound: theory.GradientBound, measured: float, constants: theory.LearningConstants) -> str:
     if measured > bound.total * (1 + 1e-6):
         return "does not hold"
     if bound.total < constants.gradient2:
         return "holds"
-    steps = largest_rate * constants.smoothness
+    steps = constants.learning_rate * constants.smoothness
     return "holds, but says nothing: it is above ψ²" + (f", with steps of {_signed(steps)}/L" if steps > 1 else "")
 
 
@@ -271,7 +245,7 @@ def _note(reason: str, constants: theory.LearningConstants, measurements: int) -
     how = "; ".join(
         f"{name} = {_signed(value)}: {text}" for (name, text), value in zip(_CONSTANTS, values, strict=True)
     )
-    warning = f"{reason}: those bounds are what they would be for plain steps, and guarantee nothing. "
+    warning = f"{reason}: the bounds are what they would be for plain steps, and guarantee nothing. "
     return (
         f"{warning if reason else ''}Measured: ‖∇F(w̄)‖² after {measurements} of the rounds, on other mini-batches than "
         f"were trained with. Estimated from the records: {how}. As L is a lower estimate, a verdict is no proof. ‖w̄ˢ‖² "

@@ -1,24 +1,22 @@
-"""Folders → runs, grouped by world: what a report is about; nothing is written.
+"""Folders → the runs of one world: what a report is about; nothing is written.
 
 Runs share a world if their configurations differ in nothing but the seed (and in what doesn't change results), or in
-what a comparison sets for single schemes. Only such runs may be averaged over seeds or held against each other in a
-table.
+what a comparison sets for single schemes. Only such runs may be averaged over seeds or held against each other.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from asfl.config import Config, by_name, differing_names
+from asfl.config import Config
 from asfl.config.errors import AsflError
 from asfl.results.curves import RunFolder, read_run
-from asfl.results.summary import Summary
-from asfl.runs.comparison import COMPARE_FILE, read_comparison
+from asfl.runs.comparison import COMPARE_FILE, Comparison, read_comparison
 from asfl.runs.folder import MODEL_SEAL
 from asfl.runs.jobs import error_report
-from asfl.runs.manifest import MANIFEST_FILE, comparable
+from asfl.runs.manifest import MANIFEST_FILE, comparable, first_difference
+from asfl.runs.play import with_seed
 from asfl.runs.records import RECORDS_FILE
 from asfl.schemes import SCHEMES
 
@@ -27,15 +25,16 @@ WATCHED = (COMPARE_FILE, MANIFEST_FILE, RECORDS_FILE, MODEL_SEAL)
 
 
 @dataclass(frozen=True)
-class RunGroup:
-    """Runs of one world, which may be compared."""
+class Collected:
+    """All a report shows."""
 
     title: str
-    """What sets its world apart from the others of the report; empty if there is only one."""
     config: Config
     """Its seed has no meaning."""
     runs: Sequence[RunFolder]
     """By scheme, then seed."""
+    notes: Sequence[str]
+    """What isn't shown, and why."""
 
     @property
     def finished(self) -> list[RunFolder]:
@@ -55,91 +54,62 @@ class RunGroup:
     def schemes(self) -> list[str]:
         return list(dict.fromkeys(run.scheme for run in self.runs))
 
-    def series(self, scheme: str) -> str:
-        """What a scheme of this world is called where several worlds meet."""
-        return f"{scheme} ({self.title})" if self.title else scheme
-
-    def summary(self, targets: Sequence[float] | None = None) -> Summary:
-        return Summary.of(self.counted, targets)
-
-
-@dataclass(frozen=True)
-class Collected:
-    """All a report shows."""
-
-    title: str
-    groups: Sequence[RunGroup]
-    notes: Sequence[str]
-    """What isn't shown, and why."""
-
     @property
     def costs(self) -> str:
         """Where seconds and joules are from."""
-        kinds = {run.manifest.config.field.costs for run in self.runs}
-        if len(kinds) > 1:
-            return "simulated or measured"
-        return "measured" if kinds == {"measured"} else "simulated"
-
-    @property
-    def runs(self) -> list[RunFolder]:
-        return [run for group in self.groups for run in group.runs]
+        return "measured" if self.config.field.costs == "measured" else "simulated"
 
 
 def collect(folders: Sequence[Path]) -> Collected:
-    """Read run folders, comparisons and sweeps of them; a clear error for anything else."""
+    """Read run folders and comparisons of one world; a clear error for anything else."""
     if not folders:
         raise AsflError("no folder given; give run folders or the folders of comparisons")
-    notes: list[str] = []
-    compared: set[Path] = set()
-    places: dict[Path, Path] = {}
-    for folder in _points(folders):
-        for place in _run_folders(folder, notes):
-            places.setdefault(place.resolve(), place)
-            if place != folder:
-                compared.add(place)
-    worlds = [read_comparison(folder).config for folder in _points(folders) if (folder / COMPARE_FILE).is_file()]
-    runs = _without_twins([read_run(place) for place in places.values()], notes)
+    compared = [read_comparison(place) for place in _holding(COMPARE_FILE, folders)]
+    notes = [note for one in compared for note in _not_shown(one)]
+    runs = _without_twins([read_run(place) for place in _holding(MANIFEST_FILE, folders)], notes)
+    configs = [one.config for one in compared]
+    worlds = [_world_of(run, configs) for run in runs] or configs
+    for run, world in zip(runs[1:], worlds[1:], strict=False):
+        if _world_key(world) != _world_key(worlds[0]):
+            difference = first_difference(with_seed(worlds[0], world.scenario.seed), world)
+            raise AsflError(
+                f"{run.folder} is in another world than {runs[0].folder} ({difference}); a report is about one world"
+            )
     names = list(dict.fromkeys(folder.resolve().name for folder in folders))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return Collected(", ".join(names[:3]) + more, _groups(runs, compared, worlds), notes)
+    return Collected(", ".join(names[:3]) + more, worlds[0], sorted(runs, key=_place), notes)
 
 
 def signature(folders: Sequence[Path]) -> str:
     """Changes whenever a report of these folders would."""
-    files = (place / name for folder in _points(folders) for place in (folder, *_below(folder)) for name in WATCHED)
+    files = (place for folder in folders for name in WATCHED for place in sorted(folder.rglob(name)))
     return repr([_stamp(file) for file in files])
 
 
 # ---------------------------------------------------------------------- reading
-def _points(folders: Sequence[Path]) -> list[Path]:
-    """All runs and comparisons in and below these folders; a folder without any stands for itself."""
-    return list(dict.fromkeys(found for folder in folders for found in _runs_and_comparisons(folder) or [folder]))
+def _holding(name: str, folders: Sequence[Path]) -> list[Path]:
+    """All folders in and below these, each once, that have such a file."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise AsflError(f"{folder} is not a run folder: there is no such folder")
+        if not any(next(folder.rglob(one), None) for one in (MANIFEST_FILE, COMPARE_FILE)):
+            raise AsflError(
+                f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in or below it"
+            )
+        for file in sorted(folder.rglob(name)):
+            found.setdefault(file.parent.resolve(), file.parent)
+    return list(found.values())
 
 
-def _runs_and_comparisons(folder: Path) -> list[Path]:
-    """The folder itself, if it is one, else all below; not what lies inside of one."""
-    if any((folder / name).is_file() for name in (MANIFEST_FILE, COMPARE_FILE)):
-        return [folder]
-    return [found for child in _below(folder) if not child.is_symlink() for found in _runs_and_comparisons(child)]
-
-
-def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
-    if (folder / COMPARE_FILE).is_file():
-        comparison = read_comparison(folder)
-        places = [comparison.run_folder(scheme, seed) for scheme in comparison.schemes for seed in comparison.seeds]
-        begun = [place for place in places if (place / MANIFEST_FILE).is_file()]
-        if len(begun) < len(places):
-            notes.append(f"{folder.name}: {_count(len(places) - len(begun), 'run')} of {len(places)} not begun yet.")
-        failed = [place.name for place in places if error_report(place).is_file()]
-        if failed:
-            notes.append(f"{folder.name}: failed at the last try: {', '.join(failed)} (see the .error.txt files).")
-        yield from begun
-        return
-    if folder.is_dir() and not (folder / MANIFEST_FILE).is_file():
-        raise AsflError(
-            f"{folder} is neither a run nor a comparison: no {MANIFEST_FILE} or {COMPARE_FILE} in or below it"
-        )
-    yield folder
+def _not_shown(comparison: Comparison) -> Iterator[str]:
+    places = [comparison.run_folder(scheme, seed) for scheme in comparison.schemes for seed in comparison.seeds]
+    name, missing = comparison.folder.name, sum(not (place / MANIFEST_FILE).is_file() for place in places)
+    if missing:
+        yield f"{name}: {missing} run{'' if missing == 1 else 's'} of {len(places)} not begun yet."
+    failed = [place.name for place in places if error_report(place).is_file()]
+    if failed:
+        yield f"{name}: failed at the last try: {', '.join(failed)} (see the .error.txt files)."
 
 
 def _without_twins(runs: Iterable[RunFolder], notes: list[str]) -> list[RunFolder]:
@@ -154,21 +124,6 @@ def _without_twins(runs: Iterable[RunFolder], notes: list[str]) -> list[RunFolde
     return list(kept.values())
 
 
-def _groups(runs: Sequence[RunFolder], compared: set[Path], worlds: Sequence[Config]) -> list[RunGroup]:
-    """`worlds` are those of comparisons; other runs have a world of their own."""
-    configs: dict[str, Config] = {}
-    by_world: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        config = _world_of(run, worlds)
-        configs.setdefault(_world_key(config), config)
-        by_world.setdefault(_world_key(config), []).append(run)
-    titles = _titles([group[0] for group in by_world.values()], list(configs.values()), compared)
-    return [
-        RunGroup(title, config, sorted(group, key=_place))
-        for title, config, group in zip(titles, configs.values(), by_world.values(), strict=True)
-    ]
-
-
 def _world_of(run: RunFolder, worlds: Sequence[Config]) -> Config:
     """A run's configuration has its scheme's own settings in it; that of its world has those of all schemes."""
     own = run.manifest.config
@@ -181,32 +136,9 @@ def _world_key(config: Config) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def _titles(firsts: Sequence[RunFolder], configs: Sequence[Config], compared: set[Path]) -> list[str]:
-    """What is different, such as "learning_rate 0.01"; where that is more than two fields, the name of the folder."""
-    if len(firsts) == 1:
-        return [""]
-    plain = [by_name(comparable(config)) for config in configs]
-    different = [name for name in differing_names(plain) if name != "scenario.seed"]
-    folders = [(run.folder.parent if run.folder in compared else run.folder).resolve().name for run in firsts]
-    if len(different) > 2 and len(set(folders)) == len(folders):
-        return folders
-    return [", ".join(f"{name.rpartition('.')[2]} {_short(one.get(name))}" for name in different) for one in plain]
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _place(run: RunFolder) -> tuple[int, str, int]:
     known = list(SCHEMES)
     return known.index(run.scheme) if run.scheme in known else len(known), run.scheme, run.seed
-
-
-def _below(folder: Path) -> list[Path]:
-    try:
-        return sorted(child for child in folder.iterdir() if child.is_dir())
-    except OSError:
-        return []
 
 
 def _stamp(file: Path) -> tuple[str, int, int]:
@@ -215,7 +147,3 @@ def _stamp(file: Path) -> tuple[str, int, int]:
     except OSError:
         return (str(file), 0, 0)
     return (str(file), stat.st_mtime_ns, stat.st_size)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
