@@ -67,8 +67,9 @@ def test_overheads_can_be_taken_away_and_put_back(runs: dict[str, Run], scheme: 
     free = recharged(runs[scheme], ["decision.overheads=free"])
     assert recharged(free, ALWAYS).records == runs[scheme].records
     for old, new in zip(free.records, runs[scheme].records, strict=True):
-        assert old.delay_s < new.delay_s or not any(new.energy_j)  # a server that trains alone has no overheads
-        assert sum(old.energy_j) < sum(new.energy_j)
+        if any(new.energy_j):  # else the server trains alone, and nothing crosses
+            assert old.delay_s < new.delay_s
+            assert sum(old.energy_j) < sum(new.energy_j)
 
 
 def test_an_archive_is_recharged_to_the_digits_it_keeps(runs: dict[str, Run], tmp_path: Path) -> None:
