@@ -1,11 +1,11 @@
 """Laws of timelines: never slower than the paper's stages, never faster than a chain of steps or a busy resource."""
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 from hypothesis import given, strategies as st
 
-from asfl.costs.timeline import ALL, Floats, Shape, Timeline, graph_of
+from asfl.costs.timeline import ALL, AT_SERVER, PARTS, Floats, Shape, Timeline, graph_of
 
 SHAPES = st.builds(
     Shape,
@@ -122,3 +122,50 @@ def test_with_barriers_a_timeline_is_the_paper_s_three_stages(shape: Shape, seed
     parts = drawn_parts(shape, seed)
     found = Timeline.of(shape._replace(stages=True, slices=1, turns=min(shape.turns, 1)), parts).delay_s
     np.testing.assert_allclose(found, stages_s(shape, parts))
+
+
+@given(SHAPES, SEEDS, st.integers(1, 3), st.booleans())
+def test_the_critical_path_is_the_delay(shape: Shape, seed: int, servers: int, stages: bool) -> None:
+    """Its steps follow each other without gaps, each after one that it needs or that kept the server busy."""
+    parts = drawn_parts(shape, seed)
+    timeline = Timeline.of(shape._replace(stages=stages), parts, servers)
+    path = np.flatnonzero(timeline.critical)
+    path = path[np.argsort(timeline.begin_s[path])]
+    edges = [0.0, *timeline.end_s[path]]
+    np.testing.assert_array_equal(timeline.begin_s[path], edges[:-1])
+    assert edges[-1] == timeline.delay_s
+    np.testing.assert_allclose(timeline.seconds[path].sum(), timeline.delay_s)
+    graph = timeline.graph
+    for before, step in pairwise(path):
+        needed, waiting = set[int](), [int(step)]
+        while waiting:
+            one = waiting.pop()
+            if one not in needed:
+                waiting += graph.after[graph.first[one] : graph.first[one + 1]].tolist()
+            needed.add(one)
+        both = set(graph.resource[[before, step]].tolist())
+        assert before in needed or both == {AT_SERVER}, "what comes before has nothing to do with it"
+
+
+@given(SHAPES, SEEDS, st.integers(1, 3))
+def test_a_trace_is_the_timeline(shape: Shape, seed: int, servers: int) -> None:
+    """All steps that take time, in microseconds, none beside another on its thread; and the critical path again."""
+    parts = drawn_parts(shape, seed)
+    timeline = Timeline.of(shape, parts, servers, joules=parts)
+    events = timeline.trace_events(process=7, start_s=2.0)
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    shown = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in events} == {7}
+    assert len(set(names.values())) == len(names)
+    steps = [event for event in shown if names[event["tid"]] != "critical path"]
+    assert len(steps) == (timeline.seconds > 0).sum()
+    for key in ("dur", "joules"):
+        total = sum(event[key] / 1e6 if key == "dur" else event["args"].get(key, 0.0) for event in steps)
+        np.testing.assert_allclose(total, parts.sum())
+    assert {event["name"] for event in steps} <= set(PARTS)
+    for thread in names:
+        own = sorted((event["ts"], event["ts"] + event["dur"]) for event in shown if event["tid"] == thread)
+        assert all(begin >= end - 1e-3 for (_, end), (begin, _) in pairwise(own))
+    for chosen in (steps, [event for event in shown if event["args"]["critical"]]):
+        ends = max((event["ts"] + event["dur"] for event in chosen), default=2e6)
+        np.testing.assert_allclose(ends, 1e6 * (2.0 + timeline.delay_s))

@@ -135,6 +135,29 @@ def test_table_and_picture(asfl: Asfl, tmp_path: Path) -> None:
     assert (tmp_path / "decision.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_round_is_a_trace_too(asfl: Asfl, tmp_path: Path) -> None:
+    """As long as is expected, or as was charged in all rounds: a process for each scheme."""
+    result = asfl("decide", _write(tmp_path, _round()), "--plot", "round.json", "--json")
+    assert _ends_s(tmp_path / "round.json") == {0: pytest.approx(json.loads(result.stdout)["expected"]["delay_s"])}
+    words = ("--rounds", 3, "--schemes", "asfl,acc-sfl", "--set", "decision.timing=overlap")
+    result = asfl("decide", *words, "--plot", "rounds.json", "--json")
+    charged = [3 * runs[0]["delay_s"] for runs in json.loads(result.stdout)["schemes"].values()]
+    assert _ends_s(tmp_path / "rounds.json") == {0: pytest.approx(charged[0]), 1: pytest.approx(charged[1])}
+    result = asfl("decide", "--rounds", 1, *words[2:3], "asfl", *words[4:], "--plot", "round.svg")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "round.svg").exists()
+    assert_refused(asfl("decide", "--rounds", 1, "--plot", "x.txt"), "or in .json for a trace")
+
+
+def _ends_s(file: Path) -> dict[int, float]:
+    """By process."""
+    shown = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    ends: dict[int, float] = {}
+    for event in shown:
+        ends[event["pid"]] = max(ends.get(event["pid"], 0.0), (event["ts"] + event["dur"]) / 1e6)
+    return ends
+
+
 def test_what_is_left_out_is_as_in_a_run() -> None:
     """Rules are the configuration's; "auto" budgets are what the fair policy takes in the round that is known."""
     clients = {"path_gain": [1e-12] * 10, "channel_gain": [1e-12] * 10, "cpu_hz": [1e9] * 10}

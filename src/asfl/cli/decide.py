@@ -1,8 +1,8 @@
 """`asfl decide`: the decision of one round, or of many."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -18,14 +18,16 @@ from asfl.config.fields import MAX_COUNT
 from asfl.config.units import format_si, number
 from asfl.costs.modelled import RoundCost
 from asfl.costs.round import Decision
+from asfl.costs.timeline import Timeline
 from asfl.optimize import Solution, solve
 from asfl.optimize.roundfile import RoundFile, cost_as_json, json_schema, read_round_file, solution_as_json
 from asfl.results.charts.chart import Chart
 from asfl.results.curves import Run
+from asfl.results.recorded import Met, timelines
 from asfl.results.summary import still_owed, trained_and_charged
 from asfl.results.tables import NO_CLIENT
 from asfl.runs.estimate import check_count
-from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words, play_all
+from asfl.runs.play import Playthrough, held_out_as_json, held_out_in_words, play_all, with_seed
 from asfl.runs.this_process import usual_threads
 from asfl.schemes import CEILING
 
@@ -50,10 +52,11 @@ def decide(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of round files.")] = False,
     overrides: options.Set = None,
     as_json: options.Json = False,
-    plot: options.Plot = None,
+    plot: options.PlotOrTrace = None,
 ) -> None:
     """Decide cut, resource blocks and power: of the round in a file, or round after round (radio only, no training).
 
+    With --plot: the round in a file, and a single round of one scheme, is drawn as a timeline too.
     With --cost: delay and energy of the decision in the file, realised if it says who arrived, else expected.
     """
     if schema:
@@ -77,6 +80,7 @@ def decide(
             data=lambda: solution_as_json(solution),
             tables=lambda out: _print_solution(solution, out),
             figure=lambda: _drawn(solution),
+            trace=lambda: solution.timeline().trace_events(),
         )
     elif rounds is not None:
         options.refuse_all_but(
@@ -87,10 +91,39 @@ def decide(
         _play(preset, overrides or [], names, seeds, rounds, as_json, plot)
 
 
-def _drawn(what: Solution | list[Playthrough]) -> Chart:
-    from asfl.results.charts.world import decision_chart, playthroughs_chart  # few decisions are drawn
+def _drawn(solution: Solution) -> Chart:
+    from asfl.results.charts.world import decision_chart  # few decisions are drawn
 
-    return decision_chart(what) if isinstance(what, Solution) else playthroughs_chart(what)
+    return decision_chart(solution)
+
+
+def _drawn_rounds(played: list[Playthrough], config: Config, model: str) -> Chart:
+    """Of one round of one scheme, its timeline."""
+    from asfl.results.charts.timeline import timeline_chart
+    from asfl.results.charts.world import playthroughs_chart
+
+    if len(played) == 1 and len(played[0].rounds) == 1:
+        for met, timeline in _timelines(played[0], config):
+            overlaps = met.round.equations.timing == "overlap"
+            barriers = met.timeline(barriers=True) if overlaps else None
+            return timeline_chart(timeline, barriers, f"{played[0].scheme}, seed {played[0].seed}, {model}")
+    return playthroughs_chart(played)
+
+
+def _timelines(played: Playthrough, config: Config) -> Iterator[tuple[Met, Timeline]]:
+    config = with_seed(config.for_scheme(played.scheme), played.seed)
+    return timelines(Run(played.scheme, played.seed, played.rounds, played.budgets, config))
+
+
+def _trace(played: list[Playthrough], config: Config) -> list[dict[str, Any]]:
+    """All rounds, one after the other; a process for each scheme and seed."""
+    events = list[dict[str, Any]]()
+    for process, one in enumerate(played):
+        name = {"name": f"{one.scheme}, seed {one.seed}"}
+        events.append({"ph": "M", "name": "process_name", "pid": process, "args": name})
+        for met, timeline in _timelines(one, config):
+            events += timeline.trace_events(process, met.record.total_delay_s - met.record.delay_s)
+    return events
 
 
 def _show_cost(given: RoundFile, as_json: bool) -> None:
@@ -200,7 +233,8 @@ def _play(
             "schemes": plain,
         },
         tables=lambda out: _print_summaries(summaries, played, model, seeds, out),
-        figure=lambda: _drawn(played),
+        figure=lambda: _drawn_rounds(played, config, model),
+        trace=lambda: _trace(played, config),
     )
 
 

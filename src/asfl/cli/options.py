@@ -23,6 +23,14 @@ def _picture(path: Path | None) -> Path | None:
     return path
 
 
+def _picture_or_trace(path: Path | None) -> Path | None:
+    if path is not None:
+        from asfl.results.charts.files import check_figure_path
+
+        check_figure_path(path, trace=True)
+    return path
+
+
 def _fields(incomplete: str) -> list[str]:
     """For the shell: fields that begin with what was typed."""
     from asfl.config.show import field_names
@@ -100,6 +108,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs inst
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw a picture into this .png, .svg or .pdf file.", callback=_picture),
+]
+
+PlotOrTrace = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="Draw a picture into this .png, .svg or .pdf file, or write timelines into this .json file, "
+        "which Perfetto and chrome://tracing open.",
+        callback=_picture_or_trace,
+    ),
 ]
 
 

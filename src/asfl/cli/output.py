@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from asfl.results.charts.chart import Chart
-from asfl.results.charts.files import save_figure
+from asfl.results.charts.files import TRACE, save_figure
 from asfl.results.tables import Table
+from asfl.runs.files import write_whole
 
 
 def console() -> Console:
@@ -83,13 +84,17 @@ def show(
     data: Callable[[], object],
     tables: Callable[[Console], None],
     figure: Callable[[], Chart],
+    trace: Callable[[], Sequence[dict[str, Any]]] = list,
 ) -> None:
-    """A result as JSON or as tables, and as a picture if one is wished."""
-    if plot is not None:
+    """A result as JSON or as tables, and as a picture or a trace if one is wished."""
+    traced = plot is not None and plot.suffix.lower() == TRACE
+    if plot is not None and traced:
+        write_whole(plot, json.dumps({"traceEvents": trace(), "displayTimeUnit": "ms"}, allow_nan=False))
+    elif plot is not None:
         save_figure(figure(), plot)
     if as_json:
         print_json(data())
         return
     tables(console())
     if plot is not None:
-        print(f"picture: {plot}")
+        print(f"{'trace' if traced else 'picture'}: {plot}")

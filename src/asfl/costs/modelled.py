@@ -8,7 +8,7 @@ costs replace "arrived" by 1 − packet_error_rate, which is what an optimiser s
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -483,9 +483,16 @@ def cost_of_all_cuts(
 
 
 def timeline_of(
-    round_: Round, decision: Decision, arrived: ArrayLike | None = None, exchange: ExchangeRules = ASFL
+    round_: Round,
+    decision: Decision,
+    arrived: ArrayLike | None = None,
+    exchange: ExchangeRules = ASFL,
+    *,
+    barriers: bool = False,
 ) -> Timeline:
-    """When what happens in the round that `round_cost` charges."""
+    """When what happens in the round that `round_cost` charges, or would with the paper's barriers."""
+    if barriers:
+        round_ = replace(round_, equations=replace(round_.equations, timing="stages"))
     samples = round_.charged_samples if decision.batch is None else decision.batch * round_.local_steps
     plan = Plan(*map(np.asarray, (decision.cut, decision.synced, decision.bits, samples)))
     found = list[Timeline]()
@@ -608,7 +615,10 @@ def _cost(
         parts[5:7] = passes
         parts = parts.reshape(len(PARTS), *rows)
         if timelines is not None:
-            timelines.append(Timeline.of(shapes[0], parts[:, 0], round_.compute.server_processors))
+            servers = round_.compute.server_processors if round_.equations.timing == "overlap" else 1
+            of_steps = np.zeros((len(PARTS), round_.num_clients))
+            of_steps[list(STEP_ROWS)] = [np.broadcast_to(own, round_.num_clients) for own in spent]
+            timelines.append(Timeline.of(shapes[0], parts[:, 0], servers, of_steps))
         if round_.equations.timing == "overlap":
             waits = by_shape(shapes, parts, round_.compute.server_processors).reshape((*shape[:-1], 3))
             wait_s = list(np.moveaxis(waits, -1, 0))

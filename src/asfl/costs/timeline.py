@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -303,6 +304,18 @@ def milestones_s(shape: Shape, parts: Floats, servers: int = 1) -> Floats:
     return np.asarray(_compiled_milestones()(np.ascontiguousarray(parts), graph_of(shape).arrays, servers))
 
 
+class Lane(NamedTuple):
+    """What one processor or link does in a round."""
+
+    client: int
+    """`ALL`: the server."""
+    resource: int
+    """Of a client; of the server, which of its processors."""
+    name: str
+    steps: Ints
+    """Those that are drawn, one after the other."""
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """When each step of a round begins and how long it takes."""
@@ -310,13 +323,17 @@ class Timeline:
     graph: Graph
     begin_s: Floats
     seconds: Floats
+    joules: Floats
+    """What each step costs its client, [K]."""
+    servers: int = 1
 
     @classmethod
-    def of(cls, shape: Shape, parts: Floats, servers: int = 1) -> "Timeline":
-        """`parts`: seconds of each part for each client, [10, N]."""
+    def of(cls, shape: Shape, parts: Floats, servers: int = 1, joules: Floats | None = None) -> "Timeline":
+        """`parts`: seconds of each part for each client, [10, N]; `joules` likewise."""
         graph = graph_of(shape)
-        seconds = graph.seconds(parts)
-        return cls(graph, compiled_schedule()(seconds, graph.resource, graph.first, graph.after, servers), seconds)
+        seconds, spent = (graph.seconds(np.zeros(parts.shape) if one is None else one) for one in (parts, joules))
+        begin = compiled_schedule()(seconds, graph.resource, graph.first, graph.after, servers)
+        return cls(graph, begin, seconds, spent, servers)
 
     @property
     def end_s(self) -> Floats:
@@ -325,3 +342,77 @@ class Timeline:
     @property
     def delay_s(self) -> float:
         return float(self.end_s.max())
+
+    @property
+    def drawn(self) -> Bools:
+        """[K] Which steps take time and end."""
+        return np.asarray((self.seconds > 0) & np.isfinite(self.end_s))
+
+    @cached_property
+    def critical(self) -> Bools:
+        """[K] The steps that the delay consists of: each begins when another ends, back to the beginning."""
+        on_path, step = np.zeros(len(self.seconds), dtype=np.bool_), int(np.argmax(self.end_s))
+        while step >= 0:
+            on_path[step] = self.drawn[step]
+            step = self._waited_for(step)
+        return on_path
+
+    def _waited_for(self, step: int) -> int:
+        """What ended when this step began: a step that it needs, or one that kept the server busy; -1: nothing."""
+        graph, begin = self.graph, self.begin_s
+        before = graph.after[graph.first[step] : graph.first[step + 1]]
+        if graph.resource[step] == AT_SERVER:
+            others = np.flatnonzero((graph.resource == AT_SERVER) & (begin < begin[step]))
+            before = np.concatenate([before, others])
+        ended = before[self.end_s[before] == begin[step]]
+        return int(ended[0]) if ended.size else -1
+
+    @cached_property
+    def number(self) -> Ints:
+        """[K] Which step of its part and client it is, from 1: the slice, or the turn of a server that mixes."""
+        seen, found = dict[tuple[int, int], int](), list[int]()
+        for key in zip(self.graph.part.tolist(), self.graph.client.tolist(), strict=True):
+            seen[key] = seen.get(key, 0) + (self.graph.share[len(found)] > 0)
+            found.append(seen[key])
+        return np.array(found)
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """The server's processors, then processor, uplink and downlink of each client; only those that do something."""
+        graph, order = self.graph, np.argsort(self.begin_s, kind="stable")
+        order = order[self.drawn[order]]
+        servers = list[list[int]]()
+        for step in order[graph.resource[order] == AT_SERVER].tolist():
+            own = next((own for own in servers if self.end_s[own[-1]] <= self.begin_s[step]), None)
+            if own is None:
+                servers.append(own := [])
+            own.append(step)
+        lanes = [
+            Lane(ALL, place, f"server {place + 1}" if self.servers > 1 else "server", np.array(own))
+            for place, own in enumerate(servers)
+        ]
+        for client in range(graph.client.max() + 1):
+            for resource, name in enumerate(("processor", "uplink", "downlink")):
+                steps = order[(graph.client[order] == client) & (graph.resource[order] == resource)]
+                if steps.size:
+                    lanes.append(Lane(client, resource, f"client {client}: {name}", steps))
+        return lanes
+
+    def trace_events(self, process: int = 0, start_s: float = 0.0) -> list[dict[str, Any]]:
+        """For Perfetto and chrome://tracing: a thread for each lane, above them one that repeats the critical path."""
+        graph, critical, events = self.graph, np.flatnonzero(self.critical), list[dict[str, Any]]()
+        path = Lane(ALL, -1, "critical path", critical[np.argsort(self.begin_s[critical])])
+        for lane in [path, *self.lanes]:
+            thread = 1 + lane.resource + (0 if lane.client == ALL else self.servers + 3 * lane.client)
+            where, told = {"pid": process, "tid": thread}, {"name": lane.name}
+            events.append({"ph": "M", "name": "thread_name", **where, "args": told})
+            events.append({"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": thread}})
+            for step in lane.steps.tolist():
+                begin_s, seconds, client = start_s + self.begin_s[step], self.seconds[step], int(graph.client[step])
+                args: dict[str, Any] = {"part": PARTS[graph.part[step]], "client": "all" if client == ALL else client}
+                args |= {"slice": int(self.number[step]), "critical": bool(self.critical[step])}
+                if self.joules[step] > 0:
+                    args["joules"] = float(self.joules[step])
+                times = {"ts": float(1e6 * begin_s), "dur": float(1e6 * seconds)}
+                events.append({"ph": "X", "name": args["part"], **times, **where, "args": args})
+        return events

@@ -55,8 +55,9 @@ from asfl.config.fields import Amount, Index, NonNegative, Positive, Share, Writ
 from asfl.config.shapes import Each, Float, Floats
 from asfl.config.tree import DecisionRules
 from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.modelled import ASFL, ExchangeRules, RoundCost, round_cost
+from asfl.costs.modelled import ASFL, ExchangeRules, RoundCost, round_cost, timeline_of
 from asfl.costs.round import ALLOWED_BITS, Decision, Round, prefix_sums
+from asfl.costs.timeline import Timeline
 from asfl.costs.world import Budgets, RemainingBudget
 
 USUAL_ERROR = 0.05
@@ -655,6 +656,10 @@ class Solution:
     @cached_property
     def expected(self) -> RoundCost:
         return round_cost(self.problem.round, self.decision, exchange=self.problem.exchange)
+
+    def timeline(self, *, barriers: bool = False) -> Timeline:
+        """The round as it is expected."""
+        return timeline_of(self.problem.round, self.decision, exchange=self.problem.exchange, barriers=barriers)
 
     @cached_property
     def rank(self) -> float:

@@ -139,7 +139,7 @@ class Candidates:
         if round_.equations.timing == "stages":
             return cls(stage_s, load, cost)
         parts = np.zeros((len(PARTS), *shape))
-        for row, of_part in zip(STEP_ROWS, expected, strict=True):
+        for row, of_part in zip(STEP_ROWS, arrived_only(seconds(terms.work, links), links, links.arrival), strict=True):
             parts[row, :, first:] = of_part
         parts[SERVER, :, first:] = terms.server_s[:, None, None] * links.arrival
         np.maximum(parts[0], terms.resplit_wait_s[:, None, None], out=parts[0])

@@ -8,10 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 from asfl.config import load_config
+from asfl.costs.timeline import Shape, Timeline
 from asfl.costs.world import World
 from asfl.results.charts.chart import Axis, Bars, Chart, Heat, Level, Line, Look, Note, Panel, Points
 from asfl.results.charts.files import draw
 from asfl.results.charts.plotly import figure
+from asfl.results.charts.timeline import timeline_chart, timeline_panel
 from asfl.results.charts.world import MOMENTS, gains
 
 Floats = NDArray[np.float64]
@@ -112,3 +114,19 @@ def test_a_logarithmic_axis_has_plain_numbers(low: float, high: float, labels: s
     shown = {text.get_text() for which in ("major", "minor") for text in axes.get_xticklabels(which=which)}
     assert labels <= shown
     assert not any("$" in text or "e" in text for text in shown)
+
+
+def test_a_timeline_has_a_bar_for_every_step() -> None:
+    """In both renderers; client 1 sits out, and the packet of client 2 is lost."""
+    parts = np.arange(1.0, 31.0).reshape(10, 3)
+    parts[:, 1] = parts[5:, 2] = 0.0
+    timeline, barriers = Timeline.of(Shape(3, slices=4), parts), Timeline.of(Shape(3, stages=True), parts)
+    axes, above = draw(timeline_chart(barriers, timeline, "")).axes[1], timeline_panel(timeline)
+    bars = [bar for bar in above.series if isinstance(bar, Bars) and bar.base is not None]
+    assert sum(len(np.atleast_1d(bar.places)) for bar in bars) == (timeline.seconds > 0).sum()
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["server", "client 0", "client 2"]
+    assert "lost" in {text.get_text() for text in axes.texts}
+    traces = figure(above)["data"]
+    named = [getattr(series, "name", "") for series in above.series]
+    assert [trace["name"] for trace in traces if trace.get("showlegend")] == [name for name in named if name]
+    assert sum("base" in trace for trace in traces) == len(bars)

@@ -18,16 +18,18 @@ from made_up import leave_run, made_up_round
 from run_folders import comparison_folder, run_folder
 
 from asfl.cli.report import report
+from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.results.charts.chart import MOST_POINTS, Line
 from asfl.results.charts.runs import client_map, map_columns, panels
 from asfl.results.curves import RunFolder
-from asfl.results.page import Report, page
+from asfl.results.page import MOST_ROUNDS, Report, page
 from asfl.results.page.bounds import check_gap, check_queues, why_not
 from asfl.results.page.collect import collect, signature
 from asfl.results.summary import Excess
 from asfl.runs.files import sealed_json
 from asfl.runs.manifest import MANIFEST_FILE, read_manifest
+from asfl.runs.play import play_all
 from asfl.runs.records import RECORDS_FILE, Fault, RoundRecord, read_records
 from conftest import Asfl, assert_refused
 
@@ -375,6 +377,23 @@ def test_epsilon_is_on_the_page(tmp_path: Path) -> None:
     assert "chart-epsilon" not in _charts(_page(run_folder(tmp_path / "open")))
     half = _page(run_folder(tmp_path / "half", overrides=noisy[:2]))
     assert "no guarantee: both activations and updates need noise" in half
+
+
+def test_rounds_of_a_long_run_have_timelines(tmp_path: Path) -> None:
+    """The first, the last and some between; none where costs were measured."""
+    config = load_config("demo", ["training.rounds=70", "decision.timing=overlap"]).config
+    (played,) = play_all(config, ["sfl-best"], [1], 70)
+    overlap, rounds_of = ["decision.timing=overlap"], played.rounds
+    text = _page(run_folder(tmp_path / "long", "sfl-best", records=rounds_of, overrides=overlap))
+    rounds = _data(text)["rounds"]["sfl-best seed 1"]
+    assert (rounds[0], rounds[-1], len(rounds)) == (1, 70, MOST_ROUNDS)
+    drawn = _charts(text)["chart-timeline"]
+    assert drawn.keys() == {f"sfl-best seed 1|{number}" for number in rounds}
+    path = drawn["sfl-best seed 1|70"]["data"][-1]
+    np.testing.assert_allclose(max(_values(path["x"])), played.rounds[-1].delay_s, rtol=1e-6)
+    measured = run_folder(tmp_path / "field", "sfl-best", records=rounds_of, overrides=["field.costs=measured"])
+    assert 'id="round"' in text
+    assert 'id="round"' not in _page(measured)
 
 
 def test_measured_costs_are_not_called_simulated(tmp_path: Path) -> None:

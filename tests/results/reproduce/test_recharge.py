@@ -10,6 +10,7 @@ from asfl.config import load_config
 from asfl.config.errors import AsflError
 from asfl.data import load_data
 from asfl.results.curves import Run
+from asfl.results.recorded import timelines
 from asfl.results.reproduce.archive import Found, Point, joined, read_archive, write_archive
 from asfl.results.reproduce.recharge import ALWAYS, RECORDED, check_charges, recharge_all, recharged
 from asfl.runs.simulation import Simulation
@@ -19,7 +20,7 @@ from conftest import Asfl, assert_refused
 TINY = ("scenario.clients=4", "radio.num_rbs=3", "training.batch_size=8", "model.width=0.1", "training.rounds=6")
 WORLDS = {
     "asfl": ("decision.outage_s=0.05",),  # so short that some are late
-    "asfl-plus": (),
+    "asfl-plus": ("decision.timing=overlap", "radio.slices=2"),
     "fedavg:bits=8": ("decision.outage_s=0.2",),
     "sl-best": ("decision.charge=expected",),
     "sfl-best": ("scenario.channel.blocks=selective",),
@@ -46,6 +47,14 @@ def runs() -> dict[str, Run]:
 @pytest.mark.parametrize("scheme", WORLDS)
 def test_the_same_charges_give_the_same_bits(runs: dict[str, Run], scheme: str) -> None:
     assert recharged(runs[scheme]).records == runs[scheme].records
+
+
+@pytest.mark.parametrize("scheme", WORLDS)
+def test_every_round_has_the_timeline_that_was_charged(runs: dict[str, Run], scheme: str) -> None:
+    for (met, timeline), record in zip(timelines(runs[scheme]), runs[scheme].records, strict=True):
+        assert met.record is record
+        assert timeline.delay_s == pytest.approx(record.delay_s)
+        assert timeline.joules.sum() == pytest.approx(sum(record.energy_j))
 
 
 def test_some_of_these_rounds_are_what_is_hard_to_recharge(runs: dict[str, Run]) -> None:

@@ -54,7 +54,7 @@ class Line:
     """Opacity of the band."""
     step: bool = False
     hover: str = "%{x}: %{y:.4~g}"
-    """What the page says of a point, as Plotly's templates have it."""
+    """What the page says of a point, as Plotly's templates have it; empty: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,8 @@ class Bars:
     base: ArrayLike | None = None
     width: float = 0.8
     horizontal: bool = False
+    hover: str = ""
+    """As of a line; empty: the page says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
+TRACE = ".json"
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -59,10 +60,11 @@ def as_png(figure: "Figure") -> bytes:
     return content.getvalue()
 
 
-def check_figure_path(path: Path) -> None:
-    """Refuse a file name that can't become a figure before any work is done."""
-    if path.suffix.lower().removeprefix(".") not in FORMATS:
-        raise AsflError(f"--plot {path}: the name must end in {', '.join('.' + name for name in FORMATS)}")
+def check_figure_path(path: Path, *, trace: bool = False) -> None:
+    """Refuse a file name that can't become a figure, or a trace, before any work is done."""
+    if path.suffix.lower() != TRACE * trace and path.suffix.lower().removeprefix(".") not in FORMATS:
+        more = f", or in {TRACE} for a trace" if trace else ""
+        raise AsflError(f"--plot {path}: the name must end in {', '.join('.' + name for name in FORMATS)}{more}")
     if path.is_dir():
         raise AsflError(f"--plot {path} is a folder; give a file name")
 

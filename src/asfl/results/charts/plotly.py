@@ -43,13 +43,16 @@ TEMPLATE: Json = {
         "yaxis": _AXIS,
     },
 }
+LONG_LEGEND = 5
+"""With more names it isn't beside the title, but below."""
 
 
 def figure(panel: Panel, *, legend: bool = False) -> Json:
     """Traces and layout; a click on a name in the legend hides all that is drawn of it."""
     traces: list[Json] = []
+    long = sum(bool(getattr(series, "name", "")) for series in panel.series) > LONG_LEGEND
     layout: Json = {
-        "margin": {"l": 48, "r": 12, "t": 34 if panel.title else 30, "b": 42},
+        "margin": {"l": 48, "r": 12, "t": (56 if long else 34) if panel.title else 30, "b": 42},
         "xaxis": _axis(panel.x),
         "yaxis": _axis(panel.y),
         "showlegend": panel.legend or legend,
@@ -98,7 +101,7 @@ def _line(line: Line) -> list[Json]:
     traces: list[Json] = [
         {
             **{"type": "scatter", "mode": "lines" if len(x) > 1 else "markers", "legendgroup": line.group},
-            **{"x": packed(x), "y": packed(line.y), "opacity": look.opacity, "hovertemplate": line.hover},
+            **{"x": packed(x), "y": packed(line.y), "opacity": look.opacity, **_hover(line.hover)},
             **{"line": stroke, "marker": {"color": look.color}},
             **{"name": plain(line.name), "showlegend": bool(line.name)},
         }
@@ -138,8 +141,14 @@ def _bars(bars: Bars) -> Json:
     """Rows."""
     return {
         **{"type": "bar", "orientation": "h", "y": packed(bars.places), "x": packed(bars.lengths)},
-        **{"width": bars.width, "marker": {"color": _colours(bars.look)}, "hoverinfo": "skip", "showlegend": False},
+        **{"width": bars.width, "marker": {"color": _colours(bars.look)}, **_hover(bars.hover)},
+        **({} if bars.base is None else {"base": packed(bars.base)}),
+        **{"name": plain(bars.name), "showlegend": bool(bars.name)},
     }
+
+
+def _hover(template: str) -> Json:
+    return {"hovertemplate": template} if template else {"hoverinfo": "skip"}
 
 
 def _heat(heat: Heat) -> Json:

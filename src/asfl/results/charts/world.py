@@ -44,6 +44,7 @@ from asfl.results.charts.chart import (
     scaled,
     stacked,
 )
+from asfl.results.charts.timeline import height_in, timeline_rows
 from asfl.results.summary import trained_and_charged
 from asfl.runs.play import Playthrough
 from asfl.schemes import OURS
@@ -358,16 +359,19 @@ def decision_chart(solution: Solution) -> Chart:
     rbs = Panel("Resource blocks", [Heat(values=owned, low=0, high=1.3)], client, Axis("block", whole=True))
     top = problem.round.radio.max_tx_power_w
     bars = Bars(places=range(num_clients), lengths=decision.tx_power_w)
-    power = Panel(
-        "Transmit power", [bars, Level(top, f"most: {top:g} W")], client, Axis("W", low=0, high=1.15 * top), legend=True
-    )
+    power = Panel(f"Transmit power (at most {top:g} W)", [bars, Level(top)], client, Axis("W", low=0, high=1.15 * top))
     rules, cost = problem.rules, solution.expected
     said = (
         f"{problem.round.profile.name}: expected {float(cost.delay_s):.3g} s (budget {rules.delay_budget_s:.3g} s), "
         f"at most {cost.energy_j.max():.3g} J a client (budget {rules.energy_budget_j:.3g} J): "
         f"{'keeps both budgets' if solution.feasible else 'misses a budget'}"
     )
-    return Chart([[cuts], [rbs, power]], 10.5, 7, subtitle=said)
+    charged = solution.timeline()
+    barriers = solution.timeline(barriers=True) if problem.round.equations.timing == "overlap" else None
+    rounds = timeline_rows(charged, barriers) if np.isfinite(charged.delay_s) else []
+    heights = [3.2, 2.8, *(height_in(charged) for _ in rounds)]
+    rows = [[cuts], [rbs, power], *([one] for one in rounds)]
+    return Chart(rows, 10.5, 0.8 + sum(heights), subtitle=said, heights=heights, legend="bottom")
 
 
 def _borrows(played: Playthrough, asfl: Playthrough | None) -> bool:

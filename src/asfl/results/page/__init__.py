@@ -1,12 +1,15 @@
 """The whole page: what the template shows, the charts as JSON beside it, and the script that draws them."""
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from asfl._version import __version__
 from asfl.config import by_name
@@ -17,15 +20,20 @@ from asfl.config.units import format_si, number, percent
 from asfl.results.charts import runs
 from asfl.results.charts.chart import Panel, lines_panel, look_of
 from asfl.results.charts.plotly import TEMPLATE, Json, figure
+from asfl.results.charts.timeline import timeline_panel
 from asfl.results.curves import Curve, RunFolder
 from asfl.results.page.bounds import bounds_of, queue_bounds
 from asfl.results.page.collect import Collected, collect
+from asfl.results.recorded import timelines
 from asfl.results.summary import Summary, trained_and_charged
 from asfl.results.tables import CURVE_AXES, Table, in_words, tables_of
 from asfl.schemes import CEILING, OURS
 
+_log = logging.getLogger(__name__)
 PLOTLY_PATH = "plotly.js"
 """Where a served page finds the chart library; a file carries it inside."""
+MOST_ROUNDS, MOST_BANDS = 60, 2_400
+"""How many timelines of a run there are, and how many clients in all of the page: about 1 MB."""
 _FACTS = ("asfl", "python", "torch", "numpy", "platform", "git_commit", "started")
 """Shown; where the data lay on a disk is private."""
 
@@ -141,6 +149,7 @@ class _Drawn:
             self._put("chart-delay", runs.way_panel(summary, target, "delay_s"), percent(target))
             self._put("chart-energy", runs.way_panel(summary, target, "energy_j"), percent(target))
         self._inside(collected)
+        self.rounds = {label: drawn for label, run in self.inside.items() if (drawn := self._rounds(label, run))}
         counted = {
             scheme: [run for run in collected.counted if run.scheme == scheme]
             for scheme in collected.schemes
@@ -155,7 +164,7 @@ class _Drawn:
 
     @property
     def data(self) -> Json:
-        return {"charts": self.charts, "chosen": self.chosen, "template": TEMPLATE}
+        return {"charts": self.charts, "chosen": self.chosen, "rounds": self.rounds, "template": TEMPLATE}
 
     def _put(self, place: str, panel: Panel, key: str = "", *, legend: bool = False) -> None:
         if panel.series:
@@ -170,6 +179,22 @@ class _Drawn:
                 self._put(f"chart-{name}", panel, label)
             for name in runs.maps_of(run) if run.records else ():
                 self._put("chart-map", runs.client_map(run, name, columns), f"{label}|{name}")
+
+    def _rounds(self, label: str, run: RunFolder) -> list[int]:
+        """The timelines of some rounds, evenly spread; which these are. None where the world can't be set up again."""
+        clients = run.manifest.config.scenario.clients
+        most = max(2, min(MOST_ROUNDS, MOST_BANDS // (len(self.inside) * clients)))
+        places = np.unique(np.linspace(0, len(run.records) - 1, most).round().astype(int)) if run.records else ()
+        found = []
+        try:
+            for met, timeline in timelines(run, {run.records[place].round for place in places}):
+                number = met.record.round
+                panel = timeline_panel(timeline, f"Round {number}: {format_si(timeline.delay_s, 's')}")
+                self._put("chart-timeline", panel, f"{label}|{number}", legend=True)
+                found.append(number)
+        except AsflError as error:  # its trace isn't here, or its plugin isn't loaded
+            _log.info("no timelines of %s: %s", label, error)
+        return found
 
 
 def _size(rows: Sized) -> str:

@@ -1,8 +1,4 @@
-"""What recorded rounds cost under other charges: decisions, links and arrivals as they were; nothing is trained.
-
-A round keeps the links that it had: where these follow the clock, those of the recorded time. Stages end by an outage
-when they do in the world with these charges.
-"""
+"""What recorded rounds cost under other charges: decisions, links and arrivals as they were; nothing is trained."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,20 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from asfl.config import Config, load_config
 from asfl.config.errors import AsflError
-from asfl.config.units import BITS_PER_VALUE
-from asfl.costs.modelled import in_time
-from asfl.costs.round import Decision, Holdings, Round
-from asfl.costs.world import Budgets, ModelledAccountant, World, draw_arrivals
+from asfl.costs.modelled import round_cost
 from asfl.results.curves import Run
+from asfl.results.recorded import rounds_met
 from asfl.results.reproduce.archive import NEXT_COMMAND, Found, runs_of, with_runs
 from asfl.runs.records import RoundRecord
 from asfl.runs.this_process import leave_ctrl_c_to_the_parent, usual_threads
-from asfl.schemes import Scheme, scheme_named
-from asfl.schemes.base import budgets_of
 
 CHARGES = (
     "compute.", "radio.downlink_bandwidth_hz", "radio.server_tx_power_w", "scenario.min_cpu_hz", "scenario.max_cpu_hz",
@@ -121,22 +111,13 @@ def recharged(run: Run, settings: Sequence[str] = ()) -> Run:
 
 
 def _charged(run: Run, config: Config) -> list[RoundRecord]:
-    world, scheme = World.of(config), scheme_named(run.scheme)
-    budgets, accountant = budgets_of(world, scheme), ModelledAccountant(config.decision.charge)
-    records, previous_cut, holdings = [], None, None
-    delay_s = energy_j = time_s = 0.0
-    for record in run.records:
-        round_ = world.begin_round(record.round - 1, previous_cut, time_s)
-        round_, decision = _met(round_, record, scheme, budgets, holdings)
-        finishes = in_time(round_, decision, scheme.exchange)
-        arrived = np.array(record.arrived, dtype=np.bool_)
-        # A late client lost its packet either way; whether the channel lost it, too, says who is served in stage 3.
-        received = np.where(finishes, arrived, arrived | draw_arrivals(round_, decision, config.scenario.seed))
-        charge = accountant.charge(round_, decision, scheme.exchange, received)
+    records, delay_s, energy_j = [], 0.0, 0.0
+    for met in rounds_met(run, config):
+        charge = round_cost(met.round, met.decision, met.arrived, met.exchange)
         delay_s, energy_j = delay_s + float(charge.delay_s), energy_j + float(charge.energy_j.sum())
         records.append(
             replace(
-                record,
+                met.record,
                 delay_s=float(charge.delay_s),
                 resplit_delay_s=float(charge.resplit_delay_s),
                 uplink_stage_delay_s=float(charge.uplink_stage_delay_s),
@@ -147,13 +128,6 @@ def _charged(run: Run, config: Config) -> list[RoundRecord]:
                 total_energy_j=energy_j,
             )
         )
-        time_s = record.total_delay_s
-        if decision.scheduled.any():
-            if round_.holdings is not None:
-                updated = decision.scheduled & finishes
-                holdings = round_.holdings.after(decision, updated, trained=bool(arrived.any()))
-            if np.ndim(decision.cut) == 0 or scheme.exchange.on_demand:
-                previous_cut = int(np.max(decision.cut))
     return records
 
 
@@ -165,22 +139,3 @@ def check_chargeable(run: Run) -> None:
         raise AsflError(f"{name}: its costs were measured, not computed, so they can't be recharged")
     if (run.config.budget.total_delay_s, run.config.budget.battery_j) != ("off", "off"):
         raise AsflError(f"{name}: total budgets ended it, and would have ended it elsewhere with other charges")
-
-
-def _met(
-    round_: Round, record: RoundRecord, scheme: Scheme, budgets: Budgets, holdings: Holdings | None
-) -> tuple[Round, Decision]:
-    """The round as the scheme met it, and what it decided."""
-    owner, clients = record.rb_owner, np.arange(round_.num_clients)
-    decision = Decision(
-        cut=1 if record.cut is None else np.array(record.cut) if isinstance(record.cut, list) else record.cut,
-        rb_count=np.array(record.rb_count),
-        tx_power_w=np.array(record.tx_power_w),
-        bits=BITS_PER_VALUE if record.bits is None else np.array(record.bits),
-        synced=record.synced or 0,
-        blocks=None if owner is None else clients[:, None] == np.array([-1 if one is None else one for one in owner]),
-        batch=None if record.batch is None else np.array(record.batch),
-    )
-    if scheme.exchange.on_demand:
-        holdings = holdings or Holdings.fresh(round_.num_clients, round_.profile.num_layers)
-    return replace(round_, outage_s=budgets.own_outage_s, holdings=holdings, blocks=decision.blocks), decision

@@ -10,7 +10,9 @@ let data = JSON.parse(document.getElementById("data").textContent);
 // ------------------------------------------------------------------ drawing
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false, plotlyServerURL: "", topojsonURL: "" };
 
-const chosen = (key) => picked[key] ?? data.chosen[key];
+const rounds = () => data.rounds[chosen("run")] ?? [];
+const roundAt = () => Math.min(picked.round ?? 0, rounds().length - 1);
+const chosen = (key) => key === "round" ? rounds()[roundAt()] : picked[key] ?? data.chosen[key];
 const keyOf = (place) => place.dataset.by.split(" ").map((key) => chosen(key) ?? "").join("|");
 
 function draw(place) {
@@ -31,6 +33,11 @@ function drawAll() {
   }
   for (const part of all("[data-of-run]")) part.hidden = part.dataset.ofRun !== chosen("run");
   for (const select of all("[data-run]")) select.value = chosen("run");
+  for (const slider of all("[data-round]")) {
+    slider.parentElement.hidden = rounds().length < 2;
+    [slider.max, slider.value] = [rounds().length - 1, roundAt()];
+    slider.setAttribute("aria-valuetext", `round ${chosen("round")}`);
+  }
   all(".chart").forEach(draw);
 }
 
@@ -44,6 +51,11 @@ document.addEventListener("click", ({ target }) => {
 document.addEventListener("change", ({ target }) => {
   if (!target.matches("[data-run]")) return;
   picked.run = target.value;
+  drawAll();
+});
+document.addEventListener("input", ({ target }) => {
+  if (!target.matches("[data-round]")) return;
+  picked.round = Number(target.value);
   drawAll();
 });
 
