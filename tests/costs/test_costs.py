@@ -10,7 +10,7 @@ from worlds import rounds, rounds_with_decisions, with_previous_cut
 
 from asfl.config import Radio
 from asfl.costs import modelled as costs
-from asfl.costs.modelled import cost_of_all_cuts, epsl, round_cost
+from asfl.costs.modelled import cost_of_all_cuts, epsl, local_loss, round_cost
 from asfl.costs.round import CORRECTED, PRINTED, Decision, Round
 from asfl.models.load import load_profile
 from asfl.models.profile import ModelProfile
@@ -173,6 +173,66 @@ def test_sfl_and_acc_sfl_exchange_the_client_model(case: tuple[Round, Decision])
             for n in range(round_.num_clients)
         ],
     )
+
+
+@given(rounds_with_decisions(), st.integers(1, 4), st.booleans())
+def test_clients_with_a_loss_of_their_own_wait_for_nothing(
+    case: tuple[Round, Decision], each: int, aligned: bool
+) -> None:
+    """They go backward before they send, `each` times as often, through a head as well; models down and up."""
+    round_, decision = case
+    round_ = with_previous_cut(round_, None)
+    cost = round_cost(round_, decision, exchange=local_loss(each, aligned=1 if aligned else 0))
+    oracle, profile, samples = (
+        _oracle(round_, decision, 1 - cost.packet_error_rate),
+        round_.profile,
+        round_.charged_samples,
+    )
+    of_cut, outputs = int(decision.cut) - 1, oracle.sizes[-1] / 32
+    features = float(profile.groups_per_batch[of_cut]) or oracle.sizes[of_cut] / 32
+    model_bits = oracle.client_bits(0) + 32 * outputs * (features + 1)
+    head_flops = samples * (oracle.sizes[of_cut] / 32 + 2 * features * outputs)
+    passes = each * 3 + (6 * costs.FITS if aligned else 0)  # a backward pass takes twice the forward
+
+    def compute_s(n: int) -> float:
+        of_head = round_.compute.client_cycles_per_flop * head_flops * passes / oracle.cpu_hz[n]
+        return each * (oracle.forward_s(n) + oracle.backward_s(n)) + of_head
+
+    def sent_s(n: int) -> float:
+        return oracle.activation_bits(n) / oracle.up(n)
+
+    def back_s(n: int) -> float:
+        gradients_s = oracle.gradient_bits(n) / oracle.down(n) if aligned else 0.0
+        return oracle.arrival[n] * (gradients_s + model_bits / oracle.up(n))
+
+    active = oracle.scheduled
+    before_s = [model_bits / oracle.down(n) + compute_s(n) + sent_s(n) for n in active]
+    _close(cost.delay_s, max(before_s, default=0) + oracle.server_s() + max(map(back_s, active), default=0))
+    for n in active:
+        radio_s = sent_s(n) + oracle.arrival[n] * model_bits / oracle.up(n)
+        _close(cost.energy_j[n], oracle.compute_j(compute_s(n), n) + oracle.power[n] * radio_s)
+
+
+@given(rounds_with_decisions(), st.integers(0, 5))
+def test_ampere_s_phases(case: tuple[Round, Decision], index: int) -> None:
+    """Two rounds of FedAvg with the client model, two that only send, then the server alone."""
+    round_, decision = case
+    phases, apart = local_loss(3, phases=(2, 2)), replace(round_, previous_cut=None, index=index)
+    arrived = decision.scheduled.astype(float)
+    cost = round_cost(apart, decision, arrived, phases)
+    one = round_cost(apart, decision, arrived, local_loss(1))
+    server_s = 0.0 if index < 2 else 3 * one.server_delay_s
+    _close(cost.server_delay_s, np.broadcast_to(server_s, len(arrived)))
+    _close(cost.downlink_delay_s, 0 * arrived)
+    if index < 2:
+        _close(cost.client_forward_energy_j, one.client_forward_energy_j)
+        _close(cost.uplink_delay_s, one.model_up_delay_s)
+    elif index < 4:
+        _close(cost.uplink_delay_s, one.uplink_delay_s)
+        _close(cost.energy_j, one.client_forward_energy_j + one.uplink_energy_j)
+    else:
+        _close(cost.energy_j, 0 * arrived)
+        _close(cost.delay_s, np.sum(cost.server_delay_s))
 
 
 @given(rounds_with_decisions(), st.integers(1, 3))

@@ -44,6 +44,8 @@ def stages_s(shape: Shape, parts: Floats) -> float:
     before, behind = parts[2:5].sum(0), parts[7:].sum(0)
     if shape.local:
         before, behind = before + behind, 0.0 * behind
+    elif shape.own_loss:
+        before, behind = before + parts[8], behind - parts[8]
     return float(reduce(parts[:2].sum(0)) + reduce(before) + parts[5:7].sum() + reduce(behind))
 
 

@@ -29,7 +29,7 @@ LITTLE = (
     "scenario.clients=4", "radio.num_rbs=6", "model.width=0.1", "training.batch_size=8", "output.test_samples=50",
     "output.checkpoint_every=2", f"training.rounds={ROUNDS}", "decision.outage_s=off",
 )  # fmt: skip
-BORROWERS = ("fedavg", "sfl", "sfl-best", "sl")
+BORROWERS = ("fedavg", "sfl", "sfl-best", "sl", "cse-fsl")
 """Of blocks and powers."""
 SERVE_THE_SAME = ("acc-sfl", "epsl", "adaptsfl", "hasfl")
 

@@ -43,6 +43,9 @@ SHIPPED = [
     "equal-error",
     "adaptsfl",
     "hasfl",
+    "cse-fsl",
+    "fsl-sage",
+    "ampere",
 ]
 VARIANTS = [
     "asfl:sync=on",

@@ -39,6 +39,9 @@ _SCHEMES = {
     "equal-error": "the same with three quarters of the clients, and powers for equal packet error rates",
     "adaptsfl": "one cut, and how many rounds lie between two averages of client sides",
     "hasfl": "a cut and a mini-batch of its own size for every client",
+    "cse-fsl": "clients train on a loss of their own and send activations now and then; no gradients",
+    "fsl-sage": "the same with a loss that learns to give the server's gradients",
+    "ampere": "clients train first, send activations once, then the server trains alone",
 }
 _MODELS = {
     "cnn": "a small network for quick runs",

@@ -9,7 +9,7 @@ costs replace "arrived" by 1 − packet_error_rate, which is what an optimiser s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +49,26 @@ class ExchangeRules:
     reports: bool = False
     """Decisions need to know how far client sides have drifted apart, so clients that have learnt report it."""
 
+    local_loss: int = 0
+    """h: clients don't wait for gradients. Each trains on a loss of its own, that of a small auxiliary head behind the
+    cut (`asfl.train.state.Auxiliary`), which is exchanged with the client model. It takes h mini-batches for each one
+    whose activations it sends. 0: gradients come down."""
+    aligned: int = 0
+    """k: in every k-th round the gradients come down after all, and heads are fitted to them (FSL-SAGE). 0: never."""
+    phases: tuple[int, int] = (0, 0)
+    """(a, b): clients train alone for a rounds and send activations in the next b, when the server begins; then it
+    trains alone (Ampere). (0, 0): both sides train in every round."""
+
+    def phase(self, index: int) -> Literal["both", "clients", "sending", "server"]:
+        """What a round is for."""
+        alone, sending = self.phases
+        if not alone:
+            return "both"
+        return "clients" if index < alone else "sending" if index < alone + sending else "server"
+
+    def aligns(self, index: int) -> bool:
+        return self.aligned > 0 and index % self.aligned == 0
+
     @property
     def keeps_client_sides(self) -> bool:
         """Whether each client keeps its own side, which moves only when the cut does."""
@@ -62,6 +82,10 @@ FEDAVG = ExchangeRules(full_local_model=True)
 SL = ExchangeRules(exchanges_client_model=True, in_sequence=True)
 SFL = ExchangeRules(exchanges_client_model=True)
 ACC_SFL = SFL
+
+
+def local_loss(each: int, aligned: int = 0, phases: tuple[int, int] = (0, 0)) -> ExchangeRules:
+    return ExchangeRules(exchanges_client_model=True, local_loss=each, aligned=aligned, phases=phases)
 
 
 def epsl(aggregated_share: float) -> ExchangeRules:
@@ -173,6 +197,20 @@ def report_bits(profile: ModelProfile, synced: Ints, cut: Ints, overheads: Overh
     return np.asarray(BITS_PER_VALUE + overheads.reported_share * apart)
 
 
+FITS = 10
+"""So often a head steps towards the gradients of each mini-batch that the server sends back."""
+
+
+def head_of(profile: ModelProfile, cut: Ints) -> tuple[Floats, Floats]:
+    """Bits and forward FLOPs for a sample of the auxiliary head at a cut: the mean over positions, a linear layer.
+
+    Its backward pass takes twice as much. A channel with more than one position is one feature.
+    """
+    values, channels = profile.activation_bits[cut - 1] / BITS_PER_VALUE, profile.groups_per_batch[cut - 1]
+    features, classes = np.where(channels > 0, channels, values), profile.activation_bits[-1] / BITS_PER_VALUE
+    return np.asarray(BITS_PER_VALUE * classes * (features + 1)), np.asarray(values + 2 * features * classes)
+
+
 class Plan(NamedTuple):
     """What is decided of a round's work: for all clients alike (leading axes are candidates), or for each [N]."""
 
@@ -236,7 +274,7 @@ def workload(round_: Round, exchange: ExchangeRules, plan: Plan) -> Workload:
         of_label = 8 * np.ceil(np.log2(classes) / 8)
         packet = sent + (samples * of_label + batches * BITS_PER_VALUE * (bits < BITS_PER_VALUE))
     of_next_layer = samples * profile.param_bits[cut] * bits / BITS_PER_VALUE
-    return Workload(
+    work = Workload(
         grown_bits=grown,
         shrunk_bits=shrunk,
         model_down_bits=down,
@@ -248,6 +286,36 @@ def workload(round_: Round, exchange: ExchangeRules, plan: Plan) -> Workload:
         backward_flops=samples * backward[cut],
         model_up_bits=up,
     )
+    return _without_waiting(round_, exchange, plan, work) if exchange.local_loss else work
+
+
+def _without_waiting(round_: Round, exchange: ExchangeRules, plan: Plan, work: Workload) -> Workload:
+    """Where clients train on a loss of their own: `forward_flops` are those before activations can be sent."""
+    each, phase, nothing = exchange.local_loss, exchange.phase(round_.index), np.zeros_like(work.forward_flops)
+    head_bits, head_flops = head_of(round_.profile, plan.cut)
+    down, up = work.model_down_bits + head_bits, work.model_up_bits + head_bits
+    local_flops = (each - 1) * work.forward_flops + each * (work.backward_flops + 3 * plan.samples * head_flops)
+    if phase == "both":
+        aligns = exchange.aligns(round_.index)
+        fit_flops = FITS * 6 * plan.samples * head_flops  # a gradient of a gradient takes as much again
+        return work._replace(
+            model_down_bits=down,
+            gradient_bits=work.gradient_bits if aligns else nothing,
+            backward_flops=local_flops + fit_flops * aligns,
+            model_up_bits=up,
+        )
+    idle = Workload(*[nothing] * len(work))
+    if phase == "clients":  # as in FedAvg, the model is the packet that may be lost
+        return idle._replace(
+            model_down_bits=down, forward_flops=work.forward_flops, backward_flops=local_flops, packet_bits=up
+        )
+    trains = idle._replace(
+        server_forward_flops=each * work.server_forward_flops, server_backward_flops=each * work.server_backward_flops
+    )
+    if phase == "server":
+        return trains
+    down = work.model_down_bits  # for clients that missed the last average
+    return trains._replace(model_down_bits=down, forward_flops=work.forward_flops, packet_bits=work.packet_bits)
 
 
 # ---------------------------------------------------------------------- seconds and joules of each step
@@ -331,13 +399,15 @@ def server_seconds(
     return np.asarray(flops * round_.server_s_per_flop)
 
 
-def stages(steps: Steps) -> tuple[Floats, Floats, Floats]:
-    """What each client needs in the three stages: re-split (6); until its packet is there; after the server."""
-    return (
-        steps.resplit_down + steps.resplit_up,
-        steps.model_down + steps.forward + steps.uplink,
-        steps.downlink + steps.backward + steps.model_up,
-    )
+def stages(steps: Steps, *, local_loss: bool = False) -> tuple[Floats, Floats, Floats]:
+    """What each client needs in the three stages: re-split (6); until its packet is there; after the server.
+
+    With a loss of its own it goes backward before it sends.
+    """
+    resplit, before = steps.resplit_down + steps.resplit_up, steps.model_down + steps.forward
+    if local_loss:
+        return resplit, before + steps.backward + steps.uplink, steps.downlink + steps.model_up
+    return resplit, before + steps.uplink, steps.downlink + steps.backward + steps.model_up
 
 
 def before_outage(of_stages: tuple[Floats, Floats, Floats], outage_s: float) -> tuple[Bools, Bools, Bools]:
@@ -439,7 +509,9 @@ def shapes_of(round_: Round, exchange: ExchangeRules, cuts: Ints, arrived: Float
     shape = Shape(
         clients=round_.num_clients,
         slices=round_.radio.slices if overlap else 1,
-        local=exchange.full_local_model,
+        local=_all_local(round_, exchange),
+        own_loss=exchange.local_loss > 0,
+        aligned=exchange.aligns(round_.index),
         in_sequence=exchange.in_sequence,
         joint_backward=exchange.aggregated_share > 0,
         stages=not overlap,
@@ -451,6 +523,11 @@ def shapes_of(round_: Round, exchange: ExchangeRules, cuts: Ints, arrived: Float
         shape._replace(turns=turn, whole_client=client, whole_server=server)
         for turn, client, server in zip(turns.tolist(), on_clients, on_server, strict=True)
     ]
+
+
+def _all_local(round_: Round, exchange: ExchangeRules) -> bool:
+    """Whether clients need no server but for an average."""
+    return exchange.full_local_model or exchange.phase(round_.index) == "clients"
 
 
 def by_shape(shapes: Sequence[Shape], parts: Floats, servers: int) -> Floats:
@@ -476,7 +553,7 @@ def _cost(
     steps, arrival = seconds(work, links), links.arrival
     if arrived is not None:
         arrival = (count > 0) * np.asarray(arrived, float)
-    if exchange.full_local_model:
+    if _all_local(round_, exchange):
         # FedAvg: model down, forward and backward on the client, model up as one packet that may be lost. The backward
         # pass comes before the upload, so it is paid whether or not the packet arrives; the server only adds.
         alone = (steps.model_down, steps.forward, steps.backward, steps.uplink)
@@ -487,7 +564,8 @@ def _cost(
         server = np.zeros(round_.num_clients)
         of_stages = (server, down + forward + backward + up, server)
     else:
-        began, sent, done = before_outage(stages(steps), outage_s)
+        own_loss = exchange.local_loss > 0
+        began, sent, done = before_outage(stages(steps, local_loss=own_loss), outage_s)
         arrival, share = arrival * sent, exchange.aggregated_share
         # EPSL: the aggregated sample positions go backward once for all clients, the others once per client. Their
         # gradient is broadcast; it must reach the weakest receiver, and all wait for it.
@@ -500,12 +578,20 @@ def _cost(
             steps = steps._replace(downlink=own + slowest)
             _, _, done = before_outage(stages(steps), outage_s)
         # What a client does until its stage ends; a stage it doesn't reach costs it nothing.
-        until_packet = (*_until(outage_s, steps[:2]), *_until(outage_s, steps[2:5], began))
-        steps = arrived_only(Steps(*until_packet, *_until(outage_s, steps[5:])), links, arrival)
+        if own_loss:  # clients go backward before they know whether their packets arrive
+            before_packet = (steps.model_down, steps.forward, steps.backward, steps.uplink)
+            down, forward, backward, up = _until(outage_s, before_packet, began)
+            downlink, model_up = _until(outage_s, (steps.downlink, steps.model_up))
+            moves = _until(outage_s, steps[:2])
+            steps = Steps(moves[0], moves[1], down, forward, up, downlink, backward, model_up)
+            steps = arrived_only(steps, links, arrival)._replace(backward=backward)
+        else:
+            until_packet = (*_until(outage_s, steps[:2]), *_until(outage_s, steps[2:5], began))
+            steps = arrived_only(Steps(*until_packet, *_until(outage_s, steps[5:])), links, arrival)
         if share > 0:  # expected: the broadcast takes as long as its slowest receiver is expected to
             slowest = np.where(arrival > 0, np.max(times(arrival, shared), axis=-1, keepdims=True), 0.0)
             steps = steps._replace(downlink=np.minimum(times(arrival, own) + slowest, outage_s))
-        of_stages = stages(steps)
+        of_stages = stages(steps, local_loss=own_loss)
     spent = joules(round_, work, links, steps)
     reduce: Callable[..., Floats] = np.sum if exchange.in_sequence else np.max
     wait_s = [reduce(of_stage, axis=-1) for of_stage in of_stages]

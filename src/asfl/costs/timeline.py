@@ -14,6 +14,8 @@ What needs what, client by client:
 - Batch norm needs the whole mini-batch where it computes: a client side that has it computes before the first slice
   leaves and after the last has come back, and a server that has it waits for all slices of a client.
 - A server that mixes mini-batches takes slice j of all clients together, and nothing before all have sent it.
+- A client with a loss of its own goes backward right after its forward pass. It waits for nothing from the server, but
+  for gradients that its head is to be fitted to before its model goes up.
 - Layers that go up are averaged before the server computes with them.
 - Local steps count as one long mini-batch, as in the paper's stages.
 
@@ -66,6 +68,10 @@ class Shape(NamedTuple):
     whole_server: bool = True
     local: bool = False
     """No cut: forward and backward on the client, then its model goes up."""
+    own_loss: bool = False
+    """Clients don't go backward from the server's gradients."""
+    aligned: bool = False
+    """These come down, even so, before client models go up."""
     in_sequence: bool = False
     joint_backward: bool = False
     """The server goes backward when it has been forward for all (EPSL)."""
@@ -148,13 +154,17 @@ def _split_round(building: _Building, shape: Shape, clients: list[int], begin: l
     up = {n: building.add(UP, n, UPLINK, begin) for n in clients}
     have_layers = [building.barrier([*down.values(), *up.values()])] if shape.stages else []
     # Stage 2: forward on the clients, activations up.
-    computed, packets = dict[int, int](), dict[int, list[int]]()
+    computed, packets, backward = dict[int, int](), dict[int, list[int]](), dict[int, list[int]]()
     for n in clients:
         model = building.add(MODEL_DOWN, n, DOWNLINK, [down[n], *have_layers])
         forward = building.chain(FORWARD, n, PROCESSOR, [[model]] * passes)
         computed[n] = forward[-1]
+        ready = forward
+        if shape.own_loss:
+            backward[n] = building.chain(BACKWARD, n, PROCESSOR, [forward])
+            ready = backward[n] if shape.stages else forward
         packets[n] = building.chain(
-            SENT, n, UPLINK, [[forward[min(j, passes - 1)], up[n]] for j in range(shape.slices)]
+            SENT, n, UPLINK, [[ready[min(j, len(ready) - 1)], up[n]] for j in range(shape.slices)]
         )
     # Stage 3: the server, gradients down, backward on the clients, perhaps models up.
     averaged = [building.barrier([own[-1] for own in packets.values()])] if shape.stages else list(up.values())
@@ -167,8 +177,12 @@ def _split_round(building: _Building, shape: Shape, clients: list[int], begin: l
         gradients = building.chain(
             GRADIENTS, n, DOWNLINK, [[answers[n][min(j, len(answers[n]) - 1)]] for j in range(shape.slices)]
         )
-        backward = building.chain(BACKWARD, n, PROCESSOR, [[computed[n], gradients[j - passes]] for j in range(passes)])
-        last.append(building.add(MODEL_UP, n, UPLINK, [backward[-1]]))
+        if shape.own_loss:
+            needs = [backward[n][-1], packets[n][-1]] + gradients[-1:] * (shape.aligned or shape.stages)
+        else:
+            own = [[computed[n], gradients[j - passes]] for j in range(passes)]
+            needs = building.chain(BACKWARD, n, PROCESSOR, own)[-1:]
+        last.append(building.add(MODEL_UP, n, UPLINK, needs))
     return last
 
 

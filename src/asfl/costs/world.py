@@ -230,7 +230,8 @@ def _resolved(rules: DecisionRules, exchange: ExchangeRules, fair_with: Callable
         return Budgets(delay, energy)
     if outage != "auto":
         return Budgets(delay, energy, outage, outage)
-    own_delay = delay if exchange.keeps_client_sides else fair_with(exchange).delay_s
+    every_round = replace(exchange, phases=(0, 0))  # no phase takes a client longer
+    own_delay = delay if exchange.keeps_client_sides else fair_with(every_round).delay_s
     return Budgets(delay, energy, OUTAGE_FACTOR * delay, OUTAGE_FACTOR * max(own_delay, delay))
 
 

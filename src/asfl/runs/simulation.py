@@ -67,13 +67,16 @@ class Networks:
         check_protection(config, scheme)
         self._config, self._scheme, clients, seed = config, scheme, config.scenario.clients, config.scenario.seed
         training, device, central = config.training, device_named(config.training.device), scheme.exchange.central
+        if scheme.exchange.local_loss and make_fleet is not LocalFleet:
+            raise AsflError(f"{scheme.name} trains in this process only: its clients can't be elsewhere")
         if make_fleet is LocalFleet and config.privacy.noisy:
             make_fleet = partial(LocalFleet, blur=GaussianMechanism(config.privacy, drawn_from(seed)))
         parts: Sequence[NDArray[np.int64]] = [np.zeros(0, np.int64)] * clients
         self._samples_each = np.full(clients, len(data.train_labels) // clients)
         if not config.data.private:  # else the server doesn't know who has what
             parts = deal(data, config)
-        batches = clients_batches = Batches.of(data, parts, config, device)
+        of_each = training.local_steps * max(scheme.exchange.local_loss, 1)
+        batches = clients_batches = Batches.of(data, parts, config, device, local_steps=of_each)
         if central:  # one "client" that has all the data, and takes every client's steps
             steps = training.local_steps * min(clients, config.radio.num_rbs)
             batches = Batches.of(data, [np.concatenate(parts)], config, device, local_steps=steps)
@@ -282,6 +285,9 @@ class Simulation:
 def check_protection(config: Config, scheme: Scheme) -> None:
     """Refuse settings that a scheme's rounds can't keep."""
     exchange = scheme.exchange
+    if exchange.local_loss and (config.privacy.noisy or config.robust.average != "mean" or config.robust.clip):
+        section = "privacy" if config.privacy.noisy else "robust"
+        raise AsflError(f"{section}: {scheme.name} knows neither noise nor robust averages; choose another scheme")
     if config.privacy.noisy and (exchange.full_local_model or exchange.central):
         raise AsflError(f"privacy: noise hides what crosses a cut, and {scheme.name} has none; choose another scheme")
     if (exchange.aggregated_share > 0 or exchange.mixes) and (config.robust.average != "mean" or config.robust.clip):

@@ -14,11 +14,14 @@ from asfl.config.names import Registry
 from asfl.costs.modelled import ExchangeRules
 from asfl.schemes.acc_sfl import AccSflScheme
 from asfl.schemes.adaptsfl import AdaptSflScheme
+from asfl.schemes.ampere import AmpereScheme
 from asfl.schemes.asfl import AsflScheme
 from asfl.schemes.base import Decided, Scheme, Values
 from asfl.schemes.borrowed import CentralScheme, FedAvgScheme, SplitFedScheme, SplitLearningScheme
+from asfl.schemes.cse_fsl import CseFslScheme
 from asfl.schemes.epsl import EpslScheme
 from asfl.schemes.fixed import FixedScheme
+from asfl.schemes.fsl_sage import FslSageScheme
 from asfl.schemes.hasfl import HasflScheme
 
 OURS, PLUS, CEILING = "asfl", "asfl-plus", "central"
@@ -50,8 +53,11 @@ _SHIPPED: tuple[Scheme, ...] = (
     FixedScheme("equal-error", clients=0.75, packet_error_rate=0.1),
     AdaptSflScheme(),
     HasflScheme(),
+    CseFslScheme(),
+    FslSageScheme(),
+    AmpereScheme(),
 )
-ON_REQUEST = ("adaptsfl", "hasfl")
+ON_REQUEST = ("adaptsfl", "hasfl", "cse-fsl", "fsl-sage", "ampere")
 """Rivals that a comparison has only if they are named."""
 
 

@@ -25,6 +25,7 @@ Values = Mapping[str, object] | tuple[float, float]
 """What a parameter of a scheme may be: what each text stands for, or a number from … to."""
 ON_OFF: Values = {"on": True, "off": False}
 BITS: Values = {str(bits): bits for bits in sorted(ALLOWED_BITS)}
+WHOLE: Values = {str(number): number for number in range(1, 21)}
 MAX_PASSES = 20
 LEAST_GAIN = 1e-12
 """A descent ends when a pass shortens what it minimises by less than this share."""

@@ -31,6 +31,13 @@ def cut_by(rule: CutRule, problem: Problem, decision: Decision, exchange: Exchan
     return int(problem.round.profile.cuts[np.argmin(cost.delay_s)])
 
 
+def borrowed_with_cut(problem: Problem, cut: int, bits: int) -> Decided:
+    """Blocks and powers of ASFL with a given cut; a network with fewer layers gets its last cut."""
+    reference, profile = borrowed_decision(problem), problem.round.profile
+    cut = max(min(cut, profile.num_layers - 1), profile.min_cut)
+    return Decided(replace(reference, cut=cut, bits=bits), reference)
+
+
 @dataclass(frozen=True)
 class FedAvgScheme:
     """Every client trains the whole model and sends it as one packet. The cut it reports is ASFL's and unused."""

@@ -98,6 +98,10 @@ class Batches:
         images = self._pixels[samples] if crops is None else self._crop(samples, crops)
         return self._to_input(images.permute(0, 3, 1, 2)), self._labels[samples]
 
+    def in_epoch(self, client: int) -> int:
+        """Mini-batches of a client before one of its samples is drawn again."""
+        return len(self._parts[client]) // self.batch_size
+
     def for_calibration(self, at_least: int) -> Iterator[Tensor]:
         """Images of the same mini-batches whenever it is asked, not augmented.
 

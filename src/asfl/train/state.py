@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from asfl.models.cuttable import CuttableModel, count_update
+from asfl.config.randomness import random_stream
+from asfl.models.cuttable import Carry, CuttableModel, count_update
 from asfl.train.optimizers import OptimizerState
 
 Floats = NDArray[np.float64]
@@ -317,6 +318,68 @@ class Combining:
 
 
 @dataclass
+class Auxiliary:
+    """What clients need to train on a loss of their own (`ExchangeRules.local_loss`): a small head for each cut.
+
+    A head is the mean over positions, if there are any, and a linear layer. A client gets it with the client model and
+    steps it with an optimiser of its own; then heads are averaged as client models are.
+    """
+
+    edges: NDArray[np.int64] = field(metadata={"fixed": True})
+    """[M] The head at cut c is `heads[edges[c - 1]:edges[c]]`: weights [classes, features], then biases."""
+    classes: int = field(metadata={"fixed": True})
+    heads: Tensor
+    """[Q]"""
+    moments: Tensor
+    """[N, S, Q]"""
+    steps: NDArray[np.int64]
+    """[N, M − 1]"""
+    sent: NDArray[np.int64]
+    """[N] how many mini-batches of each client the server has the activations of, where it trains alone in the end."""
+
+    @classmethod
+    def fresh(
+        cls,
+        model: CuttableModel,
+        image_shape: Sequence[int],
+        initial: Tensor,
+        num_clients: int,
+        moments: int,
+        seed: int,
+    ) -> "Auxiliary":
+        """`initial`: a tensor of the type and on the device of heads. They begin as PyTorch's layers do."""
+        model, units = deepcopy(model).eval(), len(model.units)
+        carry: Carry = (torch.zeros(1, *image_shape, dtype=next(model.parameters()).dtype),)
+        features = list[int]()
+        with torch.no_grad():
+            for unit in range(units):
+                carry = model.run(carry, unit, unit + 1)
+                features.append(sum(tensor.shape[1] for tensor in carry))
+        classes, random = features.pop(), random_stream(seed, "auxiliary heads")
+        drawn = [random.uniform(-1, 1, classes * (size + 1)) / np.sqrt(size) for size in features]
+        heads = torch.from_numpy(np.concatenate(drawn)).to(initial)
+        return cls(
+            np.cumsum([0, *map(len, drawn)]),
+            classes,
+            heads,
+            heads.new_zeros(num_clients, moments, len(heads)),
+            np.zeros((num_clients, units - 1), dtype=np.int64),
+            np.zeros(num_clients, dtype=np.int64),
+        )
+
+    def at(self, cut: int) -> slice:
+        return slice(int(self.edges[cut - 1]), int(self.edges[cut]))
+
+    def loss(self, head: Tensor, carry: Carry, labels: Tensor) -> Tensor:
+        features = torch.cat([tensor.flatten(2).mean(2) if tensor.dim() > 2 else tensor for tensor in carry], dim=1)
+        weight = head[: -self.classes].view(self.classes, -1)
+        return F.cross_entropy(F.linear(features, weight, head[-self.classes :]), labels)
+
+    def client_optimizer(self, client: int) -> OptimizerState:
+        return OptimizerState(self.moments[client], self.steps[client])
+
+
+@dataclass
 class TrainingState:
     """One server-side model, one client side per client, and the optimiser state of each.
 
@@ -341,6 +404,8 @@ class TrainingState:
     """[N] how many each client has; all averages are by them. 1 where all have as many."""
     combining: Combining = field(default_factory=Combining, metadata={"fixed": True})
     """What averages are."""
+    auxiliary: Auxiliary | None = None
+    """In schemes whose clients train on a loss of their own."""
 
     @classmethod
     def fresh(cls, layout: Layout, initial: ModelVectors, num_clients: int, num_moments: int) -> "TrainingState":

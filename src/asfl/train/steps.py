@@ -9,16 +9,16 @@ Equal to the plain trainer in `tests/oracles`, which reads like the paper. What 
 - Client sides are rows of one buffer, gradients too; the network's code is bound to them, not copied (`LocalFleet`).
 - Clients whose packet is lost train nothing, so they aren't asked to.
 
-A round is `split_steps`, `server_copies` or `in_sequence`. The clients are a `Fleet`, in this process or on other
-machines. Those can be lost on the way. Lost before its activations are here: a client counts as not arrived. Lost
-behind the server's pass: what the server learnt from it stays, and the means of client models are over the clients that
-gave theirs.
+A round is `split_steps`, `server_copies`, `in_sequence` or `local_losses`. The clients are a `Fleet`, in this process
+or on other machines. Those can be lost on the way. Lost before its activations are here: a client counts as not
+arrived. Lost behind the server's pass: what the server learnt from it stays, and the means of client models are over
+the clients that gave theirs.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from asfl.config import Config
 from asfl.config.randomness import random_stream
-from asfl.costs.modelled import ExchangeRules
+from asfl.costs.modelled import FITS, ExchangeRules
 from asfl.models.cuttable import Carry, CuttableModel
 from asfl.train.batches import Batches
 from asfl.train.fleet import FirstLayers, Fleet, FleetMaker, LocalFleet, Packet
@@ -41,11 +41,22 @@ from asfl.train.quantise import (
     layers_to_send,
     quantise_carry,
     quantise_side,
+    relative_error,
     restore_carry,
     rounding,
 )
 from asfl.train.signals import GradientNorms, RoundPlan, Task, Trained
-from asfl.train.state import Combining, Floats, Layout, ModelVectors, Replica, TrainingState, layer_spreads, runs
+from asfl.train.state import (
+    Auxiliary,
+    Combining,
+    Floats,
+    Layout,
+    ModelVectors,
+    Replica,
+    TrainingState,
+    layer_spreads,
+    runs,
+)
 
 Learnt = dict[int, tuple[Tensor, Tensor]]
 """Loss and ‖update‖² of each client whose activations went through the server."""
@@ -94,7 +105,10 @@ class Trainer:
         keeps = exchange.keeps_client_sides
         self.fleet: Fleet = fleet(model, self.state, batches, client_rule or rule, keeps_sides=keeps)
         self._steps = split_steps
-        if exchange.in_sequence:
+        if exchange.local_loss:
+            self._steps, shape, moments = local_losses, batches.image_shape, rule.num_moments
+            self.state.auxiliary = Auxiliary.fresh(model, shape, initial.parameters, num_clients, moments, seed)
+        elif exchange.in_sequence:
             self._steps = in_sequence
         elif batches.local_steps > 1 and not (exchange.aggregated_share > 0 or exchange.mixes):
             self._steps = server_copies
@@ -513,6 +527,165 @@ def in_sequence(trainer: Trainer, tasks: list[Task]) -> Learnt:
         if alone.side is not None:  # else the next client gets what this one got
             front.copy_(alone.side.received(front.parameters))
     return learnt
+
+
+# ---------------------------------------------------------------------- clients with a loss of their own
+def local_losses(trainer: Trainer, tasks: list[Task]) -> Learnt:
+    """No client waits for a gradient: an auxiliary head behind its cut gives it a loss. All have the same cut."""
+    phase = trainer.exchange.phase(tasks[0].round)
+    if phase in ("sending", "server"):
+        return _server_alone(trainer, tasks, sending=phase == "sending")
+    state, cut, seed = trainer.state, tasks[0].cut, trainer.seed
+    front, behind = trainer.layout.front(state.server, cut), trainer.layout.behind(state.server, cut).parameters
+    assert state.auxiliary is not None
+    alone = {task.client: _own_steps(trainer, task, state.auxiliary) for task in tasks}
+    clients, before = list(alone), behind.clone()
+
+    # The server steps with each mini-batch that is sent, one after the other.
+    losses: dict[int, list[Tensor]] = {client: [] for client in clients}
+    gradients: dict[int, list[Carry]] = {client: [] for client in clients}
+    if phase == "both":
+        order = random_stream(seed, "scheme: order", tasks[0].round).permutation(clients).tolist()
+        trainer.server.bind(state.server, trainer.gradient, cut, trainer.layout.num_units)
+        for place, client in product(range(len(alone[order[0]].sent)), order):
+            loss, gradient = _server_step(trainer, alone[client].sent[place], cut)
+            losses[client].append(loss)
+            gradients[client].append(gradient)
+        if trainer.exchange.aligns(tasks[0].round):
+            for task in tasks:
+                _fit(trainer, task, state.auxiliary, alone[task.client], gradients[task.client])
+
+    # Client models and heads become their averages.
+    sides = [one.side.received(front.parameters) for one in alone.values()]
+    for had, own in zip(front.both, zip(*(side.both for side in sides), strict=True), strict=True):
+        had.copy_(state.average(torch.stack(own), had, clients))
+    heads = torch.stack([one.head for one in alone.values()])
+    state.auxiliary.heads.copy_(state.average(heads, state.auxiliary.heads, clients))
+    on_server = (behind - before).square().sum()
+    return {n: (torch.stack(losses[n] or one.losses).mean(), one.norm + on_server) for n, one in alone.items()}
+
+
+class _Sent(NamedTuple):
+    """A mini-batch whose activations went up."""
+
+    carry: Carry
+    """As the client has them."""
+    crossing: Crossing
+    labels: Tensor
+
+
+class _OwnSteps(NamedTuple):
+    """What a client did by itself."""
+
+    losses: list[Tensor]
+    norm: Tensor
+    """‖update‖² of the client side."""
+    side: FirstLayers
+    head: Tensor
+    """[Q] with the one at the cut trained."""
+    sent: list[_Sent]
+
+
+def _own_steps(trainer: Trainer, task: Task, auxiliary: Auxiliary) -> _OwnSteps:
+    """All mini-batches of a client; it sends the first of every h. Heads that are aligned learn in no other way."""
+    fleet, head, here = trainer.fleet, auxiliary.heads.clone(), auxiliary.at(task.cut)
+    losses, sent, norms = list[Tensor](), list[_Sent](), list[Tensor | None]()
+    for step in range(trainer.batches.local_steps):
+        now = replace(task, step=step, bits=UNQUANTISED)
+        fleet.announce([now], trainer.models_to_send([task]) if step == 0 else None)
+        (packet,) = fleet.forward([now])
+        assert packet is not None
+        carry = restore_carry(packet.carry, trainer.dtype)
+        if step % trainer.exchange.local_loss == 0:
+            rng = rounding(trainer.batches.seed, "up", task.round, task.client, step)
+            crossing = quantise_carry(carry, task.bits, rng)
+            sent.append(_Sent(carry, crossing, packet.labels))
+            if task.bits < UNQUANTISED and trainer.exchange.phase(task.round) == "both":
+                trainer.errors.setdefault(task.client, []).append(relative_error(carry, crossing))
+        own, received = head[here].requires_grad_(), tuple(tensor.detach().requires_grad_() for tensor in carry)
+        loss = auxiliary.loss(own, received, packet.labels)
+        gradient, *back = torch.autograd.grad(loss, (own, *received))
+        norms = fleet.backward([now], [tuple(back)])()
+        if not trainer.exchange.aligned:
+            _step_head(trainer, task, auxiliary, head, gradient)
+        losses.append(loss.detach())
+    (norm,) = norms if trainer.batches.local_steps == 1 else fleet.moved([task])
+    (side,) = fleet.give([task])
+    assert norm is not None
+    assert side is not None
+    return _OwnSteps(losses, norm, side, head, sent)
+
+
+def _step_head(trainer: Trainer, task: Task, auxiliary: Auxiliary, head: Tensor, gradient: Tensor) -> None:
+    of_all, optimizer = torch.zeros_like(head), auxiliary.client_optimizer(task.client)
+    of_all[auxiliary.at(task.cut)] = gradient
+    step_units(trainer.rule, auxiliary.edges, head, of_all, optimizer, range(task.cut - 1, task.cut))
+
+
+def _server_step(trainer: Trainer, sent: _Sent, cut: int) -> tuple[Tensor, Carry]:
+    """Its loss, and the gradient of the activations."""
+    server = trainer.state.server
+    trainer.gradient[trainer.layout.parameter_edges[cut] :].zero_()
+    carry = tuple(tensor.detach() for tensor in restore_carry(sent.crossing, trainer.dtype))
+    joining = _joined([carry], [cut])
+    _, losses = trainer._server_pass(joining, [sent.labels], [server.statistics])
+    torch.autograd.backward(losses, torch.ones_like(losses))
+    trainer.step_server(server, trainer.state.server_optimizer, cut)
+    (gradient,) = _gradients(joining)
+    return losses.detach()[0], gradient
+
+
+def _fit(trainer: Trainer, task: Task, auxiliary: Auxiliary, alone: _OwnSteps, gradients: list[Carry]) -> None:
+    """The head steps towards the server's gradients g of the activations, from its own ∇: ‖∇ − g‖² / (‖∇‖² + ‖g‖²),
+
+    whose denominator counts as a constant. So steps don't depend on how large gradients are.
+    """
+    for _, (place, sent) in product(range(FITS), enumerate(alone.sent)):
+        rng = rounding(trainer.batches.seed, "down", task.round, task.client, place)
+        wanted = restore_carry(quantise_carry(gradients[place], task.bits, rng), trainer.dtype)
+        received = tuple(tensor.detach().requires_grad_() for tensor in sent.carry)
+        own = alone.head[auxiliary.at(task.cut)].requires_grad_()
+        loss = auxiliary.loss(own, received, sent.labels)
+        found = torch.autograd.grad(loss, received, create_graph=True)
+        apart = torch.stack([(a - b).square().sum() for a, b in zip(found, wanted, strict=True)]).sum()
+        size = torch.stack([tensor.detach().square().sum() for tensor in (*found, *wanted)]).sum()
+        (gradient,) = torch.autograd.grad(apart / size, own)
+        _step_head(trainer, task, auxiliary, alone.head, gradient)
+
+
+def _server_alone(trainer: Trainer, tasks: list[Task], *, sending: bool) -> Learnt:
+    """The server trains on activations that it has of all clients, mixed (`MixedSteps`), of trained client sides.
+
+    Those don't change any more, so what was sent is computed again here instead of being kept: the same bits.
+    """
+    state, layout, fleet, batches = trainer.state, trainer.layout, trainer.fleet, trainer.batches
+    cut, auxiliary, places = tasks[0].cut, state.auxiliary, list(range(len(tasks)))
+    assert auxiliary is not None
+    if sending:
+        for task in tasks:
+            more = auxiliary.sent[task.client] + batches.local_steps // trainer.exchange.local_loss
+            auxiliary.sent[task.client] = min(more, batches.in_epoch(task.client))
+    there = [(client, place) for client, sent in enumerate(auxiliary.sent.tolist()) for place in range(sent)]
+    losses, behind = list[Tensor](), layout.behind(state.server, cut).parameters
+    before = behind.clone()
+    trainer.server.bind(state.server, trainer.gradient, cut, layout.num_units)
+    trainer.gradient.zero_()
+    for step in range(batches.local_steps if there else 0):
+        index = tasks[0].round * batches.local_steps + step
+        random = random_stream(trainer.seed, "scheme: consolidated", index)
+        packets = list[Packet]()
+        for number in random.choice(len(there), len(tasks), replace=len(tasks) > len(there)).tolist():
+            client, place = there[number]
+            task = Task(0, client, cut, place, tasks[0].bits)
+            fleet.announce([task], trainer.models_to_send([task]))
+            packets += [packet for packet in fleet.forward([task]) if packet is not None]
+        carries = [restore_carry(packet.carry, trainer.dtype) for packet in packets]
+        mixed = MixedSteps(trainer, state.server, np.full(len(tasks), cut), np.ones(len(tasks)))
+        labels = [packet.labels for packet in packets]
+        losses.append(trainer._mixed_passes(carries, labels, [cut] * len(tasks), places, mixed)[0])
+    of_each = torch.stack(losses).mean(0) if losses else before.new_zeros(len(tasks))
+    on_server = (behind - before).square().sum()
+    return {task.client: (loss, on_server) for task, loss in zip(tasks, of_each, strict=True)}
 
 
 # ---------------------------------------------------------------------- averages

@@ -28,6 +28,8 @@ WORLDS = {
     "epsl": ('scenario.channel.kind="3gpp"',),  # clients walk while the clock runs
     "adaptsfl": ("training.local_steps=2",),
     "hasfl": (),
+    "fsl-sage:align=2": ("decision.outage_s=0.2",),
+    "ampere:alone=2,sending=2": ("decision.timing=overlap",),
 }
 
 
@@ -74,8 +76,9 @@ def test_overheads_can_be_taken_away_and_put_back(runs: dict[str, Run], scheme: 
     free = recharged(runs[scheme], ["decision.overheads=free"])
     assert recharged(free, ALWAYS).records == runs[scheme].records
     for old, new in zip(free.records, runs[scheme].records, strict=True):
-        assert old.delay_s < new.delay_s
-        assert sum(old.energy_j) < sum(new.energy_j)
+        if any(new.energy_j):  # else the server trains alone, and nothing crosses
+            assert old.delay_s < new.delay_s
+            assert sum(old.energy_j) < sum(new.energy_j)
 
 
 def test_an_archive_is_recharged_to_the_digits_it_keeps(runs: dict[str, Run], tmp_path: Path) -> None:

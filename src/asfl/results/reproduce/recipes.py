@@ -130,6 +130,8 @@ def _goals(*accurate: Claim) -> list[Claim]:
 
 _MIXES, _MIXES_NOT = "sfl-best:mix=on", "asfl-plus:mix=off"
 """What mixing on the server is worth without our decisions, and our decisions without it."""
+_LOCAL = ("cse-fsl", "cse-fsl:every=1", "cse-fsl:bits=8", "fsl-sage", "fsl-sage:bits=8", "ampere:alone=30,sending=80")
+"""A client of `small-cifar10` has sent each image once after 79 packets."""
 _OTHERS = ("fedavg", "sfl-best", "acc-sfl", "epsl")
 _ALL = (OURS, PLUS, *BASELINES, _MIXES, *SAME_TOOLS, "asfl-pmax", CEILING)
 _MATTER = (OURS, PLUS, *_OTHERS, *_FIXED, CEILING)
@@ -298,6 +300,12 @@ _RECIPES = (
         ),
         [Saves("delay_s", BEST, 0, PLUS), Saves("energy_j", BEST, 0, PLUS), *_DECISIONS, *_NEVER_BEHIND],
         ["curves", "way", "pareto"], _MANY_ARMS,
+    ),
+    Recipe(
+        "local-loss", "–", "against schemes whose clients wait for no gradients, with unlike labels and like ones",
+        (OURS, PLUS, "sfl-best", "sfl-best:bits=8", _MIXES, *_LOCAL, CEILING),
+        [Saves(what, name, 0, PLUS) for name in _LOCAL for what in _BOTH], ["curves", "way", "pareto"],
+        _MANY_ARMS, "label mix ρ", _over("data.dirichlet_alpha", "0.1", "1"),
     ),
     Recipe(
         "pareto", "–", "delay against energy at equal accuracy: every scheme, and what prices and budgets trade",
