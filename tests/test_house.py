@@ -11,7 +11,7 @@ from shared_work import LONGEST, RAY
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "asfl"
 MOST_ROOMS = 13
-MOST = {"lines of src": 31_500, "lines of tests": 21_400, "words written by hand": 21_600}
+MOST = {"lines of src": 33_300, "lines of tests": 22_150, "words written by hand": 22_000}
 """Totals that may only fall, or rise in a commit that says why."""
 
 

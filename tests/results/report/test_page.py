@@ -242,7 +242,7 @@ def test_a_folder_stands_for_what_is_below_it(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------- bounds
 @pytest.fixture
-def honest(tmp_path: Path) -> list[RunFolder]:
+def honest(tmp_path: Path) -> Sequence[RunFolder]:
     """A run whose queues follow its costs by the printed rule, and another one to compare with."""
 
     def make(name: str, delays: list[float], discrepancy: float) -> Path:
