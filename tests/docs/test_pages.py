@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from test_docs import DOCS, PAGES, ROOT, exists_in_python, sections
 
 from asfl.config import Config
+from asfl.config.devices import SETTINGS
 from asfl.config.names import PLUGINS_VARIABLE
 
 printed_tool = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "printed.py")))
@@ -98,6 +99,8 @@ def test_commands_have_these_options(page: Path) -> None:
 # ---------------------------------------------------------------------- names
 def is_field(name: str) -> bool:
     """Whether the configuration has it."""
+    if name in SETTINGS:
+        return True
     owner: Any = Config
     for part in name.partition(".own.")[0].split("."):
         models = [kind for kind in (owner, *get_args(owner)) if isinstance(kind, type) and issubclass(kind, BaseModel)]

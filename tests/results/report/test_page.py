@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
