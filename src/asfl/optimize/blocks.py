@@ -43,7 +43,7 @@ from asfl.costs.modelled import (
 from asfl.costs.round import Decision
 from asfl.costs.timeline import Shape
 from asfl.optimize.problem import Problem
-from asfl.optimize.search import Choices, Pick, Supply, search_deadlines
+from asfl.optimize.search import WIDE_WINDOWS, WINDOWS, Choices, Pick, Supply, search_deadlines
 from asfl.optimize.terms import Candidates, CutTerms, allowed_bits, one_if_idle, sitting_out_cost, terms_by_bits
 from asfl.radio.link import SmoothRate, uplink_noise_w
 
@@ -62,7 +62,7 @@ BYTES_PER_CANDIDATE = 128
 ENUMERABLE = 2_000
 """Below this many allocations all are tried, which is exact whatever the objective."""
 UNCOUNTED = 10**12
-TRIED_PLANS = 4
+TRIED_PLANS = 8
 """Of how many plans the joint solver improves blocks and powers, where rounds overlap."""
 
 COUNT_TOLERANCE = 1e-7
@@ -192,7 +192,7 @@ def _best_on_timelines(
     grid, best = Grid.of(problem, powers, coarseness), None
     of_plans = objective_of_cuts(problem, terms, counts, power)
     for plan in np.argsort(of_plans, kind="stable")[: TRIED_PLANS if coarseness == 1 else 1]:
-        choices = grid.choices(terms.only(int(plan)))
+        choices = replace(grid.choices(terms.only(int(plan))), windows=WIDE_WINDOWS if coarseness == 1 else WINDOWS)
         found = search_deadlines(choices, problem.objective.delay_penalty, None, tolerance, least_scale=least_scale)
         if found is not None and (best is None or found.value < best[0]):
             best = found.value, int(plan), *grid.counts_and_powers(choices.candidates, 0, found.pick)

@@ -26,6 +26,8 @@ Pick = NDArray[np.int64]
 
 WINDOWS = (0.1, 0.005)
 """Where rounds overlap: by which shares of the delay windows are moved at first and at last."""
+WIDE_WINDOWS = (0.4, 0.001)
+"""For the joint solver."""
 
 BATCH = 16
 """Boxes split before the search asks again which are the most promising."""
@@ -64,6 +66,7 @@ class Choices:
     shape: Callable[[float], Shape] | None = None
     """Where rounds overlap: the steps of a round in which so many packets arrive; at the only cut there is then."""
     servers: int = 1
+    windows: tuple[float, float] = WINDOWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +145,7 @@ def _on_timeline(
     graph = graph_of(choices.shape(float(arrived))).arrays
     pick, value, tried = improve(
         candidates.parts[:, 0], candidates.cost[0], graph, choices.servers, choices.once[0], delay, blocks,
-        limits, np.stack(begins), WINDOWS,
+        limits, np.stack(begins), choices.windows,
     )  # fmt: skip
     return SearchResult(0, pick, value, np.full(1, -np.inf), tried)
 
