@@ -1,7 +1,7 @@
 """`asfl list`: everything that has a name, with a line each; `asfl new`: a file with a thing of your own."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -103,13 +103,23 @@ def _registered(registry: Registry[Any], about: Mapping[str, str]) -> dict[str, 
     return {name: about.get(name) or _first_line(registry[name]) for name in registry}
 
 
+MOST_VALUES = 6
+"""More than these are told by the first and the last."""
+
+
 def _parameters(allowed: Mapping[str, Mapping[str, object] | tuple[float, float]]) -> str:
     """Such as " (bits=4|8|16|32, mix=on|off)"."""
-    texts = (
-        f"{key}={'|'.join(values) if isinstance(values, Mapping) else f'{values[0]:g} to {values[1]:g}'}"
-        for key, values in allowed.items()
-    )
-    return f" ({', '.join(texts)})" if allowed else ""
+
+    def texts() -> Iterator[str]:
+        for key, values in allowed.items():
+            if not isinstance(values, Mapping):
+                yield f"{key}={values[0]:g} to {values[1]:g}"
+            elif len(values) > MOST_VALUES:
+                yield f"{key}={next(iter(values))} to {list(values)[-1]}"
+            else:
+                yield f"{key}={'|'.join(values)}"
+
+    return f" ({', '.join(texts())})" if allowed else ""
 
 
 def _first_line(thing: Any) -> str:

@@ -39,7 +39,8 @@ class Device:
     @property
     def in_words(self) -> str:
         energy = "power not known" if self.j_per_flop is None else f"{1e9 * self.j_per_flop:.2g} nJ/FLOP"
-        return f"{self.what}: {format_si(self.flop_per_s, 'FLOP/s')}, {energy} ({self.measured}; {self.source})"
+        where = self.source.partition(",")[0].removeprefix("https://github.com/")
+        return f"{self.what}: {format_si(self.flop_per_s, 'FLOP/s')}, {energy} ({self.measured}; {where})"
 
 
 @lru_cache(maxsize=1)
